@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_pgjobs.inspection.words import clock_time, quoted, span
 from django_pgjobs.serialization.escapes import one_line
@@ -33,7 +34,11 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
         return "waiting_for_gather", text, _("To see them: ") + f"manage.py pgjobs tree {found.batch_id}"
     if found.kind == MemoKind.STEP:
         words = {**when, "failures": found.failures, "why": quoted(found.error)}
-        text = _("Its step %(name)s has failed %(failures)d times, and is tried again at %(at)s, in %(time)s%(why)s.")
+        text = ngettext(
+            "Its step %(name)s has failed once, and is tried again at %(at)s, in %(time)s%(why)s.",
+            "Its step %(name)s has failed %(failures)d times, and is tried again at %(at)s, in %(time)s%(why)s.",
+            found.failures,
+        )
         return "step_retrying", text % words, _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
     text = _("It sleeps (%(name)s) until %(at)s, for another %(time)s.") % when
     return "sleeping", text, _("To let it go on now: ") + f"manage.py pgjobs release --force {job_id}"

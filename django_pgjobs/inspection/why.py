@@ -142,7 +142,9 @@ def _cancelled(facts: WhyFacts) -> Reason:
         words = {"ago": _since(facts, facts.finished_at), "why": quoted(facts.cancel_reason)}
         text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
         advice = _("To run it all the same: ") + f"manage.py pgjobs retry {facts.id}"
-        if facts.cancel_by == NOT_MET:
+        if facts.undone_by is not None:
+            advice = _undone(facts.undone_by)
+        elif facts.cancel_by == NOT_MET:
             advice = _("It waits again when you retry what failed.") + f" {advice}"
         return Reason("not_needed", text, advice)
     words = {
@@ -151,7 +153,7 @@ def _cancelled(facts: WhyFacts) -> Reason:
         "why": quoted(facts.cancel_reason),
     }
     # A batch is not retried itself.
-    advice = "" if facts.name in GATHERING else _retry(facts)
+    advice = "" if facts.name in GATHERING and facts.undone_by is None else _retry(facts)
     return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, advice)
 
 
@@ -159,14 +161,25 @@ def _abandoned(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": quoted(facts.error)}
     if facts.name in GATHERING:
         text = _("It was abandoned %(ago)s ago%(why)s.") % words
+        if facts.undone_by is not None:
+            return Reason("abandoned", text, _undone(facts.undone_by))
         command = f"manage.py pgjobs retry --batch {facts.id} --state abandoned"
         advice = _("Retry those of its members that failed, and it waits again: ") + command
         return Reason("abandoned", text, advice)
     text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
+    if facts.undone_by is not None:
+        return Reason("abandoned", text, _undone(facts.undone_by))
     return Reason("abandoned", text, _("Fix the cause, then: ") + _retry(facts))
 
 
+def _undone(by: int) -> str:
+    words = _("It cannot be retried: job %(id)d undoes what was done. To see how far that is: ") % {"id": by}
+    return f"{words}manage.py pgjobs show {by}"
+
+
 def _retry(facts: WhyFacts) -> str:
+    if facts.undone_by is not None:
+        return _undone(facts.undone_by)
     if facts.key_holder is not None:
         return _("It cannot be retried while job %(id)s has its key.") % {"id": facts.key_holder}
     return f"manage.py pgjobs retry {facts.id}"

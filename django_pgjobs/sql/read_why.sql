@@ -26,6 +26,7 @@ wanted AS MATERIALIZED (
         left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, j.idempotency_key,
         CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END AS unique_key,
         left(j.limit_key, 200) AS limit_key, j.claim_id, j.worker, j.expires_at,
+        CASE WHEN j.flow & 1 = 1 THEN j.parent_id END AS batch_id,
         greatest(
             j.run_at, j.created_at, j.ready_at,
             (
@@ -101,7 +102,7 @@ SELECT
     wanted.deadline_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
     wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, wanted.expires_at, lease.expires_at, beat.name,
     beat.status, beat.last_beat_at, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
-    workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id,
+    workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id, undo.id,
     of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
     of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
 FROM wanted
@@ -146,3 +147,13 @@ LEFT JOIN LATERAL (
     FROM pgjobs_stored_result AS s
     WHERE s.name = wanted.name AND s.key = wanted.idempotency_key AND s.job_id <> wanted.id AND wanted.state = 'succeeded'
 ) AS result ON true
+LEFT JOIN LATERAL (
+    SELECT u.id
+    FROM pgjobs_job AS u
+    WHERE u.target_id = ANY (ARRAY[wanted.id, wanted.batch_id])
+      AND u.target_id IS NOT NULL
+      AND u.name = 'pgjobs.undo'
+      AND NOT (u.attempt = 0 AND u.outcome IS NOT DISTINCT FROM 'cancelled')
+      AND wanted.state IN ('abandoned', 'cancelled')
+    LIMIT 1
+) AS undo ON true

@@ -68,6 +68,8 @@ class WhyFacts(NamedTuple):
     key_holder: int | None
     result_of: int | None
     """The job that ran instead of it, for the same idempotency key."""
+    undone_by: int | None
+    """The job that undoes it, or the batch of which it is a member; None if it may be retried."""
     pauses: tuple[Paused, ...]
     """The pause of its queue, of its name, or both."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from django_pgjobs import Batch, JobContext, job
-from django_pgjobs.models import Job
+from django_pgjobs.models import Job, Memo
 from django_pgjobs.testing import run_jobs
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +47,11 @@ def test_a_member_of_a_batch_that_was_undone_is_not_retried() -> None:
     run_jobs()
     assert said == [1, -1]
     broken.clear()
-    assert Job.objects.filter(name="undone.seat", state="abandoned").retry().skipped == {"undone": 1}
+    failed = Job.objects.get(name="undone.seat", state="abandoned")
+    assert failed.retry().skipped == {"undone": 1}
+    undo = Job.objects.get(name="pgjobs.undo")
+    for one in (failed, batch.job):
+        assert one.why().advice.startswith(f"It cannot be retried: job {undo.pk} undoes what was done.")
     run_jobs()
     assert (batch.job.outcome, said) == ("abandoned", [1, -1])
 
@@ -73,7 +78,24 @@ def test_a_batch_whose_undo_was_cancelled_before_it_began_is_retried() -> None:
     run_jobs(limit=3)  # the members and the batch
     assert outcomes("pgjobs.undo") == [None]
     Job.objects.filter(name="pgjobs.undo").cancel(by="anna")
+    assert "manage.py pgjobs retry" in batch.job.why().advice
     broken.clear()
     assert Job.objects.filter(name="undone.seat", state="abandoned").retry().changed == 1
     run_jobs()
     assert (batch.job.outcome, said) == ("succeeded", [1, 2])
+
+
+@job(name="undone.seats", takes_context=True)
+def seats(context: JobContext, numbers: list[int]) -> None:
+    context.gather([seat.bind(number) for number in numbers])
+
+
+def test_a_gather_took_as_long_as_its_jobs() -> None:
+    registered = seats.register([1, 3])
+    run_jobs(limit=1)
+    gathered = Memo.objects.get(job=registered)
+    Memo.objects.filter(pk=gathered.pk).update(created_at=gathered.created_at - timedelta(hours=1))
+    run_jobs()
+    gathered.refresh_from_db()
+    assert gathered.duration_seconds is not None
+    assert gathered.duration_seconds >= 3600
