@@ -41,10 +41,11 @@ from django_pgjobs.execution.atomic_end import check_committable
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
-from django_pgjobs.states import Flow, MemoKind
+from django_pgjobs.states import UNDO, Flow, MemoKind
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from django_pgjobs.store.statements import NewMemo, StoredMemo
+from django_pgjobs.values.setting_rules import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -316,11 +317,12 @@ class DurableMemory:
     def _encoded(self, name: str, value: Any) -> str:
         conf = get_conf()
         self._check_room(name)
+        bounded = self.prepared.context.name != UNDO
         try:
-            text = encode_result(value, conf.result_limit_bytes)
+            text = encode_result(value, conf.result_limit_bytes if bounded else MOST_BYTES)
         except UnstorableResult as error:
             raise UnstorableResult(f"Step {name!r}: {error} Return what can be stored, such as a key.") from error
-        if self._size + len(text) > conf.steps_limit_bytes:
+        if bounded and self._size + len(text) > conf.steps_limit_bytes:
             raise StepLimit(
                 f"Step {name!r}: the results of all steps of a job may take {conf.steps_limit_bytes} bytes "
                 "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
@@ -330,7 +332,7 @@ class DurableMemory:
     def _check_room(self, name: str) -> None:
         """Raise ``StepLimit`` if the job remembers as much as it may, and nothing under ``name``."""
         known, most = self._memos or {}, get_conf().steps_limit
-        if len(known) >= most and name not in known:
+        if len(known) >= most and name not in known and self.prepared.context.name != UNDO:
             raise StepLimit(
                 f"The job remembers {most} steps, sleeps and waits, the most that it may (STEPS_LIMIT): do more in one "
                 "step, register a batch, or raise Snooze instead of sleeping in a loop."

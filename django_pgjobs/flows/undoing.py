@@ -19,6 +19,7 @@ from django_pgjobs.states import Flow, Outcome
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
+    from django_pgjobs.definition.policy import JobPolicy
     from django_pgjobs.models import Job
 
 MOST = 10_000
@@ -36,7 +37,8 @@ class Part(TypedDict):
 def undo(context: JobContext, job_id: int) -> None:
     """Undo the parts of a job. Raises ``Abandon`` if some cannot be undone."""
     alias = running_alias()
-    parts: list[Part] = context.step.using(name="parts")(parts_of, job_id, alias)
+    found: list[Part] = context.step.using(name="parts")(parts_of, job_id, alias)
+    parts, too_many = found[:MOST], len(found) > MOST
     stops = _stops(job_id, alias)
     failed: list[str] = []
     for number, part in enumerate(parts):
@@ -46,28 +48,34 @@ def undo(context: JobContext, job_id: int) -> None:
             failed.append(f"{_words(part)}: {error}")
             if stops:
                 raise Abandon(f"{failed[0]} The {len(parts) - number - 1} before it are not undone.") from error
-    if failed:
-        raise Abandon(f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(failed)}"[:2000])
+    left = [f"There are more than the latest {MOST} parts: those before them are not undone."] if too_many else []
+    if failed or left:
+        raise Abandon(f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(left + failed)}"[:2000])
 
 
 def parts_of(job_id: int, alias: str | None) -> list[Part]:
-    """Return what can be undone of a job, the latest first."""
+    """Return what can be undone of a job, the latest first; one more than ``MOST`` if there is more than that."""
     from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
 
     memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
     parts: list[Part] = [
         {"job": job_id, "step": name, "undo": (call or {})["name"]}
-        for name, call in memos.order_by("-pk").values_list("name", "undo")[:MOST]
+        for name, call in memos.order_by("-pk").values_list("name", "undo")[: MOST + 1]
     ]
     target = Job.objects.using(alias).filter(pk=job_id).first()
     if target is None or not target.flow & Flow.GATED:
         return parts
     members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
-    for pk, name in members.order_by("-finished_at", "-pk").values_list("pk", "name")[:MOST]:
-        definition = registry.find(name)
-        if definition is not None and definition.undo_definition is not None:
-            parts.append({"job": pk, "step": "", "undo": definition.undo_definition.name})
+    undoes = {name: made.name for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
+    latest = members.filter(name__in=list(undoes)).order_by("-finished_at", "-pk")
+    for pk, name in latest.values_list("pk", "name")[: MOST + 1]:
+        parts.append({"job": pk, "step": "", "undo": undoes[name]})
     return parts
+
+
+def _undo_of(name: str) -> JobPolicy | None:
+    definition = registry.find(name)
+    return None if definition is None else definition.undo_definition
 
 
 def _call(part: Part, alias: str | None) -> BoundJob:

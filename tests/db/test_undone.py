@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from django_pgjobs import Batch, JobContext, job
+from django_pgjobs.flows import undoing
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.testing import run_jobs
 
@@ -99,3 +101,30 @@ def test_a_gather_took_as_long_as_its_jobs() -> None:
     gathered.refresh_from_db()
     assert gathered.duration_seconds is not None
     assert gathered.duration_seconds >= 3600
+
+
+@override_settings(PGJOBS={"STEPS_LIMIT": 2, "RESULT_LIMIT_BYTES": 60, "STEPS_LIMIT_BYTES": 120})
+def test_bounds_of_steps_do_not_keep_a_batch_from_being_undone() -> None:
+    with Batch("seats", undo=True) as batch:
+        batch.add_many([seat.bind(number) for number in (1, 2, 3, 4)])
+    run_jobs()
+    assert batch.job.outcome == "abandoned"
+    assert sorted(said) == [-4, -3, -1, 1, 3, 4]
+    assert outcomes("pgjobs.undo") == ["succeeded"]
+
+
+@job(name="undone.note")
+def note() -> None: ...
+
+
+def test_an_undo_says_if_there_is_more_than_it_undoes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And members without an undo take no room."""
+    monkeypatch.setattr(undoing, "MOST", 2)
+    with Batch("seats", undo=True) as batch:
+        batch.add_many([seat.bind(1), seat.bind(2), seat.bind(3), seat.bind(4), note.bind(), note.bind(), note.bind()])
+    run_jobs()
+    assert sorted(said) == [-4, -3, 1, 3, 4]
+    [undo] = Job.objects.filter(name="pgjobs.undo")
+    assert undo.outcome == "abandoned"
+    assert "There are more than the latest 2 parts" in undo.error
+    assert (batch.job.outcome, batch.job.pk) == ("abandoned", undo.target_id)
