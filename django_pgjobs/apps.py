@@ -31,7 +31,7 @@ class PgJobsConfig(AppConfig):
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         register_check(_check_project, "pgjobs")
-        register_check(_check_names, "pgjobs", Tags.database)
+        register_check(_check_names, Tags.database)
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:

@@ -33,8 +33,8 @@ def shown(status: int) -> dict[tuple[str, str], tuple[int, bool]]:
     return {(row["name"], row["use"]): (row["rows"], row["known"]) for row in json.loads(out)}
 
 
-def warned(tag: str = "pgjobs", databases: list[str] | None = None) -> list[str]:
-    found = django_checks.run_checks(tags=[tag], databases=["default"] if databases is None else databases)
+def warned(databases: list[str] | None = None) -> list[str]:
+    found = django_checks.run_checks(tags=["database"], databases=["default"] if databases is None else databases)
     assert all(message.hint for message in found)
     return [str(message.id) for message in found]
 
@@ -142,15 +142,14 @@ def test_what_a_running_undo_still_has_to_call_is_needed() -> None:
     assert shown(0) == {}
 
 
-@pytest.mark.parametrize("tag", ["pgjobs", "database"])
-def test_the_check_warns_where_somebody_asks_for_the_database(tag: str) -> None:
+def test_the_check_warns_where_somebody_asks_for_the_database() -> None:
     unfinished()
     with isolated_registry():
         [warning] = list(check_names(databases=["default"]))
         assert warning.id == "pgjobs.W006"
         assert "names.order (job, 1), names.refund (undo, 2), names.second (job, 1)" in warning.msg
-        assert warned(tag) == ["pgjobs.W006"]
-        assert warned(tag, []) == []
+        assert warned() == ["pgjobs.W006"]
+        assert warned([]) == []
         assert django_checks.run_checks(tags=["pgjobs"]) == []
 
 
