@@ -31,7 +31,8 @@ Every check is a generator. Django runs them all under the tag ``pgjobs``, in th
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,
 ``definition``, ``middleware`` and ``conf``. A check judges settings, models and declarations; it must never query the
 database. ``check_names`` alone does, in the databases that Django passes to it, so it is not among ``CHECKS``: it has
-the tag ``database`` instead, as from Django 6.1 on a tag that somebody names runs on every database. Checks that need valid settings stay silent while E001 to E004 report invalid ones.
+the tag ``database`` instead, as from Django 6.1 on a tag that somebody names runs on every database. Checks that need
+valid settings stay silent while E001 to E004 report invalid ones.
 """
 
 from __future__ import annotations
