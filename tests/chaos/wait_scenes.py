@@ -268,11 +268,6 @@ def rescues(world: World, actor: Actor) -> None:
     )  # fmt: skip
 
 
-def expires_events(world: World, actor: Actor) -> None:
-    """The leader deletes events that nobody waits for."""
-    actor.fetch("delete_events", {"seconds": 0.0, "after": "-infinity", "limit": 10})
-
-
 OWNERS = (goes_on, other_goes_on, both_go_on)
 SENDERS = (sends, sends_in_vain, sends_at_repeatable_read)
 
@@ -284,7 +279,7 @@ CAST: dict[Scene, tuple[Program, ...]] = {
     resumed: (goes_on, *SENDERS, cancels),
     late: (goes_on, *SENDERS, cancels),
     dying: (goes_on, sends, sends_at_repeatable_read, rescues, claims_and_runs, cancels),
-    gathering: (goes_on, other_goes_on, claims_and_runs, cancels),
+    gathering: (goes_on, other_goes_on, claims_and_runs),
 }
 """Who plays in which scene."""
 
@@ -308,5 +303,6 @@ QUICK: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
 TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
     (waiting, (sends, cancels, claims_and_runs)),
     (waiting, (sends, sends_at_repeatable_read, cancels)),
+    (gathering, (other_goes_on, cancels)),
 )
-"""Three that meet at one event. Of those who run a body there would be a hundred thousand orders and more."""
+"""Three that meet at one event, and two in many orders. Those who run a body would make a hundred thousand and more."""
