@@ -32,14 +32,14 @@ def newer(raw: RawDatabase) -> Iterator[None]:
     """Have what this code's statements name and later migrations bring, where these have not run."""
     there = raw.value(COLUMN.replace("'state'", "'flow'"))
     if not there:
-        raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint")
+        raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint")
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
         raw.query("CREATE TABLE pgjobs_memo (job_id bigint, kind text, result jsonb, finished_at timestamptz)")
     try:
         yield
     finally:
         if not there:
-            raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id")
+            raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id, DROP target_id")
             raw.query("DROP TABLE pgjobs_gate, pgjobs_memo")
 
 
@@ -91,7 +91,7 @@ def test_this_code_works_on_the_schema_before(raw: RawDatabase) -> None:
     assert dict(Job.objects.values_list("pk", "state")) == stored
     with newer(raw):
         assert Job.objects.filter(state="succeeded").cancel().skipped == {"succeeded": 1}
-    assert Job.objects.filter(state="parked").only("pk").get().why().code == "parked"
+        assert Job.objects.filter(state="parked").only("pk").get().why().code == "parked"
 
 
 def test_a_view_on_the_column_stops_the_migration_and_is_not_dropped(raw: RawDatabase) -> None:
