@@ -32,7 +32,9 @@ def newer(raw: RawDatabase) -> Iterator[None]:
     """Have what this code's statements name and later migrations bring, where these have not run."""
     there = raw.value(COLUMN.replace("'state'", "'flow'"))
     if not there:
-        raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint")
+        raw.query(
+            "ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint"
+        )
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
         raw.query("CREATE TABLE pgjobs_memo (job_id bigint, kind text, result jsonb, finished_at timestamptz)")
     try:
