@@ -137,6 +137,12 @@ class Conf:
     Hours or a ``timedelta``; the default is 90 days. The admin shows it on the page of each job and as *Actions*.
     """
 
+    numbers_by_minute_hours: float = _setting(24.0, rules.some_hours)
+    """How long the numbers over time are kept by the minute; after that by the hour. Hours or a ``timedelta``."""
+
+    numbers_retention_hours: float = _setting(720.0, rules.some_hours)
+    """How long the numbers over time are kept at all. Hours or a ``timedelta``; the default is 30 days."""
+
     callback_seconds: float = _setting(10.0, rules.seconds(0.01))
     """How long ``on_success``, ``on_abandon`` and ``on_cancel`` may run."""
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import IntFlag, StrEnum
+from uuid import UUID
+
+FLEET = UUID(int=0)
+"""Stands for all workers in the numbers over time."""
 
 
 class Outcome(StrEnum):
@@ -17,6 +21,19 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"
+
+
+class Ended(StrEnum):
+    """How an attempt ended, for numbers and metrics: with its job, or so that the job runs again."""
+
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+    RETRIED = "retried"
+    RELEASED = "released"
+    SNOOZED = "snoozed"
+    STEPPED = "stepped"
+    SUSPENDED = "suspended"
 
 
 class Hold(StrEnum):

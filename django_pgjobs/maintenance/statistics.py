@@ -6,13 +6,20 @@ in time, it counts fewer.
 
 from __future__ import annotations
 
+from operator import itemgetter
+from typing import Any
+
 import psycopg
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures
+from django_pgjobs.maintenance.numbers import totals
 from django_pgjobs.store import statements as store
 
 BOUNDS = (figures.MOST, 1_000, 100)
+
+MOST_QUEUES = 100
+"""Of how many queues the depth is kept: those where most is due."""
 
 
 class Measurer:
@@ -23,10 +30,13 @@ class Measurer:
 
     def __call__(self, db: store.Database) -> None:
         """Count and store the figures. Repeatable, also by several at once: the last write wins."""
-        store.write_statistic(db, _measured(db), worker_name=self.author.name)
+        found = _measured(db)
+        store.write_statistic(db, {**found, "totals": _totals(db)}, worker_name=self.author.name)
+        if depths := _depths(found):
+            store.write_depths(db, depths)
 
 
-def _measured(db: store.Database) -> object:
+def _measured(db: store.Database) -> dict[str, Any]:
     conf = get_conf()
     ages = {"silent_seconds": conf.silent_seconds, "stale_seconds": conf.stale_seconds}
     for most in BOUNDS[:-1]:
@@ -35,3 +45,23 @@ def _measured(db: store.Database) -> object:
         except psycopg.errors.QueryCanceled:
             continue
     return figures.measure(db, **ages, most=BOUNDS[-1])
+
+
+def _totals(db: store.Database) -> list[Any]:
+    """Return what the fleet has ended since the tables were made, for metrics that need no query of their own."""
+    return sorted(totals(store.read_totals(db)))
+
+
+def _depths(found: dict[str, Any]) -> list[dict[str, Any]]:
+    queues = [
+        {
+            "queue": each["queue"],
+            "ready": each["ready"],
+            "scheduled": each["scheduled"],
+            "running": each["running"],
+            "held": sum(each["held"].values()),
+            "oldest_seconds": each["oldest_ready_seconds"],
+        }
+        for each in found["queues"]
+    ]
+    return sorted(queues, key=itemgetter("ready"), reverse=True)[:MOST_QUEUES]

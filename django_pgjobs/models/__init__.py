@@ -19,6 +19,7 @@ from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
 from django_pgjobs.models.memos import EventState, Memo
+from django_pgjobs.models.numbers import Depth, Minute, Notice, Total
 from django_pgjobs.models.operators import Action, ActionPart, QueueState
 from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Statistic
 
@@ -30,6 +31,7 @@ __all__ = [
     "Claim",
     "CronEntry",
     "CronEntryQuerySet",
+    "Depth",
     "EventState",
     "Gate",
     "Heartbeat",
@@ -40,6 +42,8 @@ __all__ = [
     "LeaderTerm",
     "Link",
     "Memo",
+    "Minute",
+    "Notice",
     "PostgresModel",
     "QueueState",
     "Statistic",
@@ -47,4 +51,5 @@ __all__ = [
     "SteerableCron",
     "Step",
     "StoredResult",
+    "Total",
 ]

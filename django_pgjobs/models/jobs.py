@@ -191,6 +191,11 @@ class Job(Steerable, PostgresModel):
     outcome = models.TextField(_("outcome"), null=True, choices=[(o.value, o.value) for o in Outcome])
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("last error"), db_default="")
+    error_class = models.TextField(
+        _("error class"),
+        null=True,
+        help_text=_("What an abandoned job failed with: the class of the exception, or the cause."),
+    )
     ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])
     hold = models.TextField(_("hold"), null=True)
     hold_reason = models.TextField(_("reason of the hold"), db_default="")
@@ -270,6 +275,11 @@ class Job(Steerable, PostgresModel):
                 name="pgjobs_job_ended",
                 fields=["outcome", "finished_at"],
                 condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                name="pgjobs_job_error_class",
+                fields=["error_class", "finished_at"],
+                condition=Q(error_class__isnull=False, finished_at__isnull=False),
             ),
             models.Index(name="pgjobs_job_held", fields=["hold", "name"], condition=Q(hold__isnull=False)),
             models.Index(

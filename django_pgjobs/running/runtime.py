@@ -23,7 +23,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
-from django_pgjobs.maintenance.duties import TimedDuty, duties, expiring, measuring, pruning, recounting
+from django_pgjobs.maintenance.duties import TimedDuty, adding_up, duties, expiring, measuring, pruning, recounting
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.serialization.escapes import one_line
@@ -32,6 +32,7 @@ from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, RunTable
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.executor_process import Recipe
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
@@ -46,6 +47,7 @@ from django_pgjobs.worker.threads.inbox_messages import JobsExpired, JobsRescued
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
+from django_pgjobs.worker.threads.minutes import MinuteWriter
 
 log = safe_logger("django_pgjobs")
 
@@ -240,7 +242,8 @@ def _tuned_interpreter() -> Iterator[None]:
 
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
-    inbox, table = Inbox(), RunTable()
+    inbox, table, tallies = Inbox(), RunTable(), Tallies(lambda name: registry.find(name) is not None)
+    beat_seconds = worker.conf.beat_seconds
     # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
     patience = worker.conf.lease_seconds / 2
     claimer = Claimer(
@@ -265,10 +268,11 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         ),
         TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
         TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
+        TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
-        pruning(leader), expiring(leader), recounting(leader), measuring(leader),
+        pruning(leader), expiring(leader), recounting(leader), measuring(leader), adding_up(leader),
         Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
@@ -278,8 +282,9 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
             Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.read_pauses_now, admitter.wake_up)
         )
     supervisor = Supervisor(
-        _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops
-    )
+        _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops,
+        tallies,
+    )  # fmt: skip
     for loop in loops:
         loop.start()
     status = supervisor.run(stopped)

@@ -24,6 +24,9 @@ recorded AS (
     SET outcome = locked.outcome,
         finished_at = statement_timestamp(),
         error = coalesce(locked.error, j.error),
+        error_class = CASE
+            WHEN locked.outcome = 'abandoned' THEN coalesce(left(nullif(locked.exception, ''), 200), locked.cause, j.error_class)
+        END,
         cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(locked.reason, '') ELSE j.cancel_reason END,
         duration_seconds = coalesce(locked.seconds, j.duration_seconds),
         worker = %(worker)s::uuid

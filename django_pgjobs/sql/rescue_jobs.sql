@@ -77,6 +77,10 @@ rescued AS (
         finished_at = CASE WHEN judged.outcome IS NOT NULL THEN statement_timestamp() END,
         ending = CASE WHEN judged.outcome IS NULL THEN coalesce(j.ending, judged.ends) ELSE j.ending END,
         error = CASE WHEN j.ending IS NULL THEN judged.message ELSE j.error END,
+        error_class = CASE
+            WHEN j.ending IS NOT NULL THEN j.error_class
+            WHEN judged.ends = 'abandoned' THEN CASE WHEN judged.expired THEN 'lost' ELSE 'timeout' END
+        END,
         deadline_at = NULL,
         progress = NULL,
         expires_at = NULL, -- it has started

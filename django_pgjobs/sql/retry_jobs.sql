@@ -48,7 +48,7 @@ retried AS (
         END,
         ending = CASE WHEN j.outcome IS NULL THEN j.ending END,
         ending_attempt = CASE WHEN j.outcome IS NULL THEN j.ending_attempt ELSE 0 END,
-        outcome = NULL, finished_at = NULL, claim_id = NULL, deadline_at = NULL, result = NULL, progress = NULL,
+        outcome = NULL, finished_at = NULL, error_class = NULL, claim_id = NULL, deadline_at = NULL, result = NULL, progress = NULL,
         cancel_requested_at = NULL, release_requested_at = NULL, cancel_mode = '', cancel_by = '', cancel_reason = '',
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'

@@ -224,6 +224,18 @@ from django_pgjobs.store.memos import (
     write_memo,
 )
 from django_pgjobs.store.notifying import PAUSES, WORKERS, Notice, busy, notify, notify_queues, wake_up
+from django_pgjobs.store.numbers import (
+    Figures,
+    MinuteFigures,
+    add_minutes,
+    add_totals,
+    delete_minutes,
+    fold_depths,
+    read_totals,
+    take_minutes,
+    write_depths,
+    write_minutes,
+)
 from django_pgjobs.store.pausing import Pause, Pauses, expire_pauses, pause, read_pauses, resume, unpause_jobs
 from django_pgjobs.store.pruning import OLDEST, Prunable, count_prunable, list_prunable, prune_jobs
 from django_pgjobs.store.registering import (
@@ -303,6 +315,7 @@ __all__ = [
     "ExpiredJob",
     "ExpiredJobs",
     "FenceReading",
+    "Figures",
     "Fired",
     "Flag",
     "FoundResult",
@@ -315,6 +328,7 @@ __all__ = [
     "ListedCron",
     "ListedJob",
     "Locked",
+    "MinuteFigures",
     "Moved",
     "NamedRows",
     "Needs",
@@ -360,6 +374,8 @@ __all__ = [
     "abandon_jobs",
     "add_gates",
     "add_members",
+    "add_minutes",
+    "add_totals",
     "admit_jobs",
     "admit_one",
     "audit_claims",
@@ -391,6 +407,7 @@ __all__ = [
     "delete_admissions",
     "delete_claims",
     "delete_events",
+    "delete_minutes",
     "delete_results",
     "delete_windows",
     "end_atomic",
@@ -411,6 +428,7 @@ __all__ = [
     "finish_wait",
     "fire_cron",
     "first_due",
+    "fold_depths",
     "free_keys",
     "hold_jobs",
     "is_met",
@@ -479,6 +497,7 @@ __all__ = [
     "read_states",
     "read_statistic",
     "read_suspension",
+    "read_totals",
     "read_why",
     "record_action",
     "recount_gates",
@@ -504,6 +523,7 @@ __all__ = [
     "shelve_crons",
     "statement",
     "suspend_jobs",
+    "take_minutes",
     "take_term",
     "terminate_backends",
     "unpark_jobs",
@@ -512,7 +532,9 @@ __all__ = [
     "wake_up",
     "wake_waiters",
     "with_results",
+    "write_depths",
     "write_memo",
+    "write_minutes",
     "write_progress",
     "write_statistic",
 ]

@@ -14,6 +14,7 @@ from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, R
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.runs import SENT, HeldRun, RunTable
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
@@ -50,7 +51,7 @@ def finaliser() -> Finaliser:
 @pytest.fixture
 def held_jobs(finaliser: Finaliser) -> HeldJobs:
     parts: Any = (RunTable(), Dispatcher(), finaliser)
-    return HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda items: None)
+    return HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda items: None, tallies=Tallies(bool))
 
 
 @pytest.mark.parametrize("name", ["holding.known", "holding.unknown"])
@@ -401,7 +402,9 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     """Its fence would refuse it; whoever holds the job now says how it ends."""
     told: list[Event] = []
     parts: Any = (RunTable(), Dispatcher(), finaliser)
-    held_jobs = HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda events: told.extend(events()))
+    held_jobs = HeldJobs(
+        *parts, wake_for=lambda pair: None, notify=lambda events: told.extend(events()), tallies=Tallies(bool)
+    )
     child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
     flagged(held_jobs, flag(1, lost=True))
     if batched:

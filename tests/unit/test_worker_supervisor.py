@@ -15,6 +15,7 @@ from django_pgjobs.execution.finalise import RELEASE, SUCCESS
 from django_pgjobs.store.statements import End, Pauses, Rescued
 from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs
 from django_pgjobs.worker.shared.runs import HeldRun, RunTable
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.inbox import Inbox
@@ -87,7 +88,7 @@ class Worker:
 
     def __init__(self, **limits: Any) -> None:
         self.claimer, self.finaliser, self.admitter = Claimer(), Finaliser(), Admitter()
-        parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, ())
+        parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, (), Tallies(bool))
         self.main = Supervisor(None, Limits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
         self.main.knows_pauses = True
         self.main.last_tick = NOW

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
@@ -40,12 +41,16 @@ WAITING, SENT, RELEASING, ENDING = "waiting", "sent", "releasing", "ending"
 
 @dataclass(slots=True, eq=False)
 class HeldClaim:
-    """One claim: when it was asked for, how many of its jobs have not been flushed, until when it surely holds."""
+    """One claim: when it was asked for, how many of its jobs have not been flushed, until when it surely holds.
+
+    ``scanned_at``: when the claim was made, by the database's clock.
+    """
 
     claim_id: str
     asked_at: float
     open: int
     trusted_until: float = 0.0
+    scanned_at: datetime | None = None
 
 
 UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
@@ -176,9 +181,12 @@ class RunTable:
         self.claims: dict[str, HeldClaim] = {}
         self.ended = 0
 
-    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[HeldRun]:
+    def adopt(
+        self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None
+    ) -> list[HeldRun]:
         """Take note of a claim and return a run for each of its jobs."""
-        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), asked_at + trust_seconds())
+        trusted_until = asked_at + trust_seconds()
+        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), trusted_until, scanned_at)
         fresh_until = asked_at + FRESH_SECONDS
         runs = [
             HeldRun(job, claim, chars=chars, fresh_until=fresh_until, since=asked_at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -38,6 +39,7 @@ from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable, facts
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, is_suspect
 from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
@@ -62,7 +64,7 @@ class HeldJobs:
     """What becomes of held jobs.
 
     ``wake_for`` wakes the claim thread for a (queue, priority) that has become ready; ``notify`` sends signals of
-    durable writes; ``draining`` says whether nothing may start any more.
+    durable writes; ``draining`` says whether nothing may start any more; ``tallies`` adds up what has ended.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class HeldJobs:
         *,
         wake_for: Callable[[tuple[str, int]], None],
         notify: Callable[[Callable[[], list[Event]]], None],
+        tallies: Tallies,
     ) -> None:
         self.table = table
+        self.tallies = tallies
         self.dispatcher = dispatcher
         self.finaliser = finaliser
         self.wake_for = wake_for
@@ -86,12 +90,12 @@ class HeldJobs:
 
     # From the claim thread
 
-    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None) -> None:
         """Take over what a claim returned."""
         # Rescued from this worker and claimed by it again: from here on only the newer run would be found.
         held = self.table.held
         before = [held[job.id] for job in jobs if job.id in held]
-        runs = self.table.adopt(claim_id, asked_at, jobs)
+        runs = self.table.adopt(claim_id, asked_at, jobs, scanned_at)
         for run in before:
             # The transaction of an atomic job may just have made the next step; if not, its own fence refuses it.
             if run.kind != BODY or not _is_atomic(run):
@@ -336,6 +340,7 @@ class HeldJobs:
                 run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
             return
+        self.tallies.stored(kind, entries)
         self.ends.flushed([run for run, _, _ in entries])
         if kind in (SUCCESS, END):
             self.table.ended += len(entries)

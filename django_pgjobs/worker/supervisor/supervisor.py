@@ -24,6 +24,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.store.statements import Pauses, Rescued
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import RunTable
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
@@ -84,6 +85,7 @@ class Supervisor:
         identity: list[Any],
         admitter: Admitter,
         loops: Sequence[Loop],
+        tallies: Tallies,
     ) -> None:
         self.limits = limits
         self.inbox = inbox
@@ -92,6 +94,7 @@ class Supervisor:
         self.finaliser = finaliser
         self.admitter = admitter
         self.loops = loops
+        self.tallies = tallies
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
@@ -99,7 +102,7 @@ class Supervisor:
         children: list[ExecutorProcess] = []
         self.relay = SignalRelay(children)
         self.held_jobs = HeldJobs(
-            table, self.dispatcher, finaliser, wake_for=claimer.wake_for, notify=self.relay.notify
+            table, self.dispatcher, finaliser, wake_for=claimer.wake_for, notify=self.relay.notify, tallies=tallies
         )
         self.pool = ExecutorPool(
             recipe,
@@ -195,7 +198,7 @@ class Supervisor:
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claimed: Claimed) -> None:
-        self.held_jobs.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs)
+        self.held_jobs.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs, claimed.scanned_at)
         self.pool.guard.adopted()
         self.claimer.adopted(claimed.jobs)
 
@@ -206,6 +209,7 @@ class Supervisor:
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
         self.admitter.wake_up()
+        self.tallies.were_rescued(rescued)
         self.relay.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
@@ -238,6 +242,7 @@ class Supervisor:
             case FlagsRead():
                 self.held_jobs.fresh(message.asked_at, message.job_ids, message.flags)
             case Lost():
+                self.tallies.lost += len(message.refused)
                 self.held_jobs.ends.lost(message.refused)
             case BackendsEnded():
                 self.dispatcher.backends_ended(message.application_name)
@@ -246,6 +251,7 @@ class Supervisor:
             case JobsRescued():
                 self._on_rescued(message.rescued)
             case JobsExpired():
+                self.tallies.expired(message.expired)
                 self.relay.notify(lambda: [event_of_expiry(job) for job in message.expired])
             case NothingHeld():
                 pass

@@ -225,7 +225,7 @@ class Claimer(Loop):
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
                 self.room.dry[is_async] = len(found) < limit
-        self._hand_over(claim_id, asked_at, claimed.jobs)
+        self._hand_over(claim_id, asked_at, claimed)
         return self._goes_on(limits, bool(claimed.jobs))
 
     def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
@@ -238,12 +238,12 @@ class Claimer(Loop):
         # Without room it waits for room; if nothing is left, also for jobs that become due.
         return not all(self.room.dry[is_async] for is_async in limits)
 
-    def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
-        if jobs:
+    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply) -> None:
+        if claimed.jobs:
             self.woken_at = asked_at
             with self.wake:
-                self.room.took(jobs)
-            self.inbox.post(Claimed(str(claim_id), asked_at, jobs))
+                self.room.took(claimed.jobs)
+            self.inbox.post(Claimed(str(claim_id), asked_at, claimed.jobs, claimed.scanned_at))
         self.unconfirmed = None
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:
@@ -319,7 +319,7 @@ class Claimer(Loop):
             if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
                 log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
             return
-        self._hand_over(claim_id, asked_at, jobs)
+        self._hand_over(claim_id, asked_at, store.ClaimReply(jobs, None))
 
     # Idle
 

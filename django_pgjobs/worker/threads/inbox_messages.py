@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from django_pgjobs.store.statements import ClaimedJob, End, ExpiredJob, Flag, Pauses, Rescued
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -21,11 +22,15 @@ Refused = tuple[HeldRun, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """From the claim thread: a claim sent at ``asked_at`` took these jobs, at least one."""
+    """From the claim thread: a claim sent at ``asked_at`` took these jobs, at least one.
+
+    ``scanned_at``: when, by the database's clock.
+    """
 
     claim_id: str
     asked_at: float
     jobs: list[ClaimedJob]
+    scanned_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+-- add_minutes: add figures to the rows of the fleet's minutes or hours.
+-- Fence: none (the caller has deleted what it adds, in the same transaction).
+-- Rows: one per row written.
+-- Clock: none.
+INSERT INTO pgjobs_minute AS m (
+    worker, minute, queue, name, outcome, release, jobs, run_seconds, wait_seconds, run_histogram, wait_histogram
+)
+SELECT
+    %(fleet)s::uuid, i.minute, i.queue, i.name, i.outcome, i.release, i.jobs, i.run_seconds, i.wait_seconds, i.run_histogram, i.wait_histogram
+FROM json_to_recordset(%(items)s::json) AS i (
+    minute timestamptz, queue text, name text, outcome text, release text, jobs bigint, run_seconds float8, wait_seconds float8,
+    run_histogram bigint[], wait_histogram bigint[]
+)
+ORDER BY i.minute, i.queue, i.name, i.outcome, i.release -- two leaders at once must not deadlock
+ON CONFLICT (worker, minute, queue, name, outcome, release) DO UPDATE
+SET jobs = m.jobs + excluded.jobs,
+    run_seconds = m.run_seconds + excluded.run_seconds,
+    wait_seconds = m.wait_seconds + excluded.wait_seconds,
+    run_histogram = coalesce(
+        (
+            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY place)
+            FROM unnest(m.run_histogram, excluded.run_histogram) WITH ORDINALITY AS both_of (one, other, place)
+        ),
+        m.run_histogram
+    ),
+    wait_histogram = coalesce(
+        (
+            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY place)
+            FROM unnest(m.wait_histogram, excluded.wait_histogram) WITH ORDINALITY AS both_of (one, other, place)
+        ),
+        m.wait_histogram
+    )
+RETURNING 1

@@ -1,0 +1,99 @@
+"""Numbers over time: write what workers have ended, add it up, and read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django_pgjobs.states import FLEET
+from django_pgjobs.store.database import Database
+
+_FIRST_WORKER, _LAST_WORKER = UUID(int=1), UUID(int=2**128 - 1)
+
+
+class Figures(NamedTuple):
+    """How many attempts of a name ended in one way, and how long they waited and ran, in seconds and as histograms."""
+
+    queue: str
+    name: str
+    outcome: str
+    jobs: int
+    run_seconds: float
+    wait_seconds: float
+    run_histogram: Sequence[int]
+    wait_histogram: Sequence[int]
+
+
+class MinuteFigures(NamedTuple):
+    """The figures of one minute or hour, which begins at ``minute`` (text), and of one release."""
+
+    minute: str
+    queue: str
+    name: str
+    outcome: str
+    release: str
+    jobs: int
+    run_seconds: float
+    wait_seconds: float
+    run_histogram: Sequence[int]
+    wait_histogram: Sequence[int]
+
+
+def write_minutes(db: Database, figures: Sequence[Figures], *, worker: UUID, release: str, minute: str | None) -> str:
+    """Replace the worker's figures of this minute, and return the minute that has begun by now. Repeatable.
+
+    Without figures it only reads the clock.
+    """
+    params = {"worker": worker, "release": release, "minute": minute, "items": _items(figures)}
+    return str(db.fetch("write_minutes", params)[0][0])
+
+
+def take_minutes(db: Database, *, hourly: bool, seconds: float, limit: int) -> list[MinuteFigures]:
+    """Delete up to ``limit`` rows of workers, or with ``hourly`` of the fleet, that ended ``seconds`` ago.
+
+    The caller adds them to the fleet's minutes or hours in the same transaction.
+    """
+    params = {
+        "least": FLEET if hourly else _FIRST_WORKER,
+        "most": FLEET if hourly else _LAST_WORKER,
+        "unit": "hour" if hourly else "minute",
+        "seconds": seconds,
+        "limit": limit,
+    }
+    return [MinuteFigures._make(row) for row in db.fetch("take_minutes", params)]
+
+
+def add_minutes(db: Database, figures: Sequence[MinuteFigures]) -> None:
+    """Add figures to the fleet's minutes or hours; no two of one row."""
+    db.fetch("add_minutes", {"items": _items(figures), "fleet": FLEET})
+
+
+def add_totals(db: Database, figures: Sequence[Figures]) -> None:
+    """Add figures to the totals; no two of one row."""
+    db.fetch("add_totals", {"items": _items(figures)})
+
+
+def read_totals(db: Database) -> list[Figures]:
+    """Return what the fleet has ended so far: several rows of one queue, name and outcome add up."""
+    return [Figures._make(row) for row in db.fetch("read_totals", {"fleet": FLEET})]
+
+
+def delete_minutes(db: Database, *, seconds: float) -> int:
+    """Delete the fleet's hours and the depths that are older; return how many."""
+    return int(db.fetch("delete_minutes", {"fleet": FLEET, "seconds": seconds})[0][0])
+
+
+def write_depths(db: Database, depths: Sequence[Mapping[str, Any]]) -> None:
+    """Keep these depths for this minute, or what it has already if that is more."""
+    db.fetch("write_depths", {"items": json.dumps(list(depths))})
+
+
+def fold_depths(db: Database, *, seconds: float) -> int:
+    """Keep of the hours that ended ``seconds`` ago the most only; return how many rows that deleted."""
+    return int(db.fetch("fold_depths", {"seconds": seconds})[0][0])
+
+
+def _items(figures: Sequence[Figures | MinuteFigures]) -> str:
+    return json.dumps([each._asdict() for each in figures])
