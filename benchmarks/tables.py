@@ -23,7 +23,7 @@ def empty(alias: str = "default") -> None:
     with connections[alias].cursor() as cursor:
         cursor.execute(
             "TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat, pgjobs_gate, pgjobs_link, "
-            "pgjobs_memo, pgjobs_event"
+            "pgjobs_memo, pgjobs_event, pgjobs_minute, pgjobs_total, pgjobs_depth, pgjobs_notice"
         )
 
 

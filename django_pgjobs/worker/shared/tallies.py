@@ -151,7 +151,7 @@ def _bounded(word: str, known: set[str], most: int) -> str:
 def _outcome_of(kind: str, run: HeldRun, end: End) -> str | None:
     """Return how the attempt ended whose end was stored; None if none has ended with it."""
     if kind == END:
-        return end.outcome
+        return end.outcome or None
     if run.kind != BODY or end.cause is None:
         return None
     if kind in (SUSPEND, AWAIT):

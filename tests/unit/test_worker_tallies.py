@@ -1,0 +1,205 @@
+"""What a worker has ended, added up: by outcome, with waits and runs, and within bounds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from django_pgjobs.decisions import Failure
+from django_pgjobs.execution import finalise
+from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.store.statements import End, ExpiredJob, Figures, Rescued
+from django_pgjobs.values.histogram import trimmed
+from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
+from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_QUEUES, Tallies, TallyKey
+from django_pgjobs.worker.threads import minutes
+from django_pgjobs.worker.threads.minutes import MinuteWriter
+from tests.plugins.fix_db import AUTHOR
+from tests.unit.worker_fakes import DUE, run_of
+
+FAILURE = Failure("ValueError", "no")
+
+
+def ended(waited: float = 0.0, **changes: Any) -> HeldRun:
+    claim = HeldClaim("c", 0.0, 1, scanned_at=DUE + timedelta(seconds=waited))
+    return run_of(claim=claim, name="shop.mail", **changes)
+
+
+def end(seconds: float | None = 0.5, **facts: Any) -> End:
+    return End(1, "c", seconds, **facts)
+
+
+@pytest.fixture
+def tallies() -> Tallies:
+    return Tallies(lambda name: name.startswith("shop."))
+
+
+def counted(tallies: Tallies) -> dict[tuple[str, str, str], int]:
+    return {tuple(key): tally.jobs for key, tally in tallies.read().items()}  # type: ignore[misc]
+
+
+def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
+    tallies.stored(finalise.SUCCESS, [(ended(3.0), end(0.5), None), (ended(0.0), end(0.0004), None)])
+    [(key, tally)] = tallies.read().items()
+    assert key == ("default", "shop.mail", "succeeded")
+    assert (tally.jobs, tally.run_seconds, tally.wait_seconds) == (2, pytest.approx(0.5004), 3.0)
+    assert trimmed(tally.run_histogram) == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]  # up to 1 ms, up to 512 ms
+    assert trimmed(tally.wait_histogram) == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]  # up to 1 ms, up to 4.096 s
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "facts", "outcome"),
+    [
+        (finalise.SUCCESS, {}, {}, "succeeded"),
+        (finalise.END, {}, {"outcome": "abandoned", "cause": "failed"}, "abandoned"),
+        (finalise.END, {}, {"outcome": "cancelled"}, "cancelled"),
+        (finalise.END, {"kind": ON_ABANDON}, {"outcome": "abandoned"}, "abandoned"),
+        (finalise.RETRY, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
+        (finalise.RETRY, {"kind": ON_ABANDON}, {"cause": "crashed", "failure": FAILURE}, None),
+        (finalise.NEXT, {}, {"cause": "next"}, "stepped"),
+        (finalise.SNOOZE, {}, {}, "snoozed"),
+        (finalise.SUSPEND, {}, {"cause": "suspend"}, "suspended"),
+        (finalise.AWAIT, {}, {"cause": "suspend"}, "suspended"),
+        (finalise.SUSPEND, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
+        (finalise.RELEASE, {}, {"cause": "released"}, "released"),
+        (finalise.RELEASE, {}, {}, None),
+        (finalise.PARK, {}, {}, None),
+        (finalise.HOLD, {}, {}, None),
+    ],
+)
+def test_each_kind_of_end_has_its_outcome(
+    tallies: Tallies, kind: str, changes: dict[str, Any], facts: dict[str, Any], outcome: str | None
+) -> None:
+    """A callback that is run again is no attempt, nor is a job that was released before it started."""
+    tallies.stored(kind, [(ended(**changes), end(**facts), None)])
+    assert [key.outcome for key in tallies.read()] == ([] if outcome is None else [outcome])
+
+
+def test_after_a_callback_the_run_of_the_body_counts(tallies: Tallies) -> None:
+    run = ended(kind=ON_ABANDON)
+    run.duration = 2.0
+    tallies.stored(finalise.END, [(run, end(None, outcome="abandoned"), None)])
+    [tally] = tallies.read().values()
+    assert (tally.jobs, tally.run_seconds) == (1, 2.0)
+
+
+def test_rescues_and_expiries_are_counted_without_times(tallies: Tallies) -> None:
+    def rescued(outcome: str, ending: str, cause: str) -> Rescued:
+        return Rescued(1, "shop.mail", "default", 0, 1, uuid4(), "why", outcome, ending, cause)
+
+    tallies.were_rescued(
+        [rescued("", "", "lost"), rescued("abandoned", "", "lost"), rescued("", "abandoned", "timeout")]
+    )
+    tallies.expired([ExpiredJob(1, "shop.mail", "default", 0, True), ExpiredJob(2, "shop.mail", "default", 0, False)])
+    assert tallies.rescued == {"lost": 2, "timeout": 1}
+    assert counted(tallies) == {
+        ("default", "shop.mail", "retried"): 1,
+        ("default", "shop.mail", "abandoned"): 1,
+        ("default", "shop.mail", "cancelled"): 1,
+    }
+    assert all(not any(tally.run_histogram) for tally in tallies.read().values())
+
+
+def test_names_and_queues_are_bounded(tallies: Tallies) -> None:
+    """What any row may name cannot make a worker, a table or a metric grow."""
+    for n in range(MOST_NAMES + 5):
+        tallies.stored(finalise.SUCCESS, [(_of(name=f"shop.n{n}"), end(), None)])
+    for n in range(MOST_QUEUES + 5):
+        tallies.stored(finalise.SUCCESS, [(_of(queue=f"q{n}", name="shop.n0"), end(), None)])
+    for hostile in ("elsewhere.unknown", "shop." + "x" * 1000, "shop.\n", "shop.\u202e", "shop.\0"):
+        tallies.stored(finalise.SUCCESS, [(_of(name=hostile), end(), None)])
+    found = tallies.read()
+    assert len({key.name for key in found}) == MOST_NAMES + 1
+    assert len({key.queue for key in found}) == MOST_QUEUES + 1
+    assert found[TallyKey("default", "others", "succeeded")].jobs == 5 + 5
+    assert sum(tally.jobs for tally in found.values()) == MOST_NAMES + 5 + MOST_QUEUES + 5 + 5
+
+
+def _of(**changes: Any) -> HeldRun:
+    return run_of(claim=HeldClaim("c", 0.0, 1, scanned_at=DUE), **changes)
+
+
+class Clockwork:
+    """Answers ``write_minutes`` with the minute of its clock, and keeps whole rows as the table would."""
+
+    def __init__(self) -> None:
+        self.minute = "12:00"
+        self.rows: dict[tuple[str, str], int] = {}
+        self.statements = 0
+        self.answers = True
+
+    def fetch(self, name: str, params: Any) -> list[tuple[str]]:
+        raise AssertionError
+
+    def write(self, db: Any, figures: list[Figures], *, worker: Any, release: str, minute: str | None) -> str:
+        self.statements += 1
+        for each in figures:
+            assert minute is not None
+            self.rows[minute, each.outcome] = each.jobs
+        if not self.answers:
+            raise OSError("the answer is lost")
+        return self.minute
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    server = Clockwork()
+    monkeypatch.setattr(minutes.store, "write_minutes", server.write)
+    return server
+
+
+def succeed(tallies: Tallies, times: int = 1) -> None:
+    tallies.stored(finalise.SUCCESS, [(ended(), end(), None)] * times)
+
+
+def test_a_minute_is_written_anew_until_the_next_begins(tallies: Tallies, server: Clockwork) -> None:
+    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    succeed(tallies, 2)
+    writer(server)
+    succeed(tallies)
+    server.minute = "12:01"
+    writer(server)
+    succeed(tallies)
+    writer(server)
+    assert server.rows == {("12:00", "succeeded"): 3, ("12:01", "succeeded"): 1}
+
+
+def test_a_worker_that_ends_nothing_asks_nothing(tallies: Tallies, server: Clockwork) -> None:
+    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    writer(server)
+    assert server.statements == 0
+    succeed(tallies)
+    writer(server)
+    asked = server.statements
+    writer(server)
+    assert server.statements == asked
+
+
+def test_a_repetition_after_a_lost_answer_counts_nothing_twice(tallies: Tallies, server: Clockwork) -> None:
+    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    succeed(tallies)
+    writer(server)
+    succeed(tallies)
+    server.answers = False
+    with pytest.raises(OSError, match="lost"):
+        writer(server)
+    server.answers, server.minute = True, "12:01"
+    succeed(tallies)
+    writer(server)
+    assert server.rows == {("12:00", "succeeded"): 3}
+
+
+def test_what_ends_after_a_quiet_hour_belongs_to_its_own_minute(
+    tallies: Tallies, server: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    succeed(tallies)
+    writer(server)
+    writer.asked_at -= 3600.0
+    server.minute = "13:00"
+    succeed(tallies, 2)
+    writer(server)
+    assert server.rows == {("12:00", "succeeded"): 1, ("13:00", "succeeded"): 2}
