@@ -102,7 +102,8 @@ def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool)
         )
         return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
     figures_shown = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
-    return {**figures_shown, **figures.with_workers(kept.figures, workers)}
+    counted = {name: value for name, value in kept.figures.items() if name != "totals"}
+    return {**figures_shown, **figures.with_workers(counted, workers)}
 
 
 def _is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:

@@ -18,15 +18,15 @@ SET jobs = m.jobs + excluded.jobs,
     wait_seconds = m.wait_seconds + excluded.wait_seconds,
     run_histogram = coalesce(
         (
-            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY place)
-            FROM unnest(m.run_histogram, excluded.run_histogram) WITH ORDINALITY AS both_of (one, other, place)
+            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY n)
+            FROM unnest(m.run_histogram, excluded.run_histogram) WITH ORDINALITY AS both_of (one, other, n)
         ),
         m.run_histogram
     ),
     wait_histogram = coalesce(
         (
-            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY place)
-            FROM unnest(m.wait_histogram, excluded.wait_histogram) WITH ORDINALITY AS both_of (one, other, place)
+            SELECT array_agg(coalesce(one, 0) + coalesce(other, 0) ORDER BY n)
+            FROM unnest(m.wait_histogram, excluded.wait_histogram) WITH ORDINALITY AS both_of (one, other, n)
         ),
         m.wait_histogram
     )

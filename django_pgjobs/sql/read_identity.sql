@@ -10,7 +10,7 @@ SELECT
         WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
           AND EXISTS (
               SELECT FROM pg_attribute
-              WHERE attrelid = to_regclass('pgjobs_gate') AND attname = 'fail_fast' AND NOT attisdropped
+              WHERE attrelid = to_regclass('pgjobs_job') AND attname = 'error_class' AND NOT attisdropped
           )
     )::bigint,
     pg_backend_pid(),

@@ -38,10 +38,10 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     if not total:
         return None
     rank = share * total
-    for place, below in enumerate(accumulate(counts)):
-        if below >= rank and counts[place]:
-            if place >= len(BOUNDS):
+    for slot, below in enumerate(accumulate(counts)):
+        if below >= rank and counts[slot]:
+            if slot >= len(BOUNDS):
                 return BOUNDS[-1]
-            least = BOUNDS[place - 1] if place else 0.0
-            return least + (BOUNDS[place] - least) * (rank - (below - counts[place])) / counts[place]
+            least = BOUNDS[slot - 1] if slot else 0.0
+            return least + (BOUNDS[slot] - least) * (rank - (below - counts[slot])) / counts[slot]
     return BOUNDS[-1]

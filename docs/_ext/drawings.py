@@ -87,11 +87,12 @@ TABLES = (
         "keys, limits, needs",
         ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission", "pgjobs_gate", "pgjobs_link"),
     ),
-    ("schedules, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
+    ("cron, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
     (
         "workers, events",
         ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic", "pgjobs_event"),
     ),
+    ("numbers, notices", ("pgjobs_minute", "pgjobs_total", "pgjobs_depth", "pgjobs_notice")),
 )
 
 
@@ -108,10 +109,10 @@ def architecture() -> Picture:
     drawn.text(20, 129, "PostgreSQL", anchor="start", size=13, bold=True)
     drawn.text(740, 129, "the tables of this package, beside your own", anchor="end")
     for number, (name, tables) in enumerate(TABLES):
-        x = 18 + number * 183
-        drawn.box(x, 138, 175, 108)
-        drawn.text(x + 87.5, 156, name, bold=True)
-        drawn.text(x + 87.5, 174, *tables, mono=True)
+        x = 15 + number * 147
+        drawn.box(x, 138, 142, 108)
+        drawn.text(x + 71, 156, name, bold=True)
+        drawn.text(x + 71, 174, *tables, mono=True, size=11)
 
     drawn.box(8, 296, 744, 358, kind="lane")
     drawn.box(18, 310, 628, 178, kind="frame")

@@ -319,7 +319,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "read_why", "run_cron", "list_queue", "read_blockers", "admit_one",
     }  # fmt: skip
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
-    elsewhere |= {"count_names"}  # in test_names.py: it reads all unfinished jobs
+    elsewhere |= {"count_names"}  # it reads all unfinished jobs, as ``pgjobs names`` has to
     elsewhere |= {"read_why"}  # in test_why.py
     elsewhere |= {"first_due"}  # in test_listing.py
     elsewhere |= {"copy_members", "add_members", "need_jobs", "list_running_members", "read_results", "read_needs"}

@@ -33,7 +33,8 @@ def newer(raw: RawDatabase) -> Iterator[None]:
     there = raw.value(COLUMN.replace("'state'", "'flow'"))
     if not there:
         raw.query(
-            "ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint"
+            "ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint,"
+            " ADD error_class text"
         )
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
         raw.query("CREATE TABLE pgjobs_memo (job_id bigint, kind text, result jsonb, finished_at timestamptz)")
@@ -41,7 +42,7 @@ def newer(raw: RawDatabase) -> Iterator[None]:
         yield
     finally:
         if not there:
-            raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id, DROP target_id")
+            raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id, DROP target_id, DROP error_class")
             raw.query("DROP TABLE pgjobs_gate, pgjobs_memo")
 
 

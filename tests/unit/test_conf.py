@@ -35,6 +35,8 @@ DEFAULTS: dict[str, Any] = {
     "key_pattern": ".{1,200}",
     "stored_result_hours": 720.0,
     "action_hours": 2160.0,
+    "numbers_by_minute_hours": 24.0,
+    "numbers_retention_hours": 720.0,
     "callback_seconds": 10.0,
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,

@@ -27,6 +27,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Succeeded,
 )
 from django_pgjobs.worker.shared.runs import RunTable
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import executor_liveness
 from django_pgjobs.worker.supervisor import executor_process as children
 from django_pgjobs.worker.supervisor.executor_pool import (
@@ -435,7 +436,7 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
             self.ids += [end.id for _, end in entries]
 
     acking: Any = Acking()
-    held_jobs = Real(None, None, acking, wake_for=lambda pair: None, notify=lambda items: None)  # type: ignore[arg-type]
+    held_jobs = Real(None, None, acking, wake_for=lambda pair: None, notify=lambda items: None, tallies=Tallies(bool))  # type: ignore[arg-type]
     child = child_of()
     one, two = run_of(10, number=1), run_of(20, number=2)
     child.add(one)
