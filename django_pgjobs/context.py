@@ -87,6 +87,8 @@ class JobFacts(AttemptFacts, Protocol):
     """The facts that an attempt has about its job; ``attempt.Item`` implements it."""
 
     @property
+    def kind(self) -> str: ...
+    @property
     def timeout(self) -> float | None: ...
     @property
     def run_at(self) -> float: ...
@@ -104,7 +106,9 @@ class JobContext(Durable):
     ``message`` holds one line. ``headers``: what middleware captured at registering.
     """
 
-    __slots__ = ("_cancellation", "_facts", "_log", "_memory", "_reporter", "error", "headers", "started")
+    __slots__ = (
+        "__weakref__", "_cancellation", "_facts", "_log", "_memory", "_reporter", "error", "headers", "started",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -152,6 +156,11 @@ class JobContext(Durable):
     def max_attempts(self) -> int:
         """How many attempts the job has in all."""
         return self._facts.max_attempts
+
+    @property
+    def callback(self) -> str:
+        """Which callback runs: ``on_success``, ``on_abandon`` or ``on_cancel``; empty while the job itself runs."""
+        return "" if self._facts.kind == "body" else self._facts.kind
 
     @property
     def claim_id(self) -> str:

@@ -11,20 +11,27 @@ it; the first in the list is the outermost layer::
 
     tracing.capture = lambda: {"trace": tracer.current()}     # optional: runs at register, fills Job.headers
 
+Two more attributes of a factory are optional. ``registering(registration)`` returns a context manager that is around
+``capture`` and the INSERT. ``duty(name)`` returns one that is around each turn of a maintenance duty, in the process
+that performs it.
+
 Factories are sync by default. A factory marked by Django's ``sync_and_async_middleware`` or ``async_only_middleware``
 gets an ``async def`` run for ``async def`` jobs and returns one (``iscoroutinefunction(run)`` tells). If the colours
 differ, the layer is adapted as in Django; a sync layer around an async job occupies a thread for as long as the job
 runs. A factory may raise ``MiddlewareNotUsed``.
 
 Factories are called once per process and colour, never per job. Without middleware there is no cost: ``chain(run)``
-returns ``run``. This module knows no attempt, no database and no outcome; errors of a layer propagate.
+returns ``run``. This module knows no attempt, no database and no outcome; errors of a layer propagate, except those of
+``duty``: no layer may cost the fleet a rescue.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +41,18 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from django_pgjobs.context import JobContext
 
 Run = Callable[["JobContext"], Any]
 AsyncRun = Callable[["JobContext"], Awaitable[Any]]
 Factory = Callable[[Any], Any]
+
+log = safe_logger("django_pgjobs")
 
 _building = threading.Lock()
 _innermost: ContextVar[Run] = ContextVar("django_pgjobs_innermost_run")
@@ -98,6 +110,108 @@ def capture_headers() -> dict[str, Any]:
         if capture is not None:
             headers.update(_captured(factory, capture))
     return headers
+
+
+# Around registering
+
+
+@dataclass(slots=True)
+class Registration:
+    """Jobs that are being registered by one call; what is known of them grows until the block ends.
+
+    ``name``, ``queue``: of all of them; empty while unknown, and if they differ. ``count``: how many were inserted, 0
+    where another job has the key. ``job``: the id of the one job that the call returns, None for several and for a job
+    that bypasses the queue.
+    """
+
+    name: str = ""
+    queue: str = ""
+    count: int = 0
+    job: int | None = None
+
+
+_UNSEEN: AbstractContextManager[None] = nullcontext()
+
+
+def registering(name: str = "", queue: str = "") -> AbstractContextManager[Registration | None]:
+    """Return the factories' ``registering`` blocks as one; it yields the ``Registration`` to complete, or None.
+
+    Errors in them propagate, as those of ``capture`` do. None of them can swallow an error of the block.
+    """
+    if not get_conf().middleware:
+        return _UNSEEN
+    return _registering(Registration(name, queue))
+
+
+@contextmanager
+def _registering(registration: Registration) -> Iterator[Registration]:
+    failed: BaseException | None = None
+    with ExitStack() as stack:
+        for factory in _factories():
+            enter = getattr(factory, "registering", None)
+            if enter is not None:
+                stack.enter_context(enter(registration))
+        try:
+            yield registration
+        except BaseException as error:
+            failed = error
+            raise
+    if failed is not None:
+        raise failed
+
+
+# Around the turns of duties
+
+
+def on_duty(name: str) -> AbstractContextManager[None]:
+    """Return the factories' ``duty`` blocks as one. An error in them is logged once for each factory, never raised."""
+    return _OnDuty(name) if get_conf().middleware else _UNSEEN
+
+
+class _OnDuty:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.entered: list[tuple[Factory, AbstractContextManager[Any]]] = []
+
+    def __enter__(self) -> None:
+        try:
+            factories = _factories()
+        except ImproperlyConfigured as error:
+            _complain(repr(get_conf().middleware), error)
+            return
+        for factory in factories:
+            duty = getattr(factory, "duty", None)
+            if duty is None:
+                continue
+            try:
+                block = duty(self.name)
+                block.__enter__()
+            except (Exception, SystemExit) as error:
+                _complain(_name(factory), error)
+            else:
+                self.entered.append((factory, block))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for factory, block in reversed(self.entered):
+            try:
+                block.__exit__(kind, error, trace)
+            except (Exception, SystemExit) as raised:
+                if raised is not error:
+                    _complain(_name(factory), raised)
+
+
+_complained: set[str] = set()
+
+
+def _complain(who: str, error: BaseException) -> None:
+    if who not in _complained:
+        _complained.add(who)
+        log.error("middleware failed around a duty, which goes on without it middleware=%s", who, exc_info=error)
+
+
+# Factories and their layers
 
 
 def load(path: str) -> Factory:
@@ -176,6 +290,7 @@ def _reset(*, setting: str, **_: Any) -> None:
     if setting == "PGJOBS":
         _factories.cache_clear()
         _build.cache_clear()
+        _complained.clear()
 
 
 setting_changed.connect(_reset, dispatch_uid="django_pgjobs.middleware")

@@ -22,10 +22,12 @@ from django_pgjobs.flows.builtin import (
 from django_pgjobs.flows.builtin import batch as batch_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.middleware import registering
 from django_pgjobs.states import GATHERING, Rule
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
+    from django_pgjobs.registering.encode import Row
     from django_pgjobs.steering.jobs import Steered
 
 log = safe_logger("django_pgjobs")
@@ -123,18 +125,24 @@ class Batch:
         Raises ``OldWorkers``, and what registering the calls behind it raises; then nothing is stored.
         """
         if self._id is None:
-            from django_pgjobs.registering import waiting  # here for start-up time
-            from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
-
             row = self._call.row()
-            self._alias = writable_alias(row.plan.database)
-            callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
-            new = with_undo(new_job_of(self._call, self._alias), self._undo)
-            stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
-            self.is_new = after is not None
-            self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
-            announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])
+            with registering(BATCH, row.plan.queue) as registration:
+                self._store(row)
+                if registration is not None:
+                    registration.count, registration.job = (1 + len(self._after) if self.is_new else 0), self._id
         return self
+
+    def _store(self, row: Row) -> None:
+        from django_pgjobs.registering import waiting  # here for start-up time
+        from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
+
+        self._alias = writable_alias(row.plan.database)
+        callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
+        new = with_undo(new_job_of(self._call, self._alias), self._undo)
+        stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
+        self.is_new = after is not None
+        self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
+        announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])
 
     def add(self, call: BoundJob) -> None:
         """Store one member, in the caller's transaction; see ``add_many``."""

@@ -12,12 +12,14 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.builtin import FLOW, checked_calls, checked_undo, holder, new_job_of, own_call, with_undo
 from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob, Returned
+from django_pgjobs.middleware import registering
 from django_pgjobs.serialization.references import ResultOf, within
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import V
+    from django_pgjobs.middleware import Registration
     from django_pgjobs.models import Job
     from django_pgjobs.store.registering import NewJob
 
@@ -151,6 +153,10 @@ class Flow:
         naming the node; then nothing is stored, and an open transaction stays usable. Only once: after a rollback make
         the flow anew.
         """
+        with registering(FLOW, self._call.row().plan.queue) as registration:
+            return self._register(registration)
+
+    def _register(self, registration: Registration | None) -> Job:
         from django_pgjobs.registering import register, waiting  # here for start-up time
         from django_pgjobs.store.registering import reserve_ids  # here for start-up time
 
@@ -171,6 +177,8 @@ class Flow:
         finally:
             for node in self.nodes:
                 node._result.job_id = None  # no other registration takes it
+        if registration is not None:
+            registration.count, registration.job = (1 + len(nodes) if is_new else 0), flow_id
         if is_new:
             self._registered = True
             register.wake(alias, {node.wakes for node in nodes if not node.waits}, plan.conf)

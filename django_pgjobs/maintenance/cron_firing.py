@@ -32,6 +32,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.middleware import on_duty
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
@@ -112,7 +113,8 @@ class CronSync:
             return
         self.due = now + RETRY_SECONDS
         if self.declared:
-            self._write_declared(db, self.declared, leads=term is not None)
+            with on_duty(self.name):
+                self._write_declared(db, self.declared, leads=term is not None)
         self.due, self.term = now + SYNC_SECONDS, term
 
     def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:

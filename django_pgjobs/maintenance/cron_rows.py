@@ -27,6 +27,7 @@ from django_pgjobs.maintenance.cron_firing import (
     UNKNOWN,
 )
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
 
@@ -53,12 +54,17 @@ class CronRows:
         if now < self.due and not elected:
             return
         self.due = now + RETRY_SECONDS
-        jobs = store.list_row_jobs(db)
-        done = self._confirm(db, jobs, newest=not self.started, until=now + TURN_SECONDS)
-        if term is not None:
-            done = _mark_orphans(db, jobs, until=now + TURN_SECONDS) and done
+        with on_duty(self.name):
+            done = self._turn(db, now, leads=term is not None)
         self.started, self.term = True, term
         self.due = now + SYNC_SECONDS if done else now
+
+    def _turn(self, db: store.Database, now: float, *, leads: bool) -> bool:
+        jobs = store.list_row_jobs(db)
+        done = self._confirm(db, jobs, newest=not self.started, until=now + TURN_SECONDS)
+        if leads:
+            done = _mark_orphans(db, jobs, until=now + TURN_SECONDS) and done
+        return done
 
     def leave(self, db: store.Database) -> None:
         """Do nothing: other workers, or the next deploy, may know the jobs."""

@@ -21,6 +21,7 @@ from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
+from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -74,12 +75,14 @@ class TimedDuty:
         now = clock.monotonic()
         if (now >= self.due or self.urgent()) and (self.leader is None or self.leader.leads):
             self.due = now + self.seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
-            self.perform(db)
+            with on_duty(self.name):
+                self.perform(db)
 
     def leave(self, db: Any) -> None:
         """Perform the duty once more if it has asked for a last turn."""
         if self.last:
-            self.perform(db)
+            with on_duty(self.name):
+                self.perform(db)
 
 
 def duties(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -45,6 +46,10 @@ class Leader:
         if now < self.ask_at:
             return
         self.ask_at = now + ASK_SECONDS
+        with on_duty(self.name):
+            self._ask(db, now)
+
+    def _ask(self, db: store.Database, now: float) -> None:
         held = self.term
         if held is not None and not store.renew_term(db, self.author, held, seconds=TERM_SECONDS):
             log.warning("worker leads no more, another has taken over term=%d", held)

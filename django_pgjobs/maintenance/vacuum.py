@@ -18,6 +18,7 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.middleware import on_duty
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 
@@ -134,7 +135,8 @@ class Vacuumer:
             self._supervise(db, self.running)
         elif get_conf().vacuum and clock.monotonic() >= self.check_at:
             self.check_at = clock.monotonic() + CHECK_SECONDS
-            self._start_due(db)
+            with on_duty(self.name):
+                self._start_due(db)
 
     def leave(self, db: store.Database) -> None:
         """Cancel the running VACUUM."""

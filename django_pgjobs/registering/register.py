@@ -24,6 +24,7 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.middleware import Registration, registering
 from django_pgjobs.registering.encode import Row, captured_headers, check_key_given, encode_all, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import Flow, KeyScope
@@ -79,14 +80,22 @@ def register_one(row: Row) -> Model:
     Raises ``InvalidJob``, ``DuplicateJob``, ``RateLimited``, ``QueueFull``, ``NoWorkerAvailable`` for a bypass, and
     database errors. May block while another transaction holds the key or the queue.
     """
-    if row.plan.bypass:
-        return _bypass(row)
+    if not row.plan.conf.middleware:
+        return _bypass(row) if row.plan.bypass else _register_one(row, None)
+    with registering(row.definition.name, row.plan.queue) as registration:
+        return _bypass(row, registration) if row.plan.bypass else _register_one(row, registration)
+
+
+def _register_one(row: Row, registration: Registration | None) -> Model:
     check_key_given(row)
     connection = _connection(row.plan.database)
     new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, row.plan.conf)
+    if registration is not None:
+        is_new = not isinstance(stored, int)
+        registration.count, registration.job = int(is_new), stored.id if is_new else stored
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
     if new.needs:  # it may have been released at once
@@ -155,6 +164,15 @@ def _register_all(
     rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None
 ) -> tuple[list[int], Collection[int]]:
     """Return the ids of the jobs, and the positions of those that were inserted."""
+    if not conf.middleware:
+        return _insert_all(rows, database, conf, parent_id, None)
+    with registering() as registration:
+        return _insert_all(rows, database, conf, parent_id, registration)
+
+
+def _insert_all(
+    rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None, registration: Registration | None
+) -> tuple[list[int], Collection[int]]:
     batch = encode_all(rows, captured_headers(conf), conf, database)
     if not batch.new:
         return [], ()
@@ -173,12 +191,22 @@ def _register_all(
         else:
             ids = register_jobs(connection.alias, batch.new, limited=batch.limited, parent_id=parent_id)
             wakes = {some.first.wakes for some in batch.new}
+    if registration is not None:
+        note(registration, (some.first for some in batch.new), len(fresh))
     waking.registered(connection, wakes, conf)
     if batch.senders:
         for at in fresh:
             job = _deferred_job(connection.alias, each[at], ids[at])
             job_registered.send_robust(sender=batch.senders[at], job=job)
     return ids, fresh
+
+
+def note(registration: Registration, new: Iterable[NewJob], count: int) -> None:
+    """Complete what middleware learns of several jobs, ``count`` of which were inserted."""
+    names, queues = zip(*{(job.name, job.queue) for job in new}, strict=True)
+    registration.name = names[0] if len(set(names)) == 1 else ""
+    registration.queue = queues[0] if len(set(queues)) == 1 else ""
+    registration.count = count
 
 
 def _insert_special(alias: str, new: list[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
@@ -199,7 +227,7 @@ run_bypassed: Callable[[NewJob], None] = _not_ready
 """Runs a job that is not stored, in the calling thread. The app's ``ready`` sets it: the runner is a room above."""
 
 
-def _bypass(row: Row) -> Model:
+def _bypass(row: Row, registration: Registration | None = None) -> Model:
     """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
     from django_pgjobs.registering import local_pool  # here for start-up time
 
@@ -208,6 +236,8 @@ def _bypass(row: Row) -> Model:
     call = partial(run_bypassed, new)
     if not local_pool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
         raise NoWorkerAvailable
+    if registration is not None:
+        registration.count = 1
     now = timezone.now()
     job = _job(None, new, {"id": None, "run_at": now, "created_at": now, "attempt": 1, "max_attempts": 1})
     job.__dict__["state"] = "running"

@@ -14,6 +14,7 @@ from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import Interrupt
+from django_pgjobs.execution.prepared import BODY
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.testing.fake_memory import FakeMemory
 
@@ -31,6 +32,7 @@ class _Facts:
     run_at: float
     extras: Mapping[str, Any] | None
     until: float | None = None
+    kind: str = BODY
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from types import ModuleType
 from typing import Any, cast
@@ -17,7 +18,15 @@ from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
 from django.utils.decorators import async_only_middleware, sync_and_async_middleware
 
 from django_pgjobs.context import JobContext
-from django_pgjobs.middleware import async_chain, capture_headers, chain, load
+from django_pgjobs.middleware import (
+    Registration,
+    async_chain,
+    capture_headers,
+    chain,
+    load,
+    on_duty,
+    registering,
+)
 
 CONTEXT = cast("JobContext", "context")
 trail: list[str] = []
@@ -343,3 +352,127 @@ def test_a_change_of_the_setting_is_seen(use: Any, settings: Any) -> None:
     assert "run 1" in trail
     settings.PGJOBS = {}
     assert chain(body) is body
+
+
+# Around registering
+
+
+@contextmanager
+def around(word: str) -> Iterator[None]:
+    trail.append(f"{word} in")
+    try:
+        yield
+    except BaseException as error:
+        trail.append(f"{word} saw {type(error).__name__}")
+        raise
+    finally:
+        trail.append(f"{word} out")
+
+
+def seen(run: Any) -> Any:
+    return run
+
+
+seen.registering = lambda registration: around(f"first {registration.name}")  # type: ignore[attr-defined]
+seen.duty = lambda name: around(f"first {name}")  # type: ignore[attr-defined]
+
+
+def seen_too(run: Any) -> Any:
+    return run
+
+
+seen_too.registering = lambda registration: around(f"second {registration.queue}")  # type: ignore[attr-defined]
+seen_too.duty = lambda name: around(f"second {name}")  # type: ignore[attr-defined]
+
+
+def test_without_middleware_nothing_is_around_registering_and_duties(settings: Any) -> None:
+    settings.PGJOBS = {}
+    with registering("name", "queue") as registration, on_duty("rescue"):
+        assert registration is None
+
+
+def test_blocks_around_registering_are_nested_like_layers(use: Any) -> None:
+    use(seen, outer, seen_too)
+    with registering("shop.pack", "mail") as registration:
+        assert registration == Registration("shop.pack", "mail", 0, None)
+        trail.append("insert")
+    assert trail == ["first shop.pack in", "second mail in", "insert", "second mail out", "first shop.pack out"]
+
+
+def test_an_error_of_registering_is_seen_by_every_block_and_swallowed_by_none(use: Any) -> None:
+    def swallows(run: Any) -> Any:
+        return run
+
+    swallows.registering = lambda registration: suppress(LookupError)  # type: ignore[attr-defined]
+    use(seen, swallows)
+    with pytest.raises(LookupError), registering("a", "b"):
+        raise LookupError
+    assert trail == ["first a in", "first a out"], "it was suppressed on its way, and raised all the same"
+
+
+def test_an_error_in_a_block_around_registering_is_raised(use: Any) -> None:
+    def refuses(run: Any) -> Any:
+        return run
+
+    def refuse(registration: Any) -> Any:
+        raise LookupError("no tenant")
+
+    refuses.registering = refuse  # type: ignore[attr-defined]
+    use(seen, refuses)
+    with pytest.raises(LookupError, match="no tenant"), registering("a", "b"):
+        trail.append("insert")
+    assert trail == ["first a in", "first a saw LookupError", "first a out"]
+
+
+# Around duties
+
+
+def test_blocks_around_a_duty_are_nested_and_see_its_error(use: Any) -> None:
+    use(seen, seen_too)
+    with pytest.raises(LookupError), on_duty("rescue"):
+        raise LookupError
+    assert trail == [
+        "first rescue in", "second rescue in", "second rescue saw LookupError", "second rescue out",
+        "first rescue saw LookupError", "first rescue out",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [LookupError, SystemExit])
+@pytest.mark.parametrize("where", ["called", "in", "out"])
+def test_an_error_around_a_duty_costs_one_log_line_and_no_turn(
+    use: Any, caplog: pytest.LogCaptureFixture, where: str, kind: type[BaseException]
+) -> None:
+    def breaks(run: Any) -> Any:
+        return run
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        if where == "in":
+            raise kind("broken")
+        yield
+        raise kind("broken")
+
+    def duty(name: str) -> Any:
+        if where == "called":
+            raise kind("broken")
+        return block()
+
+    breaks.duty = duty  # type: ignore[attr-defined]
+    use(seen, breaks, seen_too)
+    for turn in range(3):
+        with on_duty("rescue"):
+            trail.append(f"turn {turn}")
+    assert trail.count("first rescue out") == trail.count("second rescue out") == 3
+    assert [word for word in trail if word.startswith("turn")] == ["turn 0", "turn 1", "turn 2"]
+    (line,) = caplog.messages
+    assert line.startswith("middleware failed around a duty")
+    assert "breaks" in line
+
+
+def test_a_path_that_leads_nowhere_costs_duties_one_log_line(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.PGJOBS = {"MIDDLEWARE": ["nowhere.at.all"]}
+    for _ in range(3):
+        with on_duty("rescue"):
+            trail.append("turn")
+    assert trail == ["turn"] * 3
+    assert len(caplog.messages) == 1
