@@ -94,8 +94,7 @@ def _register_one(row: Row, registration: Registration | None) -> Model:
     with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, row.plan.conf)
     if registration is not None:
-        is_new = not isinstance(stored, int)
-        registration.count, registration.job = int(is_new), stored.id if is_new else stored
+        registration.count, registration.job = (0, stored) if isinstance(stored, int) else (1, stored.id)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
     if new.needs:  # it may have been released at once

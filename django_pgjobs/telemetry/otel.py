@@ -256,9 +256,10 @@ def linking(run: Any) -> Any:
     return _layer(run, follows=False)
 
 
-for _factory in (tracing, linking):
-    _factory.capture = _capture
-    _factory.registering = _registering
+_each: Any
+for _each in (tracing, linking):
+    _each.capture = _capture
+    _each.registering = _registering
 
 
 # Duties

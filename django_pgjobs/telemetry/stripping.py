@@ -1,0 +1,53 @@
+"""Takes out of an event what a job keeps to itself, and bounds its texts; knows the shape of events, and no SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from django_pgjobs.telemetry.texts import TEXT_LIMIT, line, lines
+
+_reported: ContextVar[BaseException | None] = ContextVar("django_pgjobs_reported", default=None)
+"""The latest exception of which an event of this job told."""
+
+
+def remember(exc_info: Any) -> None:
+    """Note that an event tells of this exception."""
+    if exc_info and isinstance(exc_info, tuple):
+        _reported.set(exc_info[1])
+
+
+def is_known(error: BaseException) -> bool:
+    """Whether the latest event of this job told of ``error``."""
+    return _reported.get() is error
+
+
+def strip(event: dict[str, Any]) -> None:
+    """Take out values of variables, parameters of queries and the request; bound the texts of exceptions."""
+    for stack in _stacks(event):
+        for frame in stack.get("frames") or ():
+            frame.pop("vars", None)
+    for found in _values(event, "exception"):
+        found["type"] = line(found.get("type"))
+        found["value"] = lines(found.get("value") or "", TEXT_LIMIT)
+    for crumb in _values(event, "breadcrumbs"):
+        if crumb.get("category") == "query":
+            crumb.pop("data", None)
+    event.pop("request", None)
+
+
+def _stacks(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for holder in (*_values(event, "exception"), *_values(event, "threads"), event):
+        stack = holder.get("stacktrace")
+        if isinstance(stack, dict):
+            yield stack
+
+
+def _values(event: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the entries below ``key``, whichever of its forms an event has."""
+    held = event.get(key)
+    held = getattr(held, "value", held)  # the SDK notes how many it has left out
+    found = held.get("values") if isinstance(held, dict) else held
+    found = getattr(found, "value", found)
+    return [each for each in found or () if isinstance(each, dict)]
