@@ -24,6 +24,10 @@ class E2EConfig(AppConfig):
             from tests.e2e import telemetry
 
             telemetry.set_up_as_told()
+        if os.environ.get("PGJOBS_TEST_TRACING"):
+            from tests.e2e import tracing
+
+            tracing.set_up()
         if os.environ.get("PGJOBS_TEST_SNIPING"):
             from tests.e2e import sniping
 

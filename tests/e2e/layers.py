@@ -36,4 +36,13 @@ def noting(run: Any) -> Any:
     return around
 
 
+def breaks_duties(run: Any) -> Any:
+    return run
+
+
+def _break(name: str) -> Any:
+    raise RuntimeError(f"a layer around {name}")
+
+
+breaks_duties.duty = _break  # type: ignore[attr-defined]
 noting.capture = lambda: {"tenant": "blue"}  # type: ignore[attr-defined]
