@@ -153,12 +153,9 @@ def _capture_from_callback(error: BaseException) -> None:
 def _capture(error: BaseException, level: str) -> None:
     if stripping.is_known(error):
         return  # the job has reported it itself
-    client = sentry_sdk.get_client()
-    if not client.is_active():
-        return
     event, hint = event_from_exception(
         (type(error), error, of_the_job(error)),
-        client_options={**client.options, "include_local_variables": False},
+        client_options=sentry_sdk.get_client().options,
         mechanism={"type": "pgjobs", "handled": False},
     )
     event["level"] = level
@@ -192,5 +189,6 @@ def _strip(event: Any, hint: Any) -> Any:
     if sentry_sdk.get_client().options["attach_stacktrace"] and not {"exception", "stacktrace", "threads"} & set(event):
         # Else the SDK adds the stack later, with the values of its variables.
         stack = current_stacktrace(include_local_variables=False)
+        stack["frames"] = [frame for frame in stack["frames"] if frame.get("module") != __name__]
         event["threads"] = {"values": [{"stacktrace": stack, "crashed": False, "current": True}]}
     return event

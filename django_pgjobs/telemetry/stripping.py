@@ -24,7 +24,7 @@ def is_known(error: BaseException) -> bool:
 
 
 def strip(event: dict[str, Any]) -> None:
-    """Take out values of variables, parameters of queries and the request; bound the texts of exceptions."""
+    """Take out values of variables and parameters of queries; bound the texts of exceptions."""
     for stack in _stacks(event):
         for frame in stack.get("frames") or ():
             frame.pop("vars", None)
@@ -34,7 +34,6 @@ def strip(event: dict[str, Any]) -> None:
     for crumb in _values(event, "breadcrumbs"):
         if crumb.get("category") == "query":
             crumb.pop("data", None)
-    event.pop("request", None)
 
 
 def _stacks(event: dict[str, Any]) -> Iterator[dict[str, Any]]:

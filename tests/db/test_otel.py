@@ -28,6 +28,7 @@ SECRET = "5eCr3t-0f-the-c4ller"
 HOSTILE = "a\nname=forged \u202e\x1b[31m\x7f" + "x" * 10_000_000
 
 NOW = Backoff(0)
+OUTSIDE = trace.SpanContext(7, 8, is_remote=False, trace_flags=trace.TraceFlags(1))
 
 told: list[Any] = []
 
@@ -369,6 +370,8 @@ def test_an_sdk_that_raises_costs_one_log_line_and_no_job(spans: Spans, caplog: 
     assert set(Job.objects.filter(pk__in=[each.pk for each in registered]).values_list("outcome", flat=True)) == {
         "succeeded"
     }
+    with trace.use_span(trace.NonRecordingSpan(OUTSIDE)):
+        assert (plain.register().headers or {})["traceparent"] == f"00-{7:032x}-{8:016x}-01", "it is passed on"
     lines = [message for message in caplog.messages if "OpenTelemetry" in message]
     assert lines == ["OpenTelemetry failed, jobs go on without it"]
 
@@ -384,8 +387,7 @@ def test_a_trace_that_is_not_sampled_is_passed_on(spans: Spans) -> None:
 def test_without_an_sdk_a_trace_passes_through(settings: Any) -> None:
     """The API alone: a trace that another library carries reaches the job, and nothing else happens."""
     settings.PGJOBS = {**settings.PGJOBS, "MIDDLEWARE": ["django_pgjobs.telemetry.otel.tracing"]}
-    span = trace.NonRecordingSpan(trace.SpanContext(7, 8, is_remote=False, trace_flags=trace.TraceFlags(1)))
-    with trace.use_span(span):
+    with trace.use_span(trace.NonRecordingSpan(OUTSIDE)):
         registered = plain.register()
     assert (registered.headers or {})["traceparent"] == f"00-{7:032x}-{8:016x}-01"
     run_jobs()

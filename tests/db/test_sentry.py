@@ -130,7 +130,7 @@ class Hostile(Exception):
         return HOSTILE + "\0"
 
 
-Hostile.__name__ = HOSTILE[:5000]
+Hostile.__qualname__ = HOSTILE[:5000]
 
 
 @job(name="sentry.hostile", max_attempts=1)
@@ -148,6 +148,10 @@ def says(context: JobContext, secret: str = "", how: str = "message") -> None:
         worker = threading.Thread(target=_say_in_a_thread, args=(secret,))
         worker.start()
         worker.join()
+    elif how == "thread message":
+        worker = threading.Thread(target=_say_message_in_a_thread, args=(secret,))
+        worker.start()
+        worker.join()
     elif how == "own report":
         try:
             _deep({}, [secret])
@@ -163,6 +167,10 @@ def says(context: JobContext, secret: str = "", how: str = "message") -> None:
         sentry_sdk.add_breadcrumb(category="shop", message="a crumb of this job")
         sentry_sdk.set_user({"id": 7})
         raise LookupError("with a tag")
+
+
+def _say_message_in_a_thread(secret: str) -> None:
+    sentry_sdk.capture_message(f"a message of {len(secret)} letters")
 
 
 def _say_in_a_thread(secret: str) -> None:
@@ -300,7 +308,9 @@ def test_async_jobs_that_run_together_have_scopes_of_their_own(reports: Reports)
     async def main() -> None:
         await asyncio.gather(*(asyncio.create_task(one(number)) for number in range(5)))
 
+    sentry_sdk.set_tag("outside", "yes")
     asyncio.run(main())
+    assert not [event for event in reports.events() if "outside" in event["tags"]]
     found = {event["message"]: (event["tags"]["own"], event["tags"]["pgjobs.job"]) for event in reports.events()}
     assert found == {f"message {number}": (str(number), str(number)) for number in range(5)}
 
@@ -318,7 +328,7 @@ def test_arguments_are_in_no_report_of_a_failure(reports: Reports, definition: A
     assert SECRET not in reports.text()
 
 
-@pytest.mark.parametrize("how", ["message", "log", "thread", "own report", "query"])
+@pytest.mark.parametrize("how", ["message", "log", "thread", "thread message", "own report", "query"])
 def test_arguments_are_in_no_other_event_of_a_job(reports: Reports, how: str) -> None:
     """Messages with stacks, lines that a job logs, threads that it starts, what it reports itself, its queries."""
     from sentry_sdk.integrations.django import DjangoIntegration
@@ -338,10 +348,11 @@ def test_events_of_others_keep_their_variables(reports: Reports) -> None:
     fails.register()
     run_jobs()
     try:
-        _deep({}, ["not a job's"])
+        _deep({}, ["-".join(["no", "job", "of", "ours"])])
     except LookupError as error:
         sentry_sdk.capture_exception(error)
-    assert "not a job's" in json.dumps(reports.events()[-1])
+    frames = reports.events()[-1]["exception"]["values"][-1]["stacktrace"]["frames"]
+    assert "no-job-of-ours" in json.dumps([frame["vars"] for frame in frames])
 
 
 def test_hostile_errors_are_bounded_and_escaped(reports: Reports) -> None:
