@@ -25,7 +25,7 @@ from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_callback, check_function, location_of
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.registering.encode import Row
 from django_pgjobs.registering.register import register_all, register_one
 
@@ -444,7 +444,7 @@ def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
         try:
             _ = definition.plan
         except ImproperlyConfigured:
-            logger.debug("settings are not valid: ceilings unchecked name=%s", definition.name)
+            logger.debug("settings are not valid, ceilings are unchecked name=%s", definition.name)
 
 
 # Small change
@@ -463,7 +463,7 @@ def _checked(
     if "queue" in given:
         from django_pgjobs.definition import queue_names  # here for start-up time
 
-        queue_names.notice(plan.queue, f"name={definition.name}", plan.conf)
+        queue_names.notice(plan.queue, facts("name=%s", definition.name), plan.conf)
     return merged
 
 

@@ -2,19 +2,26 @@
 
 Otherwise a handler that raises would break its caller: a job's thread before it reports its outcome, a loop of the
 worker, a registering transaction. A record that cannot be logged goes to stderr in one line.
+
+A line is a fixed phrase, then facts as ``key=value``, then, behind ``: ``, free text. Whoever may write rows chooses
+names, queues and messages, so each value is bounded, and quoted where it could pass for another fact.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any
 
 from django_pgjobs.exceptions import INTERRUPTS
-from django_pgjobs.serialization.escapes import one_line, plain
+from django_pgjobs.serialization.escapes import bounded, one_line, quoted
 
 LIMIT = 4000
 """How many characters of a record go to stderr if it cannot be logged."""
@@ -30,6 +37,56 @@ _MAY_KEEP_LOCKS = sys.version_info < (3, 13)
 
 _CALLER = 3
 """Frames from the standard logger up to the caller."""
+
+VALUE_LIMIT = 400
+"""How many characters of a value are logged: more than the longest name that a registration accepts."""
+
+TEXT_LIMIT = 100_000
+"""How many characters of free text are logged, such as a traceback that no handler could format."""
+
+NAMED = 20
+"""How many names of a list are logged."""
+
+_CONVERSION = re.compile(r"%%|(=)?%[-.\d]*[a-z]")
+
+
+class Facts(str):
+    """Facts as ``key=value`` that ``facts`` has made harmless: they go into a line as they are."""
+
+    __slots__ = ()
+
+
+def facts(words: str, *args: Any) -> Facts:
+    """Return ``words % args`` for a log line, each value made harmless as in a line itself."""
+    return Facts(words % tuple(_shown(words, args)))
+
+
+def facts_of_attempt(name: str, job: int, attempt: int, most: int | None, claim: object, queue: str) -> Facts:
+    """Return the facts that every line about an attempt carries, in their order; ``most``: attempts, if known."""
+    number = attempt if most is None else Facts(f"{attempt}/{most}")
+    return facts("name=%s job=%s attempt=%s claim=%s queue=%s", name, job, number, claim, queue)
+
+
+def listed(names: Iterable[str]) -> Facts:
+    """Return names as one value: sorted, separated by commas, ``…`` for those beyond the first ``NAMED``."""
+    every = sorted(names) or [""]
+    shown = [quoted(name, VALUE_LIMIT) for name in every[:NAMED]]
+    return Facts(",".join(shown if len(every) <= NAMED else [*shown, "…"]))
+
+
+def _shown(message: str, args: tuple[Any, ...]) -> Iterator[Any]:
+    """Return ``args`` so that no text breaks the line, or passes for another fact."""
+    for value, is_fact in zip(args, chain(_are_values(message), repeat(False)), strict=False):
+        if value is None or isinstance(value, int | float | Facts):
+            yield value
+        else:
+            yield quoted(value, VALUE_LIMIT) if is_fact else bounded(value, TEXT_LIMIT)
+
+
+@lru_cache(512)
+def _are_values(message: str) -> tuple[bool, ...]:
+    """Return for each conversion whether its value has a key before it."""
+    return tuple(found[1] is not None for found in _CONVERSION.finditer(message) if found[0] != "%%")
 
 
 class SafeLogger:
@@ -73,7 +130,7 @@ class SafeLogger:
         if not self.logger.isEnabledFor(level):
             return
         try:
-            self.logger.log(level, message, *map(_on_one_line, args), stacklevel=_CALLER, **options)
+            self.logger.log(level, message, *_shown(message, args), stacklevel=_CALLER, **options)
         except INTERRUPTS:
             raise  # it is meant for the job that called us
         except BaseException as error:
@@ -83,11 +140,6 @@ class SafeLogger:
         finally:
             if _MAY_KEEP_LOCKS and not _is_logging():
                 release_logging()
-
-
-def _on_one_line(value: Any) -> Any:
-    """Escape line breaks in a row's text, or anybody who may write rows could forge log lines."""
-    return plain(value) if type(value) is str else value
 
 
 def safe_logger(name: str) -> SafeLogger:
@@ -126,7 +178,7 @@ def write_to_stderr(level: int, message: str, args: tuple[Any, ...], error: Base
 
     why = f"{kind_of(error)}: {one_line(text_of(error))}"
     try:
-        words = (message % args if args else message)[:LIMIT]
+        words = bounded(message % args if args else message, LIMIT)
     except BaseException:
         words = message
     try:

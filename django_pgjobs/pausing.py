@@ -19,7 +19,7 @@ from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, listed, safe_logger
 from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
@@ -194,4 +194,5 @@ def _until_of(pause: store.Pause) -> str:
 
 
 def _log(verb: str, kind: str, names: Iterable[str], by: object, reason: str = "") -> None:
-    log.info("operator's %s %s=%s %s", verb, kind, ",".join(names), signed(who(by), reason))
+    which = facts("queue=%s" if kind == "queue" else "name=%s", listed(names))
+    log.info("operator's %s %s %s", verb, which, signed(who(by), reason))

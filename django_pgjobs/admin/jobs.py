@@ -45,6 +45,7 @@ from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
+from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 
@@ -257,7 +258,7 @@ class JobAdmin(JobPage):
         except InvalidJob as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
-        logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
+        logger.info("jobs steered action=%s by=%s changed=%d", action.name, who(request.user), steered.changed)
         level, text = message_of(action, steered, answers)
         batches = jobs.filter(action.condition) if action.changes_members else None
         self._log_many(request, origin.recorded, text, everything=everything, batches=batches)

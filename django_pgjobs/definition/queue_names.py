@@ -13,7 +13,7 @@ from django.apps import apps
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import Facts, safe_logger
 
 logger = safe_logger("django_pgjobs")
 
@@ -26,10 +26,10 @@ MOST = 1000
 _checked: set[str] = set()
 
 
-def notice(queue: str, where: str, conf: Conf) -> None:
+def notice(queue: str, where: Facts, conf: Conf) -> None:
     """Warn once per name and process if ``using`` or ``reschedule`` names a queue that looks misspelt.
 
-    ``where``: the call, as *key=value*. Silent if ``QUEUES`` is set, and until Django is ready: only then has every
+    ``where``: the call. Silent if ``QUEUES`` is set, and until Django is ready: only then has every
     module of jobs been imported.
     """
     if queue in _checked or conf.queues is not None or not apps.ready or len(_checked) == MOST:

@@ -133,7 +133,7 @@ def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) ->
         return decide.Park(clean(str(error)), definition.fingerprint)
     # A cancelled job is never parked: its worker would mark it for this callback again and again.
     events.log.error(
-        "callback cannot run, the job ends without it %s=%s job=%d: %s", item.kind, item.name, item.id, error
+        "callback cannot run, the job ends without it callback=%s %s: %s", item.kind, events.facts(item), error
     )
     return decide.Succeed()
 
@@ -242,9 +242,7 @@ def _callback(prepared: Prepared) -> Decision:
     except BaseException as error:
         info, trace = Account(error).for_log()
         words = f"{kind_of(error)}: {text_of(error)}{trace}"
-        events.log.error(
-            "callback failed %s=%s %s: %s", item.kind, item.name, events.facts(context), words, exc_info=info
-        )
+        events.log.error("callback failed callback=%s %s: %s", item.kind, events.facts(context), words, exc_info=info)
     finally:
         deactivate(token)
     return decide.Succeed()

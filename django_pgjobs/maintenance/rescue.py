@@ -27,7 +27,8 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.execution.outcomes import RETRIED
+from django_pgjobs.logs import facts_of_attempt, safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 
@@ -142,7 +143,9 @@ class Rescuer:
         for ended, seconds in silences:
             until = ended + min(conf.lease_seconds, max(conf.renew_seconds, seconds))
             if seconds and until > max(now, self.quiet_until + longer_than):
-                log.info("database was silent seconds=%.1f, nothing is rescued for seconds=%.1f", seconds, until - now)
+                log.info(
+                    "database was silent, nothing is rescued for a while seconds=%.1f pause=%.1f", seconds, until - now
+                )
             self.quiet_until = max(self.quiet_until, until)
 
     def _rescue(self, db: Connected, conf: Conf, seen: datetime) -> list[store.Rescued]:
@@ -190,8 +193,9 @@ def _log(rescued: list[store.Rescued]) -> None:
         abandoned = Outcome.ABANDONED in (job.outcome, job.ending)
         log.log(
             logging.ERROR if abandoned else logging.WARNING,
-            "job rescued name=%s job=%d attempt=%d claim=%s queue=%s outcome=%s: %s",
-            job.name, job.id, job.attempt, job.claim_id, job.queue, job.outcome or job.ending or "ready", job.message,
+            "job rescued %s outcome=%s cause=%s: %s",
+            facts_of_attempt(job.name, job.id, job.attempt, None, job.claim_id, job.queue),
+            job.outcome or job.ending or RETRIED, job.cause, job.message,
         )  # fmt: skip
 
 

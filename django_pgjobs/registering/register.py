@@ -23,7 +23,7 @@ from django_pgjobs import waking
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.middleware import Registration, registering
 from django_pgjobs.registering.encode import Row, captured_headers, check_key_given, encode_all, new_job
 from django_pgjobs.signals import job_registered
@@ -294,11 +294,11 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
     if site not in _warned_sites:
         _warned_sites.add(site)
         logger.warning(
-            "job registered outside of the open transaction name=%s database=%s open=%s at=%s: it is stored "
+            "job registered outside of the open transaction name=%s alias=%s open=%s at=%s: it is stored "
             "at once and stays if that transaction is rolled back",
             name,
             connection.alias,
-            ",".join(others),
+            listed(others),
             site,
         )
 

@@ -21,7 +21,7 @@ from django_pgjobs import __version__, clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, adding_up, duties, expiring, measuring, pruning, recounting
 from django_pgjobs.maintenance.leader import Leader
@@ -214,8 +214,8 @@ def _log_budget(worker: Worker, found: store.Identity) -> None:
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
     total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
     log.info(
-        "worker starts name=%s queues=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
-        worker.author.name, ",".join(worker.options.queues or ("all",)), worker.processes, worker.threads,
+        "worker starts worker=%s queue=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
+        worker.author.name, listed(worker.options.queues or ("all",)), worker.processes, worker.threads,
         worker.async_slots, total, found.max_connections,
     )  # fmt: skip
     if total > found.max_connections:

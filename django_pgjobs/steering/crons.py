@@ -96,8 +96,8 @@ def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, valu
     if checked.keys() & {"expression", "zone"}:
         columns["in_force_since"] = Now()
     _change(entries, alias, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
-    said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
-    log.info("operator's override cron=%s %s %s", entry.pk, signed(who(by)), said)
+    said = ", ".join(f"{name} {value!r}" for name, value in checked.items() if name != "payload")
+    log.info("operator's override cron=%s %s", entry.pk, signed(who(by), said))
 
 
 def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[str, Any]) -> int:

@@ -111,5 +111,5 @@ def send(using: str, name: str, payload: str, by: str, trail: Trail | None = Non
             after = some[-1].id if len(some) == store.WAITERS_AT_ONCE else None
         if trail is not None and trail.action_id is None:
             trail.add(db, 1)  # nobody waits for it: the event itself is what has changed
-    log.info("event sent event=%s woken=%d by=%s", one_line(name), woken, one_line(by))
+    log.info("event sent event=%s woken=%d by=%s", name, woken, one_line(by))
     return True

@@ -23,7 +23,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, listed, safe_logger
 from django_pgjobs.states import CancelMode, Flow, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
@@ -216,7 +216,7 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
         validation.check_start(target.run_at, target.delay, get_conf())
         if target.queue is not None:
             validation.check_allowed_queue(target.queue, get_conf().queues)
-            queue_names.notice(target.queue, "call=reschedule", get_conf())
+            queue_names.notice(target.queue, facts("call=reschedule"), get_conf())
     except InvalidOption as error:
         raise InvalidJob(str(error)) from None
     if target == Target():
@@ -236,7 +236,8 @@ def who(by: object) -> str:
 def _logged(trail: Trail, steered: Steered) -> Steered:
     """Log who did what, and why; return ``steered``."""
     words = signed(trail.by, trail.reason)
-    log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
+    skipped = listed(f"{why}:{count}" for why, count in steered.skipped.items())
+    log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, skipped, words)
     return steered
 
 

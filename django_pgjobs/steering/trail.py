@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from django_pgjobs.logs import Facts, facts
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 
@@ -95,9 +96,10 @@ class Trail:
         }
 
 
-def signed(by: str, reason: str = "") -> str:
+def signed(by: str, reason: str = "") -> Facts:
     """Return the author and the reason, as the end of a log line."""
-    return one_line(storable(f"by={by}: {reason}" if reason else f"by={by}"))
+    author = one_line(storable(by))
+    return facts("by=%s: %s", author, one_line(storable(reason))) if reason else facts("by=%s", author)
 
 
 def storable(words: object) -> str:

@@ -89,7 +89,7 @@ def test_an_error_in_it_is_logged_and_the_job_has_succeeded(colour: str, caplog:
     assert run_jobs().succeeded == [one.pk]
     one.refresh_from_db()
     assert (one.state, one.result) == ("succeeded", "done")
-    assert any("callback failed on_success=" in record.message for record in caplog.records)
+    assert any("callback failed callback=on_success " in record.message for record in caplog.records)
 
 
 def test_a_job_without_it_ends_by_one_statement() -> None:

@@ -301,7 +301,7 @@ def test_a_transaction_on_another_alias_is_not_joined_and_said_once_per_call_sit
         pay.register_many([(3,)])
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 2
-    assert all("open=other" in text and "test_register.py" in text and "database=default" in text for text in warnings)
+    assert all("open=other" in text and "test_register.py" in text and "alias=default" in text for text in warnings)
     assert Job.objects.count() == 4
 
 

@@ -106,7 +106,7 @@ def test_a_callback_that_breaks_the_transaction_changes_nothing(caplog: pytest.L
     """A7."""
     job = bad_callback.register()
     assert outcomes(run_jobs()) == {"abandoned": [job.pk]}
-    assert "callback failed on_abandon=run.bad_callback" in caplog.text
+    assert "callback failed callback=on_abandon name=run.bad_callback" in caplog.text
     assert not User.objects.exists()
 
 

@@ -32,7 +32,7 @@ def test_an_entry_of_every_second_fires_each_second_once(worker: Workers, stage:
         assert job.fire_at.microsecond == 0
     found = seconds(stage)
     assert len(found) == len(set(found))
-    assert process.said("cron entry fired cron=every second name=e2e.tick job="), process.log
+    assert process.said('cron entry fired cron="every second" name=e2e.tick job='), process.log
 
     CronEntry.objects.get(pk="every second").stop(by="test")
     count = Job.objects.filter(cron_entry="every second").count()

@@ -36,7 +36,7 @@ def test_an_error_in_on_abandon_is_logged_and_changes_nothing(shared_worker: Wor
     (after,) = ended(doomed)
     assert (after.outcome, after.error) == ("abandoned", "ValueError: outer ← KeyError: 'inner'")
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 1
-    shared_worker.wait_for_log("callback failed on_abandon=tests.e2e.jobs.doomed")
+    shared_worker.wait_for_log("callback failed callback=on_abandon name=tests.e2e.jobs.doomed")
     assert shared_worker.said("the callback fails too")
 
 

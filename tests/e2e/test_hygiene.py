@@ -49,7 +49,7 @@ def test_a_transaction_left_open_is_reported_and_rolled_back(shared_worker: Work
     before = look()
     (mess,) = ended(jobs.makes_a_mess.register(how))
     shared_worker.wait_for_log(
-        rf"job left a transaction open, rolled back: name=tests\.e2e\.jobs\.makes_a_mess job={mess.pk}"
+        rf"job left a transaction open, rolled back name=tests\.e2e\.jobs\.makes_a_mess job={mess.pk}"
     )
     assert look()["backend"] != before["backend"]
 

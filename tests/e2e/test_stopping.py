@@ -30,7 +30,7 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     started(stage, "one")
     started(stage, "loop")
     process.signal(number)
-    process.wait_for_log(f"worker drains: {signal.Signals(number).name}")
+    process.wait_for_log(f"worker drains held=.*: {signal.Signals(number).name}")
     wait_until(
         lambda: not Job.objects.filter(pk__in=behind).exclude(claim_id=None).exists(), 5, "those behind are back"
     )
@@ -178,7 +178,7 @@ def test_until_idle_ends_when_nothing_is_due(worker: Workers, stage: Stage) -> N
     later = jobs.effect.using(delay=600).register("later")
     doomed, slow = jobs.doomed.register(), jobs.effect.register("slow", seconds=1.5)
     process = worker("--until-idle", ready=False, conf={"POLL_SECONDS": 60})
-    process.wait_for_log("worker drains: nothing is due")
+    process.wait_for_log("worker drains held=.*: nothing is due")
     assert process.wait() == 0, process.log
     assert [read(job).outcome for job in (doomed, slow, later)] == ["abandoned", "succeeded", None]
     (trace,) = stage.traces("effect", "slow")
@@ -299,7 +299,7 @@ def test_a_worker_whose_watcher_was_killed_stops(worker: Workers, stage: Stage) 
     started(stage, "one")
     os.kill(process.pid, signal.SIGKILL)
     process.process.wait(patience(10))
-    wait_until(lambda: process.said("worker drains: SIGTERM"), 10, "the worker has noticed")
+    wait_until(lambda: process.said("worker drains held=.*: SIGTERM"), 10, "the worker has noticed")
     stage.open("one")
     wait_until(lambda: not process.processes(), 15, "nobody of it is left")
     assert (read(running).outcome, read(running).attempt) == ("succeeded", 1)

@@ -16,5 +16,5 @@ def test_an_operators_words_stay_in_one_line(caplog: pytest.LogCaptureFixture) -
         trail = Trail("cancel", "anna\r\n", "too dear\n2026-01-01 CRITICAL forged")
         jobs._logged(trail, Steered(1, {"busy": 2}))
     assert caplog.messages == [
-        "operator's cancel changed=1 skipped={'busy': 2} by=anna : too dear 2026-01-01 CRITICAL forged"
+        "operator's cancel changed=1 skipped=busy:2 by=anna: too dear 2026-01-01 CRITICAL forged"
     ]

@@ -41,7 +41,7 @@ def handler() -> Iterator[Gated]:
     ("verbosity", "package", "jobs"),
     [
         (0, logging.WARNING, logging.WARNING), (1, logging.INFO, logging.WARNING),
-        (2, logging.INFO, logging.INFO), (3, logging.DEBUG, logging.INFO),
+        (2, logging.INFO, logging.INFO), (3, logging.DEBUG, logging.DEBUG),
     ],
 )  # fmt: skip
 def test_what_a_worker_says_on_stderr_follows_the_verbosity(verbosity: int, package: int, jobs: int) -> None:

@@ -236,7 +236,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
         serving.main.drain("SIGTERM")
         serving.main.drain("again")
     assert [record.getMessage() for record in caplog.records if "drains" in record.getMessage()] == [
-        "worker drains: SIGTERM held=3"
+        "worker drains held=3: SIGTERM"
     ]
     assert sent(child) == [RunJobs, ReleaseRuns]
     assert serving.finaliser.puts == [(RELEASE, 2), (RELEASE, 3)]

@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
 from django_pgjobs.context import AttemptFacts
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -139,25 +139,25 @@ def tidy(job: str | AttemptFacts) -> None:
         for alias in closing_caches():
             caches[alias].close()
         for connection in list(_mine.wrappers):
-            _tidy_connection(connection, _named(job))
+            _tidy_connection(connection, job)
     except BaseException:
         log.exception("cannot tidy up after %s", _named(job))
         discard_all()
 
 
 def _named(job: str | AttemptFacts) -> str:
-    return job if isinstance(job, str) else f"name={job.name} job={job.id}"
+    return job if isinstance(job, str) else facts("name=%s job=%s", job.name, job.id)
 
 
-def _tidy_connection(connection: Any, job: str) -> None:
+def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
     connection.queries_log.clear()
     if connection.connection is None:
         return
     if connection.in_atomic_block or not connection.get_autocommit():
-        log.error("job left a transaction open, rolled back: %s alias=%s", job, connection.alias)
+        log.error("job left a transaction open, rolled back %s alias=%s", _named(job), connection.alias)
         discard(connection)
     elif connection.vendor == "postgresql" and _zone(connection) != connection.timezone_name:
-        log.warning("job left another time zone on its connection: %s alias=%s", job, connection.alias)
+        log.warning("job left another time zone on its connection %s alias=%s", _named(job), connection.alias)
         discard(connection)
     else:
         connection.close_if_unusable_or_obsolete()

@@ -20,7 +20,7 @@ from functools import partial
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution import events
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import Facts, facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
 
@@ -99,7 +99,9 @@ def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
         log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _where(thread))
 
 
-def _where(thread: threading.Thread) -> str:
+def _where(thread: threading.Thread) -> Facts:
     """Return where a thread is; called while it hangs."""
     frame = sys._current_frames().get(thread.ident or 0)
-    return f"at={frame.f_code.co_filename}:{frame.f_lineno} in={frame.f_code.co_qualname}" if frame else ""
+    if frame is None:
+        return facts("")
+    return facts("at=%s in=%s", f"{frame.f_code.co_filename}:{frame.f_lineno}", frame.f_code.co_qualname)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs.execution import events
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared.channel_messages import Event
 
@@ -68,4 +68,4 @@ class SignalSender:
         except BaseException:
             log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])
         finally:
-            cleanup.tidy(f"receivers of signal={what} job={fields['job_id']}")
+            cleanup.tidy(facts("receivers of signal=%s job=%s", what, fields["job_id"]))

@@ -18,6 +18,7 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import soft_limit_of
+from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
@@ -166,11 +167,10 @@ class HeldRun:
         return soft_limit_of(self.job.extras) if self.kind == BODY else None
 
 
-def facts(run: HeldRun) -> str:
+def facts(run: HeldRun) -> Facts:
     """Return what every log line about a run says, in the order of ``events``."""
     job = run.job
-    text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
-    return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, run.claim.claim_id, job.queue)
 
 
 class RunTable:

@@ -36,7 +36,7 @@ def interrupt_softly(run: HeldRun, child: Executor, now: float) -> None:
     soft = None if run.soft_run == run.run else run.soft_limit
     if soft is not None and (began_ns := child.board.begun(run.run)) and now > began_ns / 1e9 + soft:
         run.soft_run = run.run
-        log.info("soft limit passed and raised after=%.3gs pid=%d %s", soft, child.pid, facts(run))
+        log.info("soft limit passed and raised seconds=%.3g pid=%d %s", soft, child.pid, facts(run))
         child.end.send(StopRun(run.run, INTERRUPT, SOFT, "", ""))
 
 

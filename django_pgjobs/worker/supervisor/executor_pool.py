@@ -206,7 +206,7 @@ class ExecutorPool:
             stops_at = run.stops_at
             if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
                 ran = stops_at - run.started_at
-                log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
+                log.warning("deadline passed, job is stopped seconds=%.3g pid=%d %s", ran, child.pid, facts(run))
                 # Even after a pause of this process or of the machine, the rungs come one after the other.
                 escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
             elif run.job.extras is not None:
@@ -266,7 +266,7 @@ class ExecutorPool:
         if message.kind:
             log.warning("thread of an executor got an exception from outside pid=%d: %s", child.pid, message.kind)
         else:
-            log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, message.held_seconds)
+            log.info("thread of an executor was interrupted pid=%d seconds=%.3f", child.pid, message.held_seconds)
 
     def _on_ready(self, child: ExecutorProcess, hello: Hello) -> None:
         if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):

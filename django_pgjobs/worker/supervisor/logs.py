@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from django_pgjobs.logs import name_jobs, write_to_stderr
+from django_pgjobs.logs import facts, name_jobs, write_to_stderr
 
 LIMIT = 10_000
 LAST_WORDS_SECONDS = 3.0
@@ -133,7 +133,8 @@ class _JobFormatter(logging.Formatter):
         if (job := getattr(record, "job", None)) is None:
             return line
         first, newline, rest = line.partition("\n")
-        return f"{first} job={job} attempt={record.attempt} queue={record.queue}{newline}{rest}"  # type: ignore[attr-defined]
+        about = facts("job=%s attempt=%s queue=%s", job, record.attempt, record.queue)  # type: ignore[attr-defined]
+        return f"{first} {about}{newline}{rest}"
 
 
 def _speak_of_ourselves(verbosity: int) -> Callable[[], None]:
@@ -146,7 +147,7 @@ def _speak_of_ourselves(verbosity: int) -> Callable[[], None]:
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 1 else logging.WARNING)
     if jobs.level == logging.NOTSET:
-        jobs.setLevel(logging.INFO if verbosity >= 2 else logging.WARNING)
+        jobs.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 2 else logging.WARNING)
 
     def be_silent() -> None:
         logger.removeHandler(handler)

@@ -293,7 +293,7 @@ class Supervisor:
     def drain(self, why: str) -> None:
         """Claim nothing more, release jobs that have not started, let the rest finish up to the limit."""
         if self.draining_until is None:
-            log.info("worker drains: %s held=%d", why, len(self.table.held))
+            log.info("worker drains held=%d: %s", len(self.table.held), why)
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
             self.held_jobs.draining = self.pool.draining = True
             self.claimer.halt()

@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
@@ -145,7 +145,7 @@ class LeaseKeeper(Loop):
             return
         if pauses != self.pauses:
             if pauses or self.pauses:
-                log.info("pauses have changed queues=%s jobs=%s", sorted(pauses.queues), sorted(pauses.names))
+                log.info("pauses have changed queue=%s name=%s", listed(pauses.queues), listed(pauses.names))
             self.pauses = pauses
             self.inbox.post(PausesRead(pauses))
 
