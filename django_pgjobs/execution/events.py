@@ -2,29 +2,30 @@
 
 Two sides: ``started``, ``idempotency_hit`` and ``ended`` are sent in the executor while the job's thread still runs;
 ``finished``, ``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled
-back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. Lines for every job go to
-``django_pgjobs.jobs``, which ``runjobs`` keeps quiet by default, so that they cost nothing at full speed.
+back. A log line is a fixed phrase, then ``name=… job=… attempt=… claim=… queue=…`` in this order. Lines for every job
+go to ``django_pgjobs.jobs``, which ``runjobs`` keeps quiet by default, so that they cost nothing at full speed.
 """
 
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.dispatch import Signal
 
-from django_pgjobs import clock, signals
-from django_pgjobs.decisions import Committed, Decision, InDoubt, Succeed
+from django_pgjobs import clock, logs, signals
+from django_pgjobs.decisions import Decision, InDoubt
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.extras import target_of
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.execution.outcomes import outcome_of
+from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.serialization.failures import kind_of, text_of
 from django_pgjobs.states import Outcome
 
 if TYPE_CHECKING:
     from django_pgjobs.context import AttemptFacts, JobContext, JobFacts
-    from django_pgjobs.store.statements import Stepped, Suspended
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
@@ -60,11 +61,10 @@ class Attempted(Protocol):
     def context(self) -> JobContext: ...
 
 
-def facts(context: AttemptFacts) -> str:
+def facts(item: AttemptFacts) -> Facts:
     """Return the facts that every line about an attempt carries; the job's description, if any, comes last."""
-    text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
-    text = f"{text} claim={context.claim_id} queue={context.queue}"
-    return f"{text} {context.description!r}" if context.description else text
+    known = facts_of_attempt(item.name, item.id, item.attempt, item.max_attempts, item.claim_id, item.queue)
+    return logs.facts("%s description=%s", known, item.description) if item.description else known
 
 
 def parked(item: AttemptFacts, why: str) -> None:
@@ -107,7 +107,8 @@ def started(job: Attempted) -> None:
     """Log and signal that an attempt begins; called in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
         again = f"{ordinal(job.item.attempt)} attempt to " if job.item.attempt > 1 else ""
-        jobs_log.info("START %srun %s", again, facts(job.item))
+        run_at = datetime.fromtimestamp(job.item.run_at, UTC).isoformat(timespec="milliseconds")
+        jobs_log.info("START %srun %s run_at=%s", again, facts(job.item), run_at)
     if signals.job_started.receivers:
         _send(signals.job_started, job.definition, context=job.context)
     if signals.compensation_started.receivers and (target := target_of(job.item.extras)) is not None:
@@ -119,7 +120,7 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
     if context.is_compensation:
         return  # C69
     if jobs_log.isEnabledFor(logging.INFO):
-        jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
+        jobs_log.info("HIT result of job %d key=%s %s", first_id, key, facts(context))
     if signals.idempotency_hit.receivers:
         _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
 
@@ -132,9 +133,12 @@ def ended(job: Attempted, decision: Decision, error: BaseException | None) -> No
     if isinstance(decision, InDoubt):
         decision = decision.otherwise
     if jobs_log.isEnabledFor(logging.INFO):
-        took = (clock.monotonic() - job.began) * 1000
-        status = "success" if isinstance(decision, Succeed | Committed) else type(decision).__name__.lower()
-        jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(job.item))
+        outcome, seconds, about = outcome_of(decision), clock.monotonic() - job.began, facts(job.item)
+        if error is None:
+            jobs_log.info("END outcome=%s seconds=%.4f %s", outcome, seconds, about)
+        else:
+            why = f"{kind_of(error)}: {text_of(error)}"
+            jobs_log.info("END outcome=%s seconds=%.4f %s: %s", outcome, seconds, about, why)
     if signals.attempt_ended.receivers:
         _send(signals.attempt_ended, job.definition, context=job.context, decision=decision, exception=error)
 
@@ -144,20 +148,12 @@ def _send(signal: Signal, sender: Any, **fields: Any) -> None:
     try:
         signal.send_robust(sender, **fields)
     except BaseException:
-        log.exception("receiver failed sender=%s", getattr(sender, "name", None))
+        log.exception("receiver failed name=%s", getattr(sender, "name", None))
 
 
-def stepped(row: Stepped, about: str) -> None:
-    """Log that a job has become its next step, or cannot; ``about``: the facts of the finished one."""
-    if row.refused:
-        log.error("job abandoned %s: its key is taken in the queue of its next step", about)
-    else:
-        log.debug("job goes on with its next step %s", about)
-
-
-def suspended(row: Suspended, about: str) -> None:
-    """Log that a durable function goes on later where it stopped."""
-    log.debug("job is suspended until %s %s", row.run_at.isoformat(timespec="seconds"), about)
+def step_refused(about: Facts) -> None:
+    """Log that a job cannot become its next step; ``about``: the facts of the finished one."""
+    log.error("job abandoned %s: its key is taken in the queue of its next step", about)
 
 
 def anybody_listens() -> bool:

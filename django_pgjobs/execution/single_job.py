@@ -23,7 +23,7 @@ from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.execution import attempt, events, finalise
+from django_pgjobs.execution import attempt, end_lines, events, finalise
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
@@ -31,11 +31,11 @@ from django_pgjobs.execution.extras import dated, target_of, until_of
 from django_pgjobs.execution.finalise import AWAIT, CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.database import Enclosing
-from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped, Suspended
+from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped
 
 log = safe_logger("django_pgjobs")
 
@@ -221,10 +221,8 @@ class Performer:
 
     def _refused(self, job: ClaimedJob, kind: str, end: End, now: FenceReading | None) -> Ended:
         action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
-        log.warning(
-            "lease lost, nothing of the job was changed name=%s job=%d attempt=%d claim=%s queue=%s: could not %s, %s",
-            job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
-        )  # fmt: skip
+        about = _facts(job, end.claim_id)
+        log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
         _notify(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
         return Ended(kind, end, recorded=False)
 
@@ -235,14 +233,19 @@ class Performer:
             "duration": end.seconds,
             "error": end.failure.summary if end.failure else _earlier_error(job, kind, end),
         }
-        if isinstance(row, Stepped):
-            events.stepped(row, f"name={job.name} job={job.id} attempt={job.attempt} queue={job.queue}")
-        elif isinstance(row, Suspended):
-            events.suspended(row, f"name={job.name} job={job.id} attempt={job.attempt} queue={job.queue}")
-        elif kind == RETRY:
+        refused = isinstance(row, Stepped) and row.refused
+        if refused:
+            events.step_refused(_facts(job, end.claim_id))
+        elif end_lines.are_wanted():
+            end_lines.stored(kind, end, row, _facts(job, end.claim_id), end.seconds)
+        if kind == RETRY:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
         elif kind in (SUCCESS, END):
             _notify(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+
+
+def _facts(job: ClaimedJob, claim_id: str) -> Facts:
+    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, claim_id, job.queue)
 
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:

@@ -32,6 +32,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
@@ -112,12 +113,12 @@ class CronSync:
         if now < self.due and not elected:
             return
         self.due = now + RETRY_SECONDS
-        if self.declared:
-            with on_duty(self.name):
-                self._write_declared(db, self.declared, leads=term is not None)
+        with on_duty(self.name):
+            written = self._write_declared(db, self.declared, leads=term is not None) if self.declared else 0
         self.due, self.term = now + SYNC_SECONDS, term
+        took_turn(self.name, now, written)
 
-    def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
+    def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> int:
         known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
         for name in sorted(name for name, is_row in known.items() if is_row and name not in self.taken):
             self.taken.add(name)
@@ -127,6 +128,7 @@ class CronSync:
         written = sum(_declare(db, declared) for declared in entries.values())
         self.started = True
         log.debug("cron entries synchronised entries=%d written=%d", len(entries), written)
+        return written
 
     def leave(self, db: store.Database) -> None:
         """Do nothing: the entries stay when a worker leaves."""
@@ -143,8 +145,8 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
 class MarkMissing:
     """Marks entries that no code declares any more. Not a hot path: the ORM picks them (ADR-0007)."""
 
-    def __call__(self, db: store.Picking) -> None:
-        """Mark them; a locked row waits for the next turn. Repeatable, also by several at once."""
+    def __call__(self, db: store.Picking) -> int:
+        """Mark them and return how many; a locked row waits for the next turn. Repeatable, also by several at once."""
         with db.orm() as alias:
             long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
             declared = CronEntry.objects.using(alias).filter(origin=CronEntry.Origin.CODE)
@@ -156,6 +158,7 @@ class MarkMissing:
                 "cron entry is declared by no worker's code any more, it does not fire until one does cron=%s name=%s",
                 name, job_name,
             )  # fmt: skip
+        return len(marked)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from django_pgjobs.maintenance.cron_firing import (
     UNKNOWN,
 )
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
@@ -58,6 +59,7 @@ class CronRows:
             done = self._turn(db, now, leads=term is not None)
         self.started, self.term = True, term
         self.due = now + SYNC_SECONDS if done else now
+        took_turn(self.name, now)
 
     def _turn(self, db: store.Database, now: float, *, leads: bool) -> bool:
         jobs = store.list_row_jobs(db)

@@ -19,6 +19,7 @@ from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
 from django_pgjobs.maintenance.statistics import Measurer
+from django_pgjobs.maintenance.turns import take_turn
 from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.middleware import on_duty
@@ -76,13 +77,13 @@ class TimedDuty:
         if (now >= self.due or self.urgent()) and (self.leader is None or self.leader.leads):
             self.due = now + self.seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
             with on_duty(self.name):
-                self.perform(db)
+                take_turn(self.name, self.perform, db)
 
     def leave(self, db: Any) -> None:
         """Perform the duty once more if it has asked for a last turn."""
         if self.last:
             with on_duty(self.name):
-                self.perform(db)
+                take_turn(self.name, self.perform, db)
 
 
 def duties(
@@ -147,6 +148,7 @@ def expiring(leader: Leader) -> TimedDuty:
     return TimedDuty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
 
 
-def _expire_heartbeats(db: Any) -> None:
+def _expire_heartbeats(db: Any) -> int:
     if expired := store.expire_heartbeats(db, kept_seconds=KEPT_SECONDS):
         log.info("heartbeats of old workers expired workers=%d", expired)
+    return expired

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution import end_lines
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.expiry import BATCH, ExpiryWalk
 from django_pgjobs.states import EXPIRED
@@ -46,5 +47,8 @@ class JobExpirer:
         found = store.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
         store.notify_queues(db, found.wakes, behind=True)
         if ended := [job for job in found.jobs if job.ended]:
+            if end_lines.are_wanted():
+                for job in ended:
+                    end_lines.expired(job)
             self.notify(ended)
         return store.Expired(len(found.jobs), found.until)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 
@@ -56,6 +57,7 @@ class Leader:
             self.term = None
         if self.term is None:
             self.term = store.take_term(db, self.author, seconds=TERM_SECONDS)
+        took_turn(self.name, now)
         if self.term is None:
             return
         self.trusted_until = now + TERM_SECONDS

@@ -7,7 +7,7 @@ has ended, because it does not know that yet, this duty finds the job a second l
 from __future__ import annotations
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -39,7 +39,9 @@ KEPT_SECONDS = 86_400.0
 """How long an ended pause is kept: jobs that waited under it do not count as late."""
 
 
-def expire_pauses(db: store.Database) -> None:
-    """Delete the pauses that ended long ago. A duty of the leader."""
-    for kind, name in store.expire_pauses(db, kept_seconds=KEPT_SECONDS):
-        log.debug("old pause expired kind=%s name=%s", kind, name)
+def expire_pauses(db: store.Database) -> int:
+    """Delete the pauses that ended long ago; return how many. A duty of the leader."""
+    expired = store.expire_pauses(db, kept_seconds=KEPT_SECONDS)
+    for kind, name in expired:
+        log.debug("old pause expired %s", facts("queue=%s", name) if kind == "queue" else facts("name=%s", name))
+    return len(expired)

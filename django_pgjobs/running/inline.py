@@ -21,7 +21,7 @@ from django_pgjobs.execution.admission import Turn
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
 from django_pgjobs.execution.single_job import Performer
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.maintenance.duties import duties, expiring, pruning, recounting
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
@@ -31,6 +31,7 @@ from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.threads import claim_lines
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
@@ -148,7 +149,7 @@ class InlineWorker:
         plan = self.frontier.plan(clock.monotonic())
         if not plan:
             return False
-        claim_id, options = uuid4(), self.worker.claim_options()
+        claim_id, options, sent_at = uuid4(), self.worker.claim_options(), clock.monotonic()
         jobs = store.claim_jobs(
             db,
             [visit.pair for visit in plan],
@@ -159,6 +160,8 @@ class InlineWorker:
             allowance_seconds=options.allowance_seconds,
             grace_seconds=options.grace_seconds,
         )
+        if jobs:
+            claim_lines.claimed(claim_id, jobs, clock.monotonic() - sent_at)
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
@@ -183,7 +186,7 @@ class InlineWorker:
                 self.ended += 1
         finally:
             del self.held[job.id]
-            cleanup.tidy(f"name={job.name} job={job.id}")
+            cleanup.tidy(facts("name=%s job=%s", job.name, job.id))
         store.delete_claims(db, [claim_id])
 
 
@@ -203,7 +206,7 @@ def run(options: WorkerOptions) -> int:
     with process.handling(lambda *_: worker.stopped.set()):
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0
-        log.info("inline worker starts name=%s", worker.worker.author.name)
+        log.info("inline worker starts worker=%s", worker.worker.author.name)
         lifecycle.say_started(options.database, 1, 1)
         try:
             return worker.run()

@@ -158,7 +158,7 @@ def test_a_job_is_told_to_have_started_then_to_be_a_hit_then_to_have_ended(caplo
     ]
     lines = [record.getMessage() for record in caplog.records if record.name == "django_pgjobs.jobs"]
     assert [line.split()[0] for line in lines] == ["START", "HIT", "END"]
-    assert f"result of job {first.pk} key='order:7' name={charge.name} job={second.pk} attempt=1/3 " in lines[1]
+    assert f"result of job {first.pk} key=order:7 name={charge.name} job={second.pk} attempt=1/3 " in lines[1]
 
 
 def test_without_attempts_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch, raw: RawDatabase) -> None:

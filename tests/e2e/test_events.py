@@ -158,15 +158,16 @@ def test_start_and_end_are_logged_with_the_description_and_an_ordinal_from_the_s
     shared_worker.stage.open("logged")
     one, failing = jobs.waits.register("logged"), jobs.doomed.register()
     ended(one, failing)
-    facts = rf"name=tests\.e2e\.jobs\.waits job={one.pk} attempt=1/3 claim=[0-9a-f-]+ queue=default 'waits for logged'"
-    shared_worker.wait_for_log(rf"START run {facts}")
-    shared_worker.wait_for_log(rf"END status=success time=[\d.]+ms {facts}")
+    facts = rf"name=tests\.e2e\.jobs\.waits job={one.pk} attempt=1/3 claim=[0-9a-f-]+ queue=default"
+    facts = rf'{facts} description="waits for logged"'
+    shared_worker.wait_for_log(rf"START run {facts} run_at={re.escape(one.run_at.isoformat(timespec='milliseconds'))}")
+    shared_worker.wait_for_log(rf"END outcome=succeeded seconds=[\d.]+ {facts}\n")
     shared_worker.wait_for_log(
-        rf"START run name=tests\.e2e\.jobs\.doomed job={failing.pk} attempt=1/2 claim=\S+ queue=default\n"
+        rf"START run name=tests\.e2e\.jobs\.doomed job={failing.pk} attempt=1/2 claim=\S+ queue=default run_at=\S+\n"
     )
     shared_worker.wait_for_log(rf"START 2nd attempt to run name=tests\.e2e\.jobs\.doomed job={failing.pk} ")
-    shared_worker.wait_for_log(rf"END status=retry .* job={failing.pk} ")
-    shared_worker.wait_for_log(rf"END status=abandon .* job={failing.pk} ")
+    shared_worker.wait_for_log(rf"END outcome=retried .* job={failing.pk} .*: ValueError: outer")
+    shared_worker.wait_for_log(rf"END outcome=abandoned .* job={failing.pk} .*: ValueError: outer")
     log = shared_worker.log
     assert re.search(rf"WARNING attempt failed, retry in 0.0 s .*job={failing.pk} .*outer", log)
     assert re.search(rf"ERROR job abandoned .*job={failing.pk} .*outer", log)

@@ -38,7 +38,7 @@ def test_a_hit_is_told_between_start_and_end_and_runs_nothing(worker: Workers, s
         ("ended", "Succeed", "NoneType"),
         ("finished", "succeeded", "succeeded"),
     ]
-    process.wait_for_log(f"HIT result of job {first.pk} key='k' name={job.name} job={hits[0].pk} attempt=1/")
+    process.wait_for_log(f"HIT result of job {first.pk} key=k name={job.name} job={hits[0].pk} attempt=1/")
     assert kept() == {"k": "once"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -123,7 +124,7 @@ def test_the_end_of_an_attempt_says_how_long_it_took(
     monkeypatch.setattr(clock, "monotonic", lambda: hand[0])
     caplog.set_level(logging.INFO, "django_pgjobs.jobs")
     perform("1.25", takes)
-    assert "END status=success time=1250.0ms " in caplog.text
+    assert "END outcome=succeeded seconds=1.2500 " in caplog.text
 
 
 @pytest.mark.parametrize("description", ["", "for anna"])
@@ -133,19 +134,20 @@ def test_the_description_is_in_every_line(description: str, caplog: pytest.LogCa
     perform("fails", description=description)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
-    assert all(("'for anna'" in line) is bool(description) for line in lines)
+    assert all((' description="for anna"' in line) is bool(description) for line in lines)
 
 
 @pytest.mark.parametrize(
     ("number", "again"), [(1, ""), (2, "2nd attempt to "), (3, "3rd attempt to "), (11, "11th attempt to ")]
 )
 def test_the_ordinal_is_named_from_the_second_on(number: int, again: str, caplog: pytest.LogCaptureFixture) -> None:
-    """P21."""
+    """A70, P21: with the instant from which it was to run."""
     caplog.set_level(logging.INFO, "django_pgjobs.jobs")
-    perform("ends", attempt=number, max_attempts=20)
+    perform("ends", attempt=number, max_attempts=20, run_at=1772348400.0)
     start, end = [record.getMessage() for record in caplog.records]
     assert start.startswith(f"START {again}run name=events.does job=12 attempt={number}/20 ")
-    assert end.startswith("END status=success time=")
+    assert start.endswith(" queue=mail run_at=2026-03-01T07:00:00.000+00:00")
+    assert end.startswith("END outcome=succeeded seconds=")
 
 
 def test_ordinals() -> None:
@@ -155,16 +157,26 @@ def test_ordinals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "status"),
-    [("ends", "success"), ("fails", "retry"), ("abandons", "abandon"), ("snoozes", "snooze"), ("cancels", "cancel")],
+    ("what", "outcome", "reason"),
+    [
+        ("ends", "succeeded", ""),
+        ("fails", "retried", ": ValueError: no"),
+        ("abandons", "abandoned", ": django_pgjobs.exceptions.Abandon: why"),
+        ("snoozes", "snoozed", ": django_pgjobs.exceptions.Snooze: 5.0"),
+        ("cancels", "cancelled", ": django_pgjobs.exceptions.Cancel: why"),
+    ],
 )
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
-def test_the_status_is_a_word(what: str, status: str, definition: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """C61: with a duration of the monotonic clock."""
+def test_the_outcome_is_a_word(
+    what: str, outcome: str, reason: str, definition: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A70, C61: with a duration of the monotonic clock, and with the reason of a failure."""
     caplog.set_level(logging.INFO, "django_pgjobs.jobs")
     perform(what, definition)
     assert caplog.records[-1].name == "django_pgjobs.jobs"
-    assert caplog.records[-1].getMessage().startswith(f"END status={status} time=")
+    about = FACTS.replace("events.does", definition.name)
+    line = rf"END outcome={outcome} seconds=\d+\.\d{{4}} {re.escape(about + reason)}"
+    assert re.fullmatch(line, caplog.records[-1].getMessage())
 
 
 def test_lines_per_job_cost_nothing_unless_asked(caplog: pytest.LogCaptureFixture) -> None:

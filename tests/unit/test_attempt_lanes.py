@@ -173,7 +173,7 @@ def test_a_watched_job_ends_as_one_that_nobody_watches(how: str) -> None:
 
 def test_the_lines_of_a_job_without_a_context_name_it(caplog: pytest.LogCaptureFixture) -> None:
     """C61: START, END, and what the job logs itself."""
-    facts = "name=lanes.steps job=12 attempt=2/5 claim=c1a1 queue=mail 'for anna'"
+    facts = 'name=lanes.steps job=12 attempt=2/5 claim=c1a1 queue=mail description="for anna"'
     stamped = JobFilter()
     caplog.handler.addFilter(stamped)
     steps.append(lambda: logging.getLogger("shop").warning("from the job"))
@@ -183,8 +183,8 @@ def test_the_lines_of_a_job_without_a_context_name_it(caplog: pytest.LogCaptureF
     finally:
         caplog.handler.removeFilter(stamped)
     start, own, ended = caplog.records
-    assert start.getMessage() == f"START 2nd attempt to run {facts}"
-    assert ended.getMessage().startswith("END status=success time=")
+    assert start.getMessage() == f"START 2nd attempt to run {facts} run_at=1970-01-01T00:00:00.000+00:00"
+    assert ended.getMessage().startswith("END outcome=succeeded seconds=")
     assert ended.getMessage().endswith(facts)
     for record in (start, own, ended):
         known = record.__dict__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution import end_lines
+from django_pgjobs.execution.events import jobs_log
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
@@ -182,7 +185,7 @@ def test_a_callback_that_crashed_too_often_is_started_no_more_and_its_job_ends(
     held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 1, "abandoned")]
     assert not held_jobs.dispatcher
-    assert f"callback crashed {CALLBACK_STARTS} times, the job ends without it kind=on_abandon" in caplog.text
+    assert f"callback crashed {CALLBACK_STARTS} times, the job ends without it callback=on_abandon" in caplog.text
 
 
 def test_a_job_that_is_handed_back_again_and_again_is_told(
@@ -195,6 +198,37 @@ def test_a_job_that_is_handed_back_again_and_again_is_told(
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("job was released while it ran, once more times=3 ")
     assert "job=7" in line
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_a_batch_of_ends_costs_one_question_unless_its_lines_are_read(
+    held_jobs: HeldJobs, level: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A70: a worker may end 50,000 jobs a second."""
+    asked: list[int] = []
+    is_enabled_for = jobs_log.isEnabledFor
+
+    def ask(level: int) -> bool:
+        asked.append(level)
+        return is_enabled_for(level)
+
+    told: list[int] = []
+    tell = end_lines.stored
+
+    def count(kind: str, end: End, *rest: Any) -> None:
+        told.append(end.id)
+        tell(kind, end, *rest)
+
+    monkeypatch.setattr(jobs_log, "isEnabledFor", ask)
+    monkeypatch.setattr(end_lines, "stored", count)
+    runs = held_jobs.table.adopt("a", 0.0, [claimed(number) for number in range(1, 101)])
+    with caplog.at_level(level, "django_pgjobs.jobs"):
+        held_jobs.stored(SUCCESS, [(run, End(run.job.id, "a", 0.25), run.job.id) for run in runs])
+    if level == logging.INFO:
+        assert (asked, told, caplog.records) == ([logging.DEBUG], [], [])
+    else:
+        assert len(caplog.records) == len(told) == 100
+        assert caplog.messages[6].endswith(" job=7 attempt=1/3 claim=a queue=default outcome=succeeded seconds=0.2500")
 
 
 def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(

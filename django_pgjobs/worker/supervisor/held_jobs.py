@@ -17,7 +17,7 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import events, finalise
+from django_pgjobs.execution import end_lines, events, finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import expiry_of, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
@@ -156,7 +156,7 @@ class HeldJobs:
             self.dispatcher.suspect([run], clock.monotonic())
             return False
         log.error(
-            "callback crashed %d times, the job ends without it kind=%s %s", CALLBACK_STARTS, run.kind, facts(run)
+            "callback crashed %d times, the job ends without it callback=%s %s", CALLBACK_STARTS, run.kind, facts(run)
         )
         self.ends.callback_ended(run)
         return False
@@ -247,7 +247,7 @@ class HeldJobs:
         if run.kind == BODY or isinstance(decision, decide.Release):
             self.ends.decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:
-            log.error("callback was stopped at its time limit kind=%s %s", run.kind, facts(run))
+            log.error("callback was stopped at its time limit callback=%s %s", run.kind, facts(run))
             self.ends.callback_ended(run)
         else:
             self.ends.callback_died(run, failure or decide.Failure("", ""))
@@ -333,6 +333,8 @@ class HeldJobs:
 
     def stored(self, kind: str, entries: Sequence[StoredEnd]) -> None:
         """Take ends that have been flushed."""
+        if end_lines.are_wanted():
+            _log_ends(kind, entries)
         if kind == MARK:
             for run, end, _ in entries:
                 run.duration = end.seconds
@@ -348,14 +350,10 @@ class HeldJobs:
             for run, _, row in entries:
                 if isinstance(row, Rescheduled | Released):
                     self.wake_for((row.queue, row.priority))
-                if isinstance(row, Suspended):
-                    events.suspended(row, facts(run))
-                    if row.priority is not None:
-                        self.wake_for((row.queue, row.priority))
-                if isinstance(row, Stepped):
-                    events.stepped(row, facts(run))
-                    if row.priority is not None:
-                        self.wake_for((row.queue, row.priority))
+                if isinstance(row, Suspended | Stepped) and row.priority is not None:
+                    self.wake_for((row.queue, row.priority))
+                if isinstance(row, Stepped) and row.refused:
+                    events.step_refused(facts(run))
                 if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
@@ -421,6 +419,12 @@ class HeldJobs:
             if cause not in run.stops:
                 run.child.end.send(ReleaseRuns([run.run]))
             stop(run, cause, ladder, clock.monotonic())
+
+
+def _log_ends(kind: str, entries: Sequence[StoredEnd]) -> None:
+    for run, end, row in entries:
+        if not (isinstance(row, Stepped) and row.refused):
+            end_lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
 
 
 def _is_atomic(run: HeldRun) -> bool:

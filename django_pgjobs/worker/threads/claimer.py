@@ -23,6 +23,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads import claim_lines
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claim_room import ClaimRoom
 from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
@@ -201,6 +202,7 @@ class Claimer(Loop):
         lines = {
             is_async: store.Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()
         }
+        sent_at = clock.monotonic()
         try:
             claimed = store.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
@@ -225,7 +227,7 @@ class Claimer(Loop):
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
                 self.room.dry[is_async] = len(found) < limit
-        self._hand_over(claim_id, asked_at, claimed)
+        self._hand_over(claim_id, asked_at, claimed, now - sent_at)
         return self._goes_on(limits, bool(claimed.jobs))
 
     def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
@@ -238,8 +240,9 @@ class Claimer(Loop):
         # Without room it waits for room; if nothing is left, also for jobs that become due.
         return not all(self.room.dry[is_async] for is_async in limits)
 
-    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply) -> None:
+    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply, seconds: float) -> None:
         if claimed.jobs:
+            claim_lines.claimed(claim_id, claimed.jobs, seconds)
             self.woken_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
@@ -319,7 +322,7 @@ class Claimer(Loop):
             if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
                 log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
             return
-        self._hand_over(claim_id, asked_at, store.ClaimReply(jobs, None))
+        self._hand_over(claim_id, asked_at, store.ClaimReply(jobs, None), clock.monotonic() - asked_at)
 
     # Idle
 
