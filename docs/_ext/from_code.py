@@ -76,6 +76,9 @@ def signals() -> str:
 
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 
+LOGGERS = ("log", "logger", "jobs_log")
+"""The variables that have our loggers."""
+
 
 def _literal(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -97,7 +100,7 @@ def log_calls() -> list[tuple[str, str, str, str]]:
                 continue
             owner = node.func.value
             name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
-            if node.func.attr not in LEVELS or name not in ("log", "logger", "jobs_log"):
+            if node.func.attr not in LEVELS or name not in LOGGERS:
                 continue
             line = _literal(node.args[1 if node.func.attr == "log" and len(node.args) > 1 else 0])
             if line:
