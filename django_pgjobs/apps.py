@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags
 from django.core.checks import register as register_check
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.flows import builtin as builtin  # the registry knows its jobs from now on
 from django_pgjobs.registering import register
 
@@ -32,6 +35,7 @@ class PgJobsConfig(AppConfig):
         autodiscover_modules("jobs")
         register_check(_check_project, "pgjobs")
         register_check(_check_names, Tags.database)
+        _register_metrics()
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:
@@ -46,6 +50,26 @@ def _check_names(**given: Any) -> Iterable[CheckMessage]:
     from django_pgjobs.checks import check_names  # here for start-up time
 
     return check_names(**given)
+
+
+def _register_metrics() -> None:
+    """Add the fleet's metrics to those of the process. A process that uses no metrics loads nothing for it."""
+    try:
+        wanted = get_conf().metrics
+    except ImproperlyConfigured:
+        return  # the checks say what is wrong
+    if wanted is None:
+        wanted = "prometheus_client" in sys.modules
+    if not wanted:
+        return
+    try:
+        from django_pgjobs.metrics.registry import register  # here for start-up time
+    except ImportError as error:
+        raise ImproperlyConfigured(
+            'PGJOBS["METRICS"] is True, but prometheus_client cannot be imported: '
+            f"pip install 'django-pgjobs[prometheus]' ({error})"
+        ) from error
+    register()
 
 
 def _run_bypassed(new: NewJob) -> None:

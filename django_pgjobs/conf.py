@@ -143,6 +143,18 @@ class Conf:
     numbers_retention_hours: float = _setting(720.0, rules.some_hours)
     """How long the numbers over time are kept at all. Hours or a ``timedelta``; the default is 30 days."""
 
+    metrics: bool | None = _setting(None, rules.or_none(rules.flag))
+    """Add the fleet's metrics to the registry of ``prometheus_client``: None where that is loaded when apps are ready.
+
+    It is if ``django_prometheus`` is an installed app. True loads it, False adds nothing. See {doc}`../how-to/metrics`.
+    """
+
+    metrics_port: int | None = _setting(None, rules.or_none(rules.whole(1, 65_535)))
+    """The TCP port at which each worker serves its metrics under ``/metrics``; None serves none."""
+
+    metrics_host: str = _setting("127.0.0.1", rules.host)
+    """The address to which that port is bound; ``"0.0.0.0"`` or ``"::"`` lets other machines scrape it."""
+
     callback_seconds: float = _setting(10.0, rules.seconds(0.01))
     """How long ``on_success``, ``on_abandon`` and ``on_cancel`` may run."""
 

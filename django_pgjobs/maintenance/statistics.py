@@ -31,7 +31,8 @@ class Measurer:
     def __call__(self, db: store.Database) -> None:
         """Count and store the figures. Repeatable, also by several at once: the last write wins."""
         found = _measured(db)
-        store.write_statistic(db, {**found, "totals": _totals(db)}, worker_name=self.author.name)
+        more = {"totals": _totals(db), "server": _server(db)}
+        store.write_statistic(db, {**found, **more}, worker_name=self.author.name)
         if depths := _depths(found):
             store.write_depths(db, depths)
 
@@ -50,6 +51,15 @@ def _measured(db: store.Database) -> dict[str, Any]:
 def _totals(db: store.Database) -> list[Any]:
     """Return what the fleet has ended since the tables were made, for metrics that need no query of their own."""
     return sorted(totals(store.read_totals(db)))
+
+
+def _server(db: store.Database) -> dict[str, Any]:
+    """Return what the server says of our tables and of its notifications."""
+    rows = {table: dead for table in store.VACUUMS if (dead := store.read_dead(db, table)) is not None}
+    return {
+        "notification_queue": store.read_notification_queue(db),
+        "rows": {table: {"dead": found.dead, "alive": max(found.alive, 0.0)} for table, found in rows.items()},
+    }
 
 
 def _depths(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.running import reloader
+from django_pgjobs.values import setting_rules
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.command_line import ANY_PROJECT, entry_point
@@ -80,6 +81,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="Restart the worker when code changes (default: while DEBUG is on).",
     )
+    parser.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        type=_port,
+        help=f"Serve metrics for Prometheus at this port, under /metrics ({conf} METRICS_PORT).",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        type=_host,
+        help=f"The address to which that port is bound ({conf} METRICS_HOST).",
+    )
     parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
     parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")
 
@@ -102,6 +115,8 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     _check_caller(options["database"])
     if options["queues"] and options["exclude_queues"]:
         raise CommandError("Use either --queues or --exclude-queues, not both.")
+    if options["inline"] and options["metrics_port"]:
+        raise CommandError("With --inline nothing serves metrics: leave out --metrics-port.")
     if reloader.wanted(options["reload"], options):
         speak_on_stderr(options["verbosity"])
         sys.exit(reloader.run_with_restarts())
@@ -176,6 +191,8 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
         executor_max_megabytes=options["executor_max_megabytes"],
         max_jobs=options["max_jobs"],
         until_idle=options["until_idle"],
+        metrics_port=options["metrics_port"],
+        metrics_host=options["metrics_host"],
     )
 
 
@@ -211,3 +228,17 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return number
+
+
+def _port(text: str) -> int:
+    number = _positive(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, not {text!r}")
+    return number
+
+
+def _host(text: str) -> str:
+    try:
+        return setting_rules.host(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {error}, not {text!r}") from None

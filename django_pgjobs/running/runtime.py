@@ -26,6 +26,7 @@ from django_pgjobs.maintenance.cron_firing import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, adding_up, duties, expiring, measuring, pruning, recounting
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
+from django_pgjobs.running.metered import Metered, Sizes
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
@@ -83,6 +84,8 @@ class WorkerOptions:
     executor_max_megabytes: int | None = None
     max_jobs: int | None = None
     until_idle: bool = False
+    metrics_port: int | None = None
+    metrics_host: str | None = None
     environment: Mapping[str, str] | None = None
 
 
@@ -257,7 +260,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     freed = admitter.wake_up if admitter.declares else None
     finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
     keeper = _keeper(worker, inbox, table, claimer)
-    leader = Leader(worker.author)
+    leader, metered = Leader(worker.author), _metered(worker)
     maintained = [
         *duties(
             leader,
@@ -269,6 +272,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
         TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
         TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
+        *metered.duties(),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
@@ -287,10 +291,19 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     )  # fmt: skip
     for loop in loops:
         loop.start()
+    metered.start(supervisor, keeper, leader)
     status = supervisor.run(stopped)
+    metered.stop()
     _leave(worker, supervisor, keeper, loops)
     _log_farewell(supervisor, finaliser, loops)
     return status
+
+
+def _metered(worker: Worker) -> Metered:
+    options, conf = worker.options, worker.conf
+    sizes = Sizes(worker.processes, worker.threads, worker.async_slots)
+    port = options.metrics_port or conf.metrics_port
+    return Metered(options.metrics_host or conf.metrics_host, port, worker.author, sizes)
 
 
 def _recipe(worker: Worker) -> Recipe:

@@ -165,3 +165,25 @@ def read_statistic(db: Database) -> StoredFigures:
     """Return the latest figures."""
     figures, *rest = db.fetch("read_statistic", {})[0]
     return StoredFigures(json.loads(figures or "null"), *rest)
+
+
+class StoredFleet(NamedTuple):
+    """The leader's latest figures (None if none yet), how old they are, and for how long nobody has led.
+
+    Both in seconds; None if nobody ever measured or led, and 0 while somebody leads.
+    """
+
+    figures: Any
+    age_seconds: float | None
+    leaderless_seconds: float | None
+
+
+def read_fleet(db: Database, *, totals: bool) -> StoredFleet:
+    """Return the latest figures for metrics; without ``totals`` not what has ended so far, which may be long."""
+    figures, *rest = db.fetch("read_fleet", {"totals": totals})[0]
+    return StoredFleet(json.loads(figures or "null"), *rest)
+
+
+def read_notification_queue(db: Database) -> float:
+    """Return how full the server's queue of notifications is, from 0 to 1."""
+    return float(db.fetch("read_notification_queue", {})[0][0])

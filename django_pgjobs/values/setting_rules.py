@@ -47,6 +47,14 @@ def text(value: Any) -> str:
     return value
 
 
+def host(value: Any) -> str:
+    """A host name or address."""
+    found = text(value)
+    if not re.fullmatch(r"[\w.:%-]+", found, re.ASCII):
+        raise ValueError("a host name or an address")
+    return found
+
+
 def whole(least: int, most: int) -> Rule:
     """A whole number between bounds."""
 

@@ -80,6 +80,7 @@ class Tallies:
         self.names: set[str] = set()
         self.rescued = {"lost": 0, "timeout": 0}
         self.lost = 0
+        self.claims = self.jobs_claimed = 0
         self._found: dict[str, dict[tuple[str, str], Tally]] = {outcome.value: {} for outcome in Ended}
 
     def stored(self, kind: str, ends: Sequence[tuple[HeldRun, End, object]]) -> None:
@@ -107,6 +108,11 @@ class Tallies:
                 waited = (scanned_at - job.run_at).total_seconds()
                 tally.wait_histogram[bisect_left(BOUNDS, waited)] += 1
                 tally.wait_seconds += waited
+
+    def claimed(self, jobs: int) -> None:
+        """Add a claim that found so many jobs."""
+        self.claims += 1
+        self.jobs_claimed += jobs
 
     def were_rescued(self, jobs: Sequence[Rescued]) -> None:
         """Add attempts that other workers have lost, and this one has ended."""

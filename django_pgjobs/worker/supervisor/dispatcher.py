@@ -109,6 +109,11 @@ class Dispatcher:
             log.info("no suspects are left starts=%d seconds=%.1f", self.suspected, now - self.suspected_at)
             self.suspected_at, self.suspected = None, 0
 
+    @property
+    def sent(self) -> int:
+        """How many runs have been sent to executors."""
+        return self._last
+
     def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
         """How many more jobs fit in threads, and on loops, less those that wait here."""
         executors = list(executors)

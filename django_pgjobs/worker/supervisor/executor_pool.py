@@ -64,6 +64,9 @@ SHORT_LIVES = 10
 LONGEST_PAUSE_SECONDS = 15.0
 """An executor that dies so soon is one of a storm; so many in a row are replaced at once, the next after a pause."""
 
+DEATHS = ("signal", "exit", "memory", "boot", "killed", "frozen")
+"""Why executors end, as metrics tell it."""
+
 ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
 
@@ -105,6 +108,7 @@ class ExecutorPool:
         self.short_lives = 0
         self.last_check = 0.0
         self.spawned = 0
+        self.deaths = dict.fromkeys(DEATHS, 0)
         self.relay = relay
 
     # Life
@@ -195,8 +199,10 @@ class ExecutorPool:
         """Lead runs up their ladders: those whose time is up, and those with a request to stop by force."""
         escalation.spare(child)
         if not child.runs or child.state == KILLED:
+            child.busy = 0
             return
         running = child.board.running()
+        child.busy = len(running)
         child.learn_from_running(running, now)
         for number, started_ns in running.items():
             run = child.runs.get(number)
@@ -325,6 +331,8 @@ class ExecutorPool:
         )  # fmt: skip
         self.held_jobs.settle(death)
         child.close()
+        if not left and not (self.draining and was in OURS):
+            self.deaths[_reason(death, was, booting=was == STARTING or bool(child.boot_error))] += 1
         if self.draining:
             return
         if was == STARTING or child.boot_error:
@@ -377,3 +385,16 @@ class ExecutorPool:
         pause = 2.0 ** (tries - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         self.boot_after = clock.monotonic() + pause
         log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, pid, why)
+
+
+def _reason(death: Death, was: str, *, booting: bool) -> str:
+    """Return the word of ``DEATHS`` for an executor that has ended in state ``was``."""
+    if death.out_of_memory:
+        return "memory"
+    if death.frozen:
+        return "frozen"
+    if booting:
+        return "boot"
+    if was in OURS:
+        return "killed"
+    return "signal" if death.status < 0 else "exit"

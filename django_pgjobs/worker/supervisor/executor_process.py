@@ -75,6 +75,7 @@ class ExecutorProcess:
     exclusive: bool = False
     reserved: bool = False
     done: int = 0
+    busy: int = 0
     ready_at: float = 0.0
     measured_at: float = 0.0
     drained: bool = False

@@ -61,6 +61,7 @@ class LeaseKeeper(Loop):
         self.renew_seconds = renew_seconds
         self.beat_seconds = beat_seconds
         self.next_renewal = 0.0
+        self.renewed_at = clock.monotonic()
         self.next_beat = 0.0
         self.next_flags = 0.0
         self.next_pauses = 0.0
@@ -124,6 +125,7 @@ class LeaseKeeper(Loop):
         if len(renewed) == len(claims):
             # Otherwise a transaction may hold a row for a moment while its lease runs: try again sooner.
             self.next_renewal = asked_at + self.renew_seconds
+            self.renewed_at = asked_at
         self.inbox.post(Renewed(asked_at, renewed))
 
     def _read_flags(self, db: WorkerConnection) -> None:

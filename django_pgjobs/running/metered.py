@@ -1,0 +1,96 @@
+"""What a worker's page of metrics shows: its parts read by the thread that answers a scrape, without a query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django_pgjobs import __version__, clock
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.maintenance.duties import MEASURE_SECONDS, TimedDuty
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.metrics.fleet import FleetGauges
+from django_pgjobs.metrics.server import MetricsServer
+from django_pgjobs.metrics.text import render
+from django_pgjobs.metrics.worker import WorkerFigures, families_of
+from django_pgjobs.store.statements import Author, Figures
+from django_pgjobs.worker.supervisor.executor_process import READY
+from django_pgjobs.worker.supervisor.supervisor import Supervisor
+from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many executors a worker has, and how many jobs each runs at once."""
+
+    processes: int
+    threads: int
+    async_slots: int
+
+
+class Metered:
+    """The metrics of one worker. Without a port it serves nothing and asks for no duty."""
+
+    def __init__(self, host: str, port: int | None, author: Author, sizes: Sizes) -> None:
+        self.host = host
+        self.port = port
+        self.author = author
+        self.sizes = sizes
+        self.fleet = FleetGauges()
+        self.server: MetricsServer | None = None
+
+    def duties(self) -> list[TimedDuty]:
+        """Return the duty that reads the fleet's figures."""
+        return [TimedDuty("metrics", self.fleet, MEASURE_SECONDS)] if self.port else []
+
+    def start(self, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader) -> None:
+        """Serve the page from now on."""
+        if self.port:
+            self.server = MetricsServer(self.host, self.port, self._page(supervisor, keeper, leader))
+            self.server.start()
+
+    def stop(self) -> None:
+        """Serve it no more."""
+        if self.server is not None:
+            self.server.stop()
+
+    def _page(self, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader) -> Callable[[], bytes]:
+        def page() -> bytes:
+            found = figures_of(self.author, self.sizes, supervisor, keeper, leader)
+            return render([*families_of(found), *self.fleet.families()])
+
+        return page
+
+
+def figures_of(
+    author: Author, sizes: Sizes, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader
+) -> WorkerFigures:
+    """Read a worker's parts; called by any thread."""
+    tallies, table, children = supervisor.tallies, supervisor.table, list(supervisor.pool.children)
+    asynchronous = any(definition.is_async for definition in registry.definitions())
+    return WorkerFigures(
+        ends=[
+            Figures(*key, tally.jobs, tally.run_seconds, tally.wait_seconds, tally.run_histogram, tally.wait_histogram)
+            for key, tally in tallies.read().items()
+        ],
+        claims=tallies.claims,
+        jobs_claimed=tallies.jobs_claimed,
+        runs_sent=supervisor.dispatcher.sent,
+        leases_lost=tallies.lost,
+        rescues=tallies.rescued.copy(),
+        executor_deaths=supervisor.pool.deaths.copy(),
+        places={
+            "thread": sizes.processes * sizes.threads,
+            "coroutine": sizes.processes * sizes.async_slots * asynchronous,
+        },
+        places_busy=sum(child.busy for child in children),
+        claims_held=len(table.claims),
+        jobs_held=len(table.held),
+        ends_unwritten=supervisor.finaliser.count,
+        executors=sum(child.state == READY for child in children),
+        renewal_age_seconds=clock.monotonic() - keeper.renewed_at,
+        leads=leader.leads,
+        worker=author.name,
+        version=__version__,
+        release=author.release,
+    )
