@@ -59,7 +59,7 @@ def _register_metrics() -> None:
     except ImproperlyConfigured:
         return  # the checks say what is wrong
     if wanted is None:
-        wanted = "prometheus_client" in sys.modules
+        wanted = sys.modules.get("prometheus_client") is not None
     if not wanted:
         return
     try:

@@ -137,8 +137,15 @@ def test_scrapers_that_hang_take_no_place_for_long(serve: Serve, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "words", [b"\0\xff\n\n", b"GET " + b"a" * 100_000, b"GET / HTTP/9.9\r\n\r\n", b"GET /metrics HTTP/1.0\r\n" + b"a: b\r\n" * 200]
-)  # fmt: skip
+    "words",
+    [
+        b"\0\xff\n\n",
+        b"GET " + b"a" * 100_000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /metrics HTTP/1.0\r\n" + b"a: b\r\n" * 200,
+    ],
+    ids=["bytes", "long", "version", "headers"],
+)
 def test_nonsense_ends_its_own_connection_alone(serve: Serve, caplog: pytest.LogCaptureFixture, words: bytes) -> None:
     made = serve()
     wait_until(lambda: answers(made), 10, "it answers")
@@ -160,7 +167,9 @@ def test_a_page_that_cannot_be_written_is_said_once(serve: Serve, caplog: pytest
     made = serve(page)
     for _ in range(2):
         wait_until(lambda: status_of(made) == 500, 10, "it answers with 500")
+    wait_until(lambda: caplog.records, 10, "it is said")
     assert [record.getMessage() for record in caplog.records] == ["metrics cannot be written"]
+    assert made.is_alive()
 
 
 def status_of(made: MetricsServer) -> int | None:
