@@ -27,6 +27,9 @@ MOST_NOW = 100_000
 FRESH_SECONDS = 60.0
 """Older figures are counted again, because their leader evidently cannot count."""
 
+FOR_METRICS = ("server", "totals")
+"""What the leader stores for metrics alone."""
+
 HEADERS = (
     "QUEUE",
     "READY",
@@ -102,7 +105,7 @@ def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool)
         )
         return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
     figures_shown = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
-    counted = {name: value for name, value in kept.figures.items() if name != "totals"}
+    counted = {name: value for name, value in kept.figures.items() if name not in FOR_METRICS}
     return {**figures_shown, **figures.with_workers(counted, workers)}
 
 

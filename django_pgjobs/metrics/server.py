@@ -114,9 +114,10 @@ class MetricsServer(threading.Thread):
         except OSError as error:
             log.debug("scrape of metrics was broken off: %s", error)
         except Exception:
-            if not self.failed:
+            with self.lock:
+                first, self.failed = not self.failed, True
+            if first:
                 log.exception("metrics cannot be written")
-            self.failed = True
         finally:
             self._close(scraper)
 

@@ -122,7 +122,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = 0
-        read = reader_module.read_fleet
+        read = store.read_fleet
 
         def counting(*given: Any, **named: Any) -> Any:
             self.reads += 1
@@ -137,7 +137,7 @@ def test_a_scrape_reads_once_and_the_next_within_a_second_not_at_all(
     """A71: nothing at registration, one message a scrape that query logs do not see, and the same answer after."""
     counted, registry = Counted(monkeypatch), CollectorRegistry(auto_describe=True)
     now = [100.0]
-    monkeypatch.setattr(reader_module.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr("django_pgjobs.clock.monotonic", lambda: now[0])
     with CaptureQueriesContext(connection) as queries:
         registry.register(FleetCollector())
         assert counted.reads == 0
