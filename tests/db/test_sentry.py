@@ -84,11 +84,11 @@ def reports(settings: Any) -> Iterator[Reports]:
 
 
 @job(name="sentry.fails", takes_context=True, backoff=NOW, max_attempts=1)
-def fails(context: JobContext, secret: str = "", again: int = 0) -> str:
-    local = {"copy": secret}
+def fails(context: JobContext, given: str = "", again: int = 0) -> str:
+    local = {"copy": given}
     if again and context.attempt > again:
-        return secret
-    _deep(local, [secret])
+        return given
+    _deep(local, [given])
     return ""
 
 
@@ -98,18 +98,18 @@ def _deep(local: Any, nested: list[str]) -> None:
 
 
 @job(name="sentry.afails", backoff=NOW, max_attempts=1)
-async def afails(secret: str = "") -> None:
+async def afails(given: str = "") -> None:
     await asyncio.sleep(0)
-    await _adeep(secret)
+    await _adeep(given)
 
 
-async def _adeep(secret: str) -> None:
+async def _adeep(given: str) -> None:
     await asyncio.sleep(0)
-    _deep({"copy": secret}, [secret])
+    _deep({"copy": given}, [given])
 
 
 @fails.on_success
-def pleased(context: JobContext, secret: str = "", again: int = 0) -> None:
+def pleased(context: JobContext, given: str = "", again: int = 0) -> None:
     raise ValueError("pleased too early")
 
 
@@ -139,28 +139,28 @@ def hostile() -> None:
 
 
 @job(name="sentry.says", takes_context=True, max_attempts=1)
-def says(context: JobContext, secret: str = "", how: str = "message") -> None:
+def says(context: JobContext, given: str = "", how: str = "message") -> None:
     if how == "message":
         sentry_sdk.capture_message("a message")
     elif how == "log":
         logging.getLogger("shop").error("an error line")
     elif how == "thread":
-        worker = threading.Thread(target=_say_in_a_thread, args=(secret,))
+        worker = threading.Thread(target=_say_in_a_thread, args=(given,))
         worker.start()
         worker.join()
     elif how == "thread message":
-        worker = threading.Thread(target=_say_message_in_a_thread, args=(secret,))
+        worker = threading.Thread(target=_say_message_in_a_thread, args=(given,))
         worker.start()
         worker.join()
     elif how == "own report":
         try:
-            _deep({}, [secret])
+            _deep({}, [given])
         except LookupError as error:
             sentry_sdk.capture_exception(error)
             raise
     elif how == "query":
         with connection.cursor() as cursor:
-            cursor.execute("SELECT %s", [secret])
+            cursor.execute("SELECT %s", [given])
         raise LookupError("behind a query")
     elif how == "tag":
         sentry_sdk.set_tag("tenant", "acme")
@@ -169,13 +169,13 @@ def says(context: JobContext, secret: str = "", how: str = "message") -> None:
         raise LookupError("with a tag")
 
 
-def _say_message_in_a_thread(secret: str) -> None:
-    sentry_sdk.capture_message(f"a message of {len(secret)} letters")
+def _say_message_in_a_thread(given: str) -> None:
+    sentry_sdk.capture_message(f"a message of {len(given)} letters")
 
 
-def _say_in_a_thread(secret: str) -> None:
+def _say_in_a_thread(given: str) -> None:
     try:
-        _deep({}, [secret])
+        _deep({}, [given])
     except LookupError as error:
         sentry_sdk.capture_exception(error)
 
