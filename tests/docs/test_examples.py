@@ -75,7 +75,9 @@ class Page:
 
     def forget(self) -> None:
         for name in set(sys.modules) - set(self.before):
-            del sys.modules[name]
+            # What examples merely import stays: a second module of that name would not be the one that others hold.
+            if sys.modules[name].__spec__ is None:
+                del sys.modules[name]
         sys.modules.update(self.before)
 
 
