@@ -173,7 +173,7 @@ def _span(context: JobContext, *, follows: bool) -> Iterator[None]:
     except BaseException as error:
         if context.callback:
             with quietly(TOOL):
-                _tell_error(span, error)
+                _record_error(span, error)
         raise
     finally:
         with quietly(TOOL):
@@ -183,7 +183,7 @@ def _span(context: JobContext, *, follows: bool) -> Iterator[None]:
                 span.end()
 
 
-def _tell_error(span: Any, error: BaseException) -> None:
+def _record_error(span: Any, error: BaseException) -> None:
     if not issubclass(type(error), STEERING):
         _record(span, failure_of(error))
 
