@@ -274,7 +274,7 @@ def test_a_callback_over_its_time_is_interrupted_and_its_job_ends(shared_worker:
     assert shared_worker.stage.count("callback_stopped", "slow") == 1
     assert "at once" in after.error
     assert deaths(shared_worker) == before
-    shared_worker.wait_for_log("callback failed on_abandon=tests.e2e.hard.gives_up_slowly")
+    shared_worker.wait_for_log("callback failed callback=on_abandon name=tests.e2e.hard.gives_up_slowly")
 
 
 @pytest.mark.slow
