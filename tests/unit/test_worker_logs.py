@@ -32,9 +32,11 @@ class Gated(logging.Handler):
 def handler() -> Iterator[Gated]:
     handler = Gated()
     log.addHandler(handler)
+    log.propagate = False  # what the thread writes once the gate is open is no record of a later test
     yield handler
     handler.gate.set()
     log.removeHandler(handler)
+    log.propagate = True
 
 
 @pytest.mark.parametrize(
