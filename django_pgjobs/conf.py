@@ -23,6 +23,7 @@ from django_pgjobs.values import setting_rules as rules
 from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.limit import Limit
+from django_pgjobs.values.notify_failures import NotifyFailures
 from django_pgjobs.values.retention import Retention
 from django_pgjobs.values.setting_rules import MOST_BYTES, Rule
 
@@ -154,6 +155,15 @@ class Conf:
 
     metrics_host: str = _setting("127.0.0.1", rules.host)
     """The address to which that port is bound; ``"0.0.0.0"`` or ``"::"`` lets other machines scrape it."""
+
+    notify_failures: NotifyFailures | None = _setting(None, rules.or_none(rules.notify_failures))  # noqa: RUF009 (NotifyFailures is frozen)
+    """Whom to notify of abandoned jobs and of other problems; None for nobody.
+
+    A dict of ``"to"`` (``"mail_admins"``, or the dotted path of a callable) and, if you like, ``"every_seconds"`` (900;
+    or a ``timedelta``), ``"at_most"`` (20 groups in a message), ``"queues"`` and ``"names"`` (lists, or None for all),
+    ``"site"`` (what links begin with, such as ``https://shop.example``) and ``"url"`` (for the shipped webhook). See
+    {doc}`../how-to/notifications`.
+    """
 
     callback_seconds: float = _setting(10.0, rules.seconds(0.01))
     """How long ``on_success``, ``on_abandon`` and ``on_cancel`` may run."""

@@ -140,6 +140,9 @@ GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
 CANCEL_MEMBERS = f"{BUILT_IN}cancel_members"
 """The name of the job that cancels the members of a batch."""
 
+NOTIFY = f"{BUILT_IN}notify"
+"""The job that delivers a notice of failures; nobody is notified of its own."""
+
 UNDO = f"{BUILT_IN}undo"
 """The name of the job that undoes what a job has done."""
 

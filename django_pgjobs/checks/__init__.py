@@ -18,6 +18,7 @@ pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options that the settings do not allow
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
 pgjobs.E018    a cron entry is declared with values that the settings do not allow
+pgjobs.E019    ``NOTIFY_FAILURES`` names nothing that can deliver a notice
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
@@ -25,6 +26,7 @@ pgjobs.W004    a job's limit per key can never be reached because the limit of t
 pgjobs.W005    there are atomic jobs, and jobs are not written to the database ``default``
 pgjobs.W006    with ``--database``: unfinished jobs need a name that this code does not know
 pgjobs.W007    with ``--database``: the names that unfinished jobs need cannot be read
+pgjobs.W008    ``NOTIFY_FAILURES`` mails the admins, and there are none
 =============  =========================================================================================
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
@@ -51,6 +53,7 @@ from django_pgjobs.checks.settings import (
     check_defaults,
     check_middleware,
     check_named_queues,
+    check_notices,
     check_relations,
     check_settings,
 )
@@ -67,14 +70,15 @@ __all__ = [
     "check_middleware",
     "check_named_queues",
     "check_names",
+    "check_notices",
     "check_project",
     "check_relations",
     "check_settings",
 ]
 
 CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
-    check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_database,
-    check_atomic_jobs,    check_foreign_keys, check_indexes, check_commands, check_definitions,
+    check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_notices,
+    check_database, check_atomic_jobs, check_foreign_keys, check_indexes, check_commands, check_definitions,
 )  # fmt: skip
 
 

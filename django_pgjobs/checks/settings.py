@@ -7,11 +7,12 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import middleware
 from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
+from django_pgjobs.notifying.delivery import load, mail_admins, webhook
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
@@ -101,6 +102,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
         "CAPACITY": conf.capacity.names(),
         "REGISTRATION_RATE": conf.registration_rate.names(),
         "QUEUE_LIMITS": conf.queue_limits.names(),
+        "NOTIFY_FAILURES": list((conf.notify_failures and conf.notify_failures.queues) or ()),
     }
     for setting, queues in named.items():
         for queue in queues:
@@ -124,6 +126,28 @@ def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
                 hint="Write the dotted path of a function or class that takes run and returns its replacement.",
                 id="pgjobs.E011",
             )
+
+
+def check_notices(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that notices of failures can be delivered."""
+    conf = valid_conf()
+    if conf is None or conf.notify_failures is None:
+        return
+    hint = 'Write "to": "mail_admins", or the dotted path of a function that takes a FailureNotice.'
+    try:
+        deliver = load(conf.notify_failures.to)
+        if deliver is webhook and not conf.notify_failures.url:
+            hint = 'Write "url": "https://…".'
+            raise ImproperlyConfigured('PGJOBS["NOTIFY_FAILURES"]: the webhook needs "url".')
+    except ImproperlyConfigured as error:
+        yield Error(str(error), hint=hint, id="pgjobs.E019")
+        return
+    if deliver is mail_admins and not settings.ADMINS:
+        yield Warning(
+            'PGJOBS["NOTIFY_FAILURES"] mails the admins, but ADMINS is empty: nobody gets the notices.',
+            hint="Set ADMINS.",
+            id="pgjobs.W008",
+        )
 
 
 def valid_conf() -> Conf | None:

@@ -1,4 +1,4 @@
-"""The jobs of this package itself: a batch, a flow, the cancel of their members. Every worker knows them."""
+"""The jobs of this package itself: a batch, a flow, the cancel of their members, a notice. Every worker knows them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DEFAULT_DB_ALIAS
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, UNDO, WAKE
+from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, UNDO, WAKE
 from django_pgjobs.states import Flow as Bits
+from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.notify_failures import DELIVERY_ATTEMPTS, DELIVERY_PRIORITY, DELIVERY_SECONDS
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -115,3 +118,22 @@ def undo(context: JobContext, job_id: int) -> None:
     from django_pgjobs.flows import undoing  # here for start-up time
 
     undoing.undo(context, job_id)
+
+
+@job(
+    name=NOTIFY,
+    priority=DELIVERY_PRIORITY,
+    max_attempts=DELIVERY_ATTEMPTS,
+    timeout=DELIVERY_SECONDS,
+    backoff=Backoff(15, factor=4),
+    store_result=False,
+)
+def notify(digest: dict[str, Any]) -> None:
+    """Deliver a notice of failures to whom the settings name now; cancel it if they name nobody any more."""
+    from django_pgjobs.notifying.delivery import load  # here for start-up time
+    from django_pgjobs.notifying.notice import notice_of  # here for start-up time
+
+    conf = get_conf().notify_failures
+    if conf is None:
+        raise Cancel("NOTIFY_FAILURES is off")
+    load(conf.to)(notice_of(digest, site=conf.site, database=running_alias() or DEFAULT_DB_ALIAS))

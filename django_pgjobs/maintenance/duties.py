@@ -15,6 +15,7 @@ from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.notices import Notifier
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
@@ -41,6 +42,7 @@ MEASURE_SECONDS = 15.0
 EXPIRE_SECONDS = 10.0
 EXPIRE_JOBS_SECONDS = 1.0
 ADD_UP_SECONDS = 60.0
+NOTICE_SECONDS = 0.5
 KEPT_SECONDS = 86_400.0
 """How long a worker's row is kept after its last heartbeat."""
 
@@ -141,6 +143,11 @@ def recounting(leader: Leader) -> TimedDuty:
 def adding_up(leader: Leader) -> TimedDuty:
     """Return the leader's part in the numbers over time, for the same thread as pruning."""
     return TimedDuty("numbers", NumbersKeeper(lambda: leader.leads), ADD_UP_SECONDS, leader=leader)
+
+
+def noticing(leader: Leader) -> TimedDuty:
+    """Return the leader's notices of failures, for the same thread as pruning: it may count many."""
+    return TimedDuty("notices", Notifier(leader), NOTICE_SECONDS, leader=leader)
 
 
 def expiring(leader: Leader) -> TimedDuty:

@@ -33,6 +33,9 @@ class Leader:
     def __init__(self, author: store.Author) -> None:
         self.author = author
         self.term: int | None = None
+        self.unled_seconds: float | None = None
+        """For how long nobody led before this term; None if that is not known."""
+
         self.trusted_until = 0.0
         self.ask_at = 0.0
 
@@ -56,7 +59,8 @@ class Leader:
             log.warning("worker leads no more, another has taken over term=%d", held)
             self.term = None
         if self.term is None:
-            self.term = store.take_term(db, self.author, seconds=TERM_SECONDS)
+            taken = store.take_term(db, self.author, seconds=TERM_SECONDS)
+            self.term, self.unled_seconds = taken or (None, None)
         took_turn(self.name, now)
         if self.term is None:
             return

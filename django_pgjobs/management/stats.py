@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db.models import Q
-from django.db.models.functions import Now
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures, liveness
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output
-from django_pgjobs.models import QueueState
+from django_pgjobs.presentation.health import known_workers, paused_queues
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
@@ -89,12 +87,6 @@ def counting(using: str, **settings: str) -> Iterator[store.Database]:
         yield db
 
 
-def known_workers(db: store.Database) -> list[store.KnownWorker]:
-    """Return the workers that have not stopped."""
-    conf = get_conf()
-    return store.list_workers(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
-
-
 def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
     """Return the leader's figures, or count if there are no current ones; workers are always current."""
     kept = store.read_statistic(db)
@@ -115,12 +107,6 @@ def _is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> 
         return False
     name, seconds = leader
     return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
-
-
-def paused_queues(using: str) -> set[str]:
-    """Return the queues that are paused now."""
-    paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind="queue")
-    return set(paused.values_list("name", flat=True))
 
 
 def _mark_paused(figures_shown: dict[str, Any], using: str) -> None:

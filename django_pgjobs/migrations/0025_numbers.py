@@ -82,19 +82,20 @@ class Migration(migrations.Migration):
             name="Notice",
             fields=[
                 ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
-                ("finished_at", models.DateTimeField(verbose_name="told until")),
-                ("job_id", models.BigIntegerField(db_default=0, verbose_name="last job told of")),
-                ("told_at", models.DateTimeField(null=True, verbose_name="told at")),
                 (
-                    "settled_before",
-                    models.BigIntegerField(
-                        help_text="Ends may still become visible of transactions before it.",
-                        null=True,
-                        verbose_name="oldest open transaction",
+                    "finished_at",
+                    models.DateTimeField(
+                        help_text="Jobs abandoned before this instant need no further notice.", verbose_name="reached"
                     ),
                 ),
-                ("seen_at", models.DateTimeField(null=True, verbose_name="seen at")),
-                ("problems", models.JSONField(default=list, verbose_name="problems told of")),
+                ("told_at", models.DateTimeField(null=True, verbose_name="last notice")),
+                (
+                    "job_id",
+                    models.BigIntegerField(
+                        help_text="The job of the last notice.", null=True, verbose_name="delivered by"
+                    ),
+                ),
+                ("problems", models.JSONField(default=list, verbose_name="known problems")),
             ],
             options={
                 "verbose_name": "notice",

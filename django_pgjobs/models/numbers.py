@@ -96,17 +96,13 @@ class Depth(PostgresModel):
 
 
 class Notice(PostgresModel):
-    """How far the leader has told of abandoned jobs, and of which problems: one row."""
+    """Which abandoned jobs and which problems the latest notice has reached: one row."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
-    finished_at = InstantField(_("told until"))
-    job_id = models.BigIntegerField(_("last job told of"), db_default=0)
-    told_at = InstantField(_("told at"), null=True)
-    settled_before = models.BigIntegerField(
-        _("oldest open transaction"), null=True, help_text=_("Ends may still become visible of transactions before it.")
-    )
-    seen_at = InstantField(_("seen at"), null=True)
-    problems = models.JSONField(_("problems told of"), default=list)
+    finished_at = InstantField(_("reached"), help_text=_("Jobs abandoned before this instant need no further notice."))
+    told_at = InstantField(_("last notice"), null=True)
+    job_id = models.BigIntegerField(_("delivered by"), null=True, help_text=_("The job of the last notice."))
+    problems = models.JSONField(_("known problems"), default=list)
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_notice"
@@ -115,4 +111,4 @@ class Notice(PostgresModel):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return f"told until {self.finished_at}"
+        return f"reached {self.finished_at}"

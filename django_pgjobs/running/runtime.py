@@ -23,7 +23,16 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
-from django_pgjobs.maintenance.duties import TimedDuty, adding_up, duties, expiring, measuring, pruning, recounting
+from django_pgjobs.maintenance.duties import (
+    TimedDuty,
+    adding_up,
+    duties,
+    expiring,
+    measuring,
+    noticing,
+    pruning,
+    recounting,
+)
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.running.metered import Metered, Sizes
@@ -276,7 +285,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
-        pruning(leader), expiring(leader), recounting(leader), measuring(leader), adding_up(leader),
+        pruning(leader), expiring(leader), recounting(leader), measuring(leader), adding_up(leader), noticing(leader),
         Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)

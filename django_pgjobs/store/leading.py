@@ -8,10 +8,17 @@ from django_pgjobs.store.database import Database
 from django_pgjobs.store.ends import Author
 
 
-def take_term(db: Database, author: Author, *, seconds: float) -> int | None:
-    """Become the leader for ``seconds`` if nobody leads; return the number of the term, None if somebody leads."""
+class Term(NamedTuple):
+    """A term that has been taken: its number, and for how many seconds nobody led before; None if nobody ever did."""
+
+    number: int
+    unled_seconds: float | None
+
+
+def take_term(db: Database, author: Author, *, seconds: float) -> Term | None:
+    """Become the leader for ``seconds`` if nobody leads; return the term, None if somebody leads."""
     rows = db.fetch("take_term", {"worker": author.worker, "worker_name": author.name, "seconds": seconds})
-    return int(rows[0][0]) if rows else None
+    return Term._make(rows[0]) if rows else None
 
 
 def renew_term(db: Database, author: Author, term: int, *, seconds: float) -> bool:

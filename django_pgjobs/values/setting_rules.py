@@ -14,6 +14,7 @@ from django_pgjobs.values import by_queue
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.limit import Limit, read_limit
+from django_pgjobs.values.notify_failures import NotifyFailures, read_notify_failures
 from django_pgjobs.values.retention import MOST_HOURS, Retention, read_retention
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -158,6 +159,14 @@ def some_hours(value: Any) -> float:
     if not 1 <= number <= MOST_HOURS:
         raise ValueError(f"from 1 to {MOST_HOURS:.0f} hours")
     return float(number)
+
+
+def notify_failures(value: Any) -> NotifyFailures:
+    """Whom to notify of failures."""
+    found = read_notify_failures(value)
+    if found.queues:
+        queues(found.queues)
+    return found
 
 
 def pattern(value: Any) -> str:

@@ -11,8 +11,8 @@ import pytest
 from django.core.management import CommandError
 from django.db.models.functions import Now
 
-from django_pgjobs.management.check import OVERDUE_SECONDS
 from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.presentation.health import OVERDUE_SECONDS
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age

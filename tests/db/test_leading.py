@@ -96,7 +96,7 @@ def test_each_half_of_the_comparison_of_a_renewal_is_needed(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     """The sabotaged twins: without it somebody prolongs a term that is not his."""
-    assert store.take_term(raw, AUTHOR, seconds=9) == 1
+    assert store.take_term(raw, AUTHOR, seconds=9) == (1, None)
     stranger = RIVAL if column == "worker" else AUTHOR
     number = 1 if column == "worker" else 7
     assert not store.renew_term(raw, stranger, number, seconds=9)
@@ -280,7 +280,7 @@ def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCa
 
 def test_a_worker_that_stands_by_neither_locks_nor_writes_the_term(raw: RawDatabase, other: RawDatabase) -> None:
     """Every worker asks every other second: a hundred of them must not queue up at one row."""
-    assert store.take_term(raw, AUTHOR, seconds=60) == 1
+    assert store.take_term(raw, AUTHOR, seconds=60) == (1, None)
     before = raw.value("SELECT xmin::text || ' ' || xmax::text FROM pgjobs_leader_term")
     other.query("SELECT id FROM pgjobs_leader_term FOR UPDATE")
     assert store.take_term(raw, RIVAL, seconds=60) is None, "it does not wait for the lock"

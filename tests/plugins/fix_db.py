@@ -55,6 +55,10 @@ TABLES = (
     "pgjobs_known_job",
     "pgjobs_admission",
     "pgjobs_statistic",
+    "pgjobs_minute",
+    "pgjobs_total",
+    "pgjobs_depth",
+    "pgjobs_notice",
     "pgjobs_action",
     "pgjobs_action_part",
 )

@@ -1,0 +1,219 @@
+"""Notices: the leader notices abandoned jobs and other problems, and registers the job that delivers the notice.
+
+One row says how far notices have reached. One statement moves it on and registers the delivery, both or neither, and
+compares with what was read before. So each abandoned job is in one notice: two leaders make one, and a leader that dies
+has made it completely or not at all. The first notice after silence comes at once, what follows is gathered. As long as
+a delivery is under way there is no other, so a dead mail server occupies one place of one worker.
+
+An end gets its instant when its statement starts, and becomes visible when its transaction commits. Notices reach only
+up to an instant before which no end can still appear: the transactions that were writing jobs then have ended since
+(``Horizon``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.inspection.words import span
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.presentation import health
+from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.states import NOTIFY
+from django_pgjobs.store import statements as store
+from django_pgjobs.values.notify_failures import (
+    DELIVERY_ATTEMPTS,
+    DELIVERY_PRIORITY,
+    DELIVERY_SECONDS,
+    NotifyFailures,
+)
+
+log = safe_logger("django_pgjobs")
+
+CHECK_SECONDS = 60.0
+"""How often problems are looked for, and how long after a leader's election first: workers have just started, then."""
+
+PATIENCE_SECONDS = 60.0
+"""How long notices wait for a transaction that writes jobs; what it abandons later may be in none."""
+
+DELIVERING_SECONDS = 5.0
+"""How often to look whether a delivery has ended."""
+
+UNLED_SECONDS = 300.0
+"""For how long nobody may lead without notice: a deployment may take minutes."""
+
+BOUNDS = (50_000, 1_000)
+"""How many jobs a notice counts; fewer if the server cannot count so many in time."""
+
+MOST_KNOWN = 100
+MOST_CHARS = 200
+
+Key = tuple[str, str]
+"""The code and the subject of a problem."""
+
+PREPARED = "-1/"
+"""How prepared transactions begin: until a moment ago one may have had another name."""
+
+
+def problems_of(db: Any) -> list[HealthProblem]:
+    """Return what is wrong now."""
+    with db.orm() as alias:
+        inside = store.on(alias)
+        return [
+            *health.problems(inside, alias, health.Limits()),
+            *health.parked_jobs(inside),
+            *health.missing_crons(alias),
+        ]
+
+
+class Horizon:
+    """The instant before which every end is visible, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.mark: store.Writers | None = None
+        self.marked_at = 0.0
+        self.settled: str | None = None
+        self.ignored: frozenset[str] = frozenset()
+
+    def advance(self, db: store.Database, now: float) -> str | None:
+        """Ask who is writing jobs, and return the horizon; None if it is not known yet.
+
+        It moves on when the writers of the time before have ended, or have written for ``PATIENCE_SECONDS``.
+        """
+        found = store.list_writers(db)
+        self.ignored &= found.transactions
+        writers = found.transactions - self.ignored
+        if self.mark is not None:
+            late = {each for each in writers if each in self.mark.transactions or each.startswith(PREPARED)}
+            if late and now < self.marked_at + PATIENCE_SECONDS:
+                return self.settled
+            if late:
+                log.warning("notice of failures waits no longer for open transactions transactions=%d", len(late))
+                self.ignored |= late
+                writers -= late
+            self.settled = self.mark.since
+        self.mark, self.marked_at = store.Writers(found.since, writers), now
+        return self.settled
+
+
+class Notifier:
+    """Makes notices; ``find`` returns the problems there are now. A duty of the leader."""
+
+    def __init__(self, leader: Leader, find: Callable[[Any], list[HealthProblem]] = problems_of) -> None:
+        self.leader = leader
+        self.find = find
+        self.term: int | None = None
+        self.check_at = 0.0
+        self.quiet_until = 0.0
+        self.found: dict[Key, str] | None = None
+        """The problems there were at the last check of this term."""
+
+        self.unled = ""
+        self.horizon = Horizon()
+
+    def __call__(self, db: Any) -> int | None:
+        """Take a turn, and return the job that delivers a notice, if it made one. Without the setting no statement.
+
+        Repeatable, also by several at once: one of them makes the notice.
+        """
+        conf = get_conf().notify_failures
+        if conf is None:
+            return None
+        now = clock.monotonic()
+        self._begin_term(now)
+        if now >= self.check_at:
+            self.check_at = now + CHECK_SECONDS
+            self.found = _by_key(self.find(db))
+        if now < self.quiet_until:
+            return None
+        reached = store.read_notice(db)
+        rest = 0.0 if reached.told_seconds is None else conf.every_seconds - reached.told_seconds
+        if rest > 0 or reached.delivering:
+            self.quiet_until = now + (DELIVERING_SECONDS if rest <= 0 else min(rest, conf.every_seconds))
+            return None
+        return self._notify(db, conf, reached, now)
+
+    def _begin_term(self, now: float) -> None:
+        if self.leader.term == self.term:
+            return
+        self.term, self.found, self.quiet_until = self.leader.term, None, 0.0
+        self.check_at = now + CHECK_SECONDS
+        seconds = self.leader.unled_seconds
+        if seconds is not None and seconds >= UNLED_SECONDS:
+            self.unled = f"No worker led for {span(seconds)}: schedules did not fire, and nothing was pruned."
+
+    def _notify(self, db: store.Database, conf: NotifyFailures, reached: store.NoticeReached, now: float) -> int | None:
+        until, failures = reached.finished_at, store.Failures(0, False, [])
+        if reached.news:
+            settled = self.horizon.advance(db, now)
+            if settled is None:
+                return None
+            failures = _read(db, conf, reached.since, settled)
+            if not failures.read:
+                return None
+            until = settled
+        known = {(code, subject) for code, subject in reached.problems}
+        found = known if self.found is None else set(self.found)
+        appeared = [(code, (self.found or {})[code, subject]) for code, subject in sorted(found - known)]
+        if self.unled:
+            appeared.append(("unled", self.unled))
+        delivery = _delivery(failures, appeared) if failures.groups or appeared else None
+        if delivery is None and not failures.read and found == known:
+            return None
+        written, job_id = store.write_notice(
+            db, reached, until=until, problems=sorted(found), delivery=delivery, notify=get_conf().notify
+        )
+        if written and delivery is not None:
+            self.unled = ""
+            log.info(
+                "notice of failures registered job=%d jobs=%d groups=%d problems=%d",
+                job_id, failures.jobs, failures.all_groups, len(appeared),
+            )  # fmt: skip
+        return job_id
+
+
+def _read(db: store.Database, conf: NotifyFailures, after: str, until: str) -> store.Failures:
+    given: dict[str, Any] = {"queues": conf.queues, "names": conf.names, "groups": conf.at_most}
+    try:
+        return store.read_failures(db, after=after, until=until, most=BOUNDS[0], **given)
+    except psycopg.errors.QueryCanceled:
+        return store.read_failures(db, after=after, until=until, most=BOUNDS[1], **given)
+
+
+def _by_key(problems: list[HealthProblem]) -> dict[Key, str]:
+    found = {(problem.code, problem.subject[:MOST_CHARS]): problem.text for problem in problems}
+    return dict(sorted(found.items())[:MOST_KNOWN])
+
+
+def _delivery(failures: store.Failures, appeared: list[tuple[str, str]]) -> store.NewJob:
+    digest = {
+        "since": failures.first_at.isoformat() if failures.first_at else None,
+        "until": failures.last_at.isoformat() if failures.last_at else None,
+        "jobs": failures.jobs,
+        "at_least": failures.more,
+        "groups": [
+            {**group._asdict(), "first_at": group.first_at.isoformat(), "last_at": group.last_at.isoformat()}
+            for group in failures.groups
+        ],
+        "other_groups": failures.all_groups - len(failures.groups),
+        "problems": [(code, text[: 5 * MOST_CHARS]) for code, text in appeared],
+    }
+    return store.NewJob(
+        NOTIFY,
+        json.dumps({"args": [digest], "kwargs": {}}),
+        _queue(),
+        DELIVERY_PRIORITY,
+        max_attempts=DELIVERY_ATTEMPTS,
+        timeout_seconds=DELIVERY_SECONDS,
+    )
+
+
+def _queue() -> str:
+    queues = get_conf().queues
+    return "default" if queues is None or "default" in queues else queues[0]
