@@ -85,8 +85,8 @@ def post(url: str, body: Any) -> None:
     connection = _connection(parts.scheme, str(parts.hostname), parts.port)
     try:
         connection.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        said = answer.read(MOST_ANSWER_BYTES)
+        with connection.getresponse() as answer:
+            said = answer.read(MOST_ANSWER_BYTES)
         if not 200 <= answer.status < 300:
             raise OSError(f"{parts.hostname} answered with status {answer.status}: {said.decode(errors='replace')}")
     except http.client.HTTPException as error:

@@ -119,7 +119,7 @@ def _group(given: Mapping[str, Any], site: str) -> FailureGroup:
         releases=tuple(map(_short, given["releases"])),
         job_ids=tuple(given["ids"]),
         links=tuple(_link(site, "change", pk) for pk in given["ids"]),
-        link=_link(site, "changelist", state="abandoned", name=given["name"]),
+        link=_link(site, "changelist", state="abandoned", name=given["name"][:MOST_CHARS]),
     )
 
 
@@ -128,7 +128,7 @@ def _link(site: str, page: str, *args: object, **filters: str) -> str:
         path = reverse(f"admin:pgjobs_job_{page}", args=args)
     except NoReverseMatch:
         return ""
-    return f"{site}{path}?{urlencode(filters)}" if filters else f"{site}{path}"
+    return f"{site}{path}?{urlencode(filters, errors='replace')}" if filters else f"{site}{path}"
 
 
 def _short(text: object, most: int = MOST_CHARS) -> str:

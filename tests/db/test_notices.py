@@ -21,7 +21,7 @@ from django_pgjobs.maintenance.notices import (
     Horizon,
     Notifier,
 )
-from django_pgjobs.models import CronEntry, Job, Notice
+from django_pgjobs.models import Job, Notice
 from django_pgjobs.presentation.health import HealthProblem
 from django_pgjobs.store import noticing
 from django_pgjobs.store import statements as store
@@ -84,16 +84,15 @@ def abandon(
     name: str = "shop.pay",
     error: str | None = "shop.Declined",
     ago: float = 0.0,
-    **given: Any,
+    queue: str = "default",
 ) -> list[int]:
     """Store abandoned jobs, that ended so many seconds ago."""
-    columns = {"queue": "default", **given}
     rows = raw.query(
-        f"INSERT INTO pgjobs_job (name, payload, outcome, finished_at, error_class, error, result, {', '.join(columns)})"
-        ' SELECT %s, \'{"args": ["secret"], "kwargs": {}}\', \'abandoned\','
-        " statement_timestamp() - make_interval(secs => %s), %s, 'secret message', '\"secret\"',"
-        f" {', '.join(['%s'] * len(columns))} FROM generate_series(1, %s) RETURNING id",
-        [name, ago, error, *columns.values(), count],
+        "INSERT INTO pgjobs_job (name, queue, payload, outcome, finished_at, error_class, error, result)"
+        ' SELECT %s, %s, \'{"args": ["secret"], "kwargs": {}}\', \'abandoned\','
+        " statement_timestamp() - make_interval(secs => %s), %s, 'secret message', '\"secret\"'"
+        " FROM generate_series(1, %s) RETURNING id",
+        [name, queue, ago, error, count],
     )
     return [row[0] for row in rows]
 
@@ -287,12 +286,12 @@ def test_it_asks_nothing_while_there_is_nothing_to_do(
     delivered(raw)
     db.names.clear()
     turns(notifier, db)
-    assert db.names == ["read_notice"], "then it knows when the silence is over"
+    assert db.names == [], "it knows when the silence is over"
     settings.PGJOBS = {}
     silence(raw, time)
-    db.names.clear()
+    abandon(raw)
     turns(notifier, db)
-    assert db.names == []
+    assert db.names == [], "there is no setting"
 
 
 def test_while_one_is_to_be_delivered_there_is_no_other(notifier: Notifier, raw: RawDatabase, time: Time) -> None:
@@ -364,7 +363,7 @@ def test_a_delivery_and_the_row_are_written_together_or_not_at_all(
 ) -> None:
     """The leader dies before its commit: nothing is lost, and the next leader makes the notice."""
     abandon(raw)
-    assert turns(notifier, other) is not None
+    assert any(notifier(other) for _ in range(3))
     other.rollback()
     assert not Job.objects.filter(name="pgjobs.notify").exists()
     assert counted(turns(Notifier(notifier.leader, Found()), raw)) == {("shop.pay", "shop.Declined"): 1}
@@ -413,7 +412,6 @@ def test_an_end_that_waits_for_a_lock_is_in_the_notice(
     """Its statement has begun, so its clock stands; it has no transaction id yet."""
     [job_id] = register()
     other.lock(job_id)
-    waits = db_connection()
     late = background(store.abandon_jobs, db_connection(), [job_id], reason="", with_callback=[])
     wait_until(lambda: blocked_by(raw, other.pid), 5, "it waits")
     abandon(raw, name="early")
@@ -564,9 +562,7 @@ def test_the_time_without_a_leader_is_a_problem(raw: RawDatabase, leader: Leader
     notifier = Notifier(heir, Found())
     digest = turns(notifier, raw)
     assert digest is not None
-    assert digest["problems"] == [
-        ["unled", "No worker led for 5 minutes: schedules did not fire, and nothing was pruned."]
-    ]
+    assert digest["problems"] == [["unled", "No worker led for 5 min: schedules did not fire, and nothing was pruned."]]
     delivered(raw)
     silence(raw, time)
     assert turns(notifier, raw) is None
@@ -600,11 +596,10 @@ def test_what_is_wrong_is_found_on_a_workers_connection(
     connection: WorkerConnection, raw: RawDatabase, leader: Leader, time: Time
 ) -> None:
     """Parked jobs, broken and missing entries, and what ``pgjobs check`` finds."""
-    CronEntry.objects.create(
-        name="broken", job_name="a", broken="no such zone", declared_payload={}, declared_options={}
-    )
-    CronEntry.objects.create(
-        name="missing", job_name="a", missing_since="2026-01-01T00:00Z", declared_payload={}, declared_options={}
+    raw.query(
+        "INSERT INTO pgjobs_cron_entry (name, job_name, declared_expression, declared_zone, declared_payload,"
+        " declared_options, broken, missing_since) VALUES"
+        " ('broken', 'a', '', '', '{}', '{}', 'no such zone', NULL), ('missing', 'a', '', '', '{}', '{}', '', now())"
     )
     register(2)
     raw.query("UPDATE pgjobs_job SET hold = 'parked' WHERE id = (SELECT min(id) FROM pgjobs_job)")

@@ -16,6 +16,7 @@ from django_pgjobs import conf
 from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
+from django_pgjobs.values.notify_failures import NotifyFailures
 from django_pgjobs.values.retention import Retention
 
 DEFAULTS: dict[str, Any] = {
@@ -72,6 +73,7 @@ DEFAULTS: dict[str, Any] = {
     "bypass_exit_seconds": 10.0,
     "default_max_attempts": 5,
     "default_timeout_seconds": 1800.0,
+    "notify_failures": None,
     "default_backoff": Backoff(15, factor=4, limit=3600, jitter=0.1),
 }
 
@@ -121,6 +123,18 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("KEY_PATTERN", "[a-z]+", "[a-z]+"),
         ("STORED_RESULT_HOURS", timedelta(days=1), 24.0),
         ("STORED_RESULT_HOURS", None, None),
+        ("NOTIFY_FAILURES", None, None),
+        ("NOTIFY_FAILURES", {"to": "mail_admins"}, NotifyFailures(to="mail_admins")),
+        (
+            "NOTIFY_FAILURES",
+            {"to": "a.b", "every_seconds": timedelta(minutes=1), "at_most": 5, "queues": {"b", "a"}, "names": ["n"]},
+            NotifyFailures(to="a.b", every_seconds=60.0, at_most=5, queues=("a", "b"), names=("n",)),
+        ),
+        (
+            "NOTIFY_FAILURES",
+            {"to": "a.b", "site": "https://shop.example", "url": "http://[::1]:80/x?y"},
+            NotifyFailures(to="a.b", site="https://shop.example", url="http://[::1]:80/x?y"),
+        ),
         ("RETENTION_HOURS", None, Retention(None, None, None)),
         ("RETENTION_HOURS", {"succeeded": 0}, Retention(0.0)),
         ("RETENTION_HOURS", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(24.0, 24.0, None)),
@@ -142,6 +156,26 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
     [
         ({"LEASE_SECOND": 1}, "unknown", 'Did you mean "LEASE_SECONDS"?'),
         ({"threads": 1}, "unknown", 'Did you mean "THREADS"?'),
+        ({"NOTIFY_FAILURES": "mail_admins"}, "type", 'a dict such as {"to": "mail_admins"}, or None'),
+        ({"NOTIFY_FAILURES": {}}, "range", 'a dict with the key "to"'),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "every": 1}}, "range", "and no others than to, every_seconds,"),
+        ({"NOTIFY_FAILURES": {"to": ""}}, "range", 'whose "to" is "mail_admins" or the dotted path'),
+        ({"NOTIFY_FAILURES": {"to": "a" * 2001}}, "range", 'whose "to" is "mail_admins" or the dotted path'),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "every_seconds": 0.9}}, "range", "from 1 to 604800 seconds"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "every_seconds": True}}, "range", "from 1 to 604800 seconds"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 0}}, "range", "a whole number from 1 to 100"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 101}}, "range", "a whole number from 1 to 100"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": "mail"}}, "range", "lists of names, or None for all"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": []}}, "range", "lists of names, or None for all"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": ["a b"]}}, "range", "names made of 1 to 100 letters"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "names": ["a\0"]}}, "range", "names of 1 to 200 characters"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "url": "file:///etc/passwd"}}, "range", "begin with https:// or http://"),
+        (
+            {"NOTIFY_FAILURES": {"to": "a.b", "url": "https://shop.example:x/"}},
+            "range",
+            "begin with https:// or http://",
+        ),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "site": "shop.example"}}, "range", "begin with https:// or http://"),
         ({"UNSTORABLE_RESULT": "ignore"}, "range", "must be 'abandon' or 'drop', not 'ignore'"),
         ({"UNSTORABLE_RESULT": False}, "type", "must be a text, not False"),
         ({"XYZZY": 1}, "unknown", "The settings are: ACTION_HOURS, ASYNC_SLOTS, "),
@@ -295,3 +329,11 @@ def test_what_is_said_by_queue_is_shown_as_it_is_written(settings: Any) -> None:
     assert repr(get_conf().registration_rate) == (
         "{'mail': {'tokens': 30, 'seconds_per_token': 0.5, 'register': 3, 'cancel': 3, 'status': 1, 'list': 1}}"
     )
+
+
+def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
+    """It may hold a secret."""
+    settings.PGJOBS = {"NOTIFY_FAILURES": {"to": "a.b", "url": "https://shop.example/s3cret"}}
+    shown = repr(get_conf())
+    assert "'url': '…'" in shown
+    assert "s3cret" not in shown
