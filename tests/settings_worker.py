@@ -1,7 +1,8 @@
 """Settings of the workers that end-to-end tests start; each test says what differs by environment variables.
 
 ``PGJOBS_TEST_CONF`` is ``PGJOBS`` as JSON, ``PGJOBS_TEST_EXECUTOR_DATABASE_URL`` a database for executors alone,
-``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``, ``PGJOBS_TEST_ROLE`` a role that connections take on.
+``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``, ``PGJOBS_TEST_ROLE`` a role that connections take on,
+``PGJOBS_TEST_MAIL`` Django's settings of mail as JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
 PGJOBS = json.loads(os.environ.get("PGJOBS_TEST_CONF", "{}"))
 DEBUG = os.environ.get("PGJOBS_TEST_DEBUG") == "1"
 LANGUAGE_CODE = "en"
+globals().update(json.loads(os.environ.get("PGJOBS_TEST_MAIL", "{}")))
 
 
 def _database(variable: str) -> dict[str, object] | None:

@@ -133,7 +133,7 @@ class Notifier:
         if now < self.quiet_until:
             return None
         reached = store.read_notice(db)
-        rest = 0.0 if reached.told_seconds is None else conf.every_seconds - reached.told_seconds
+        rest = 0.0 if reached.notified_seconds is None else conf.every_seconds - reached.notified_seconds
         if rest > 0 or reached.delivering:
             self.quiet_until = now + (DELIVERING_SECONDS if rest <= 0 else min(rest, conf.every_seconds))
             return None

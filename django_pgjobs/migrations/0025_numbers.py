@@ -88,7 +88,7 @@ class Migration(migrations.Migration):
                         help_text="Jobs abandoned before this instant need no further notice.", verbose_name="reached"
                     ),
                 ),
-                ("told_at", models.DateTimeField(null=True, verbose_name="last notice")),
+                ("notified_at", models.DateTimeField(null=True, verbose_name="last notice")),
                 (
                     "job_id",
                     models.BigIntegerField(

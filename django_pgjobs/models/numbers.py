@@ -100,7 +100,7 @@ class Notice(PostgresModel):
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     finished_at = InstantField(_("reached"), help_text=_("Jobs abandoned before this instant need no further notice."))
-    told_at = InstantField(_("last notice"), null=True)
+    notified_at = InstantField(_("last notice"), null=True)
     job_id = models.BigIntegerField(_("delivered by"), null=True, help_text=_("The job of the last notice."))
     problems = models.JSONField(_("known problems"), default=list)
 

@@ -4,9 +4,9 @@
 -- Clock: statement_timestamp().
 SELECT
     n.finished_at::text,
-    n.told_at::text,
+    n.notified_at::text,
     since.at::text,
-    extract(epoch FROM statement_timestamp() - n.told_at)::float8,
+    extract(epoch FROM statement_timestamp() - n.notified_at)::float8,
     EXISTS (SELECT FROM pgjobs_job AS j WHERE j.id = ANY (ARRAY[n.job_id]) AND j.finished_at IS NULL),
     n.problems::text,
     (

@@ -7,7 +7,7 @@ WITH picked AS MATERIALIZED (
     FROM pgjobs_notice AS n
     WHERE n.id = 1
       AND n.finished_at = %(finished_at)s::timestamptz
-      AND n.told_at IS NOT DISTINCT FROM %(told_at)s::timestamptz
+      AND n.notified_at IS NOT DISTINCT FROM %(notified_at)s::timestamptz
     FOR NO KEY UPDATE OF n
 ),
 registered AS (
@@ -24,7 +24,7 @@ registered AS (
 written AS (
     UPDATE pgjobs_notice AS n
     SET finished_at = %(until)s::timestamptz,
-        told_at = CASE WHEN EXISTS (SELECT FROM registered) THEN statement_timestamp() ELSE n.told_at END,
+        notified_at = CASE WHEN EXISTS (SELECT FROM registered) THEN statement_timestamp() ELSE n.notified_at END,
         job_id = coalesce((SELECT id FROM registered), n.job_id),
         problems = %(problems)s::jsonb
     WHERE n.id = ANY (ARRAY (SELECT id FROM picked))

@@ -23,10 +23,10 @@ class NoticeReached(NamedTuple):
     """How far notices have reached; instants as text."""
 
     finished_at: str
-    told_at: str | None
+    notified_at: str | None
     since: str
     """From when on failures are news: ``finished_at``, or a day ago."""
-    told_seconds: float | None
+    notified_seconds: float | None
     """How long ago the last notice was; None if there was none."""
     delivering: bool
     """Whether the last notice is still to be delivered."""
@@ -74,8 +74,8 @@ def read_notice(db: Database) -> NoticeReached:
     """Return how far notices have reached; now, if there has never been one."""
     while not (rows := db.fetch("read_notice", {"most": NEWS_SECONDS})):
         db.fetch("begin_notice", {})
-    finished_at, told_at, since, told_seconds, delivering, problems, news = rows[0]
-    return NoticeReached(finished_at, told_at, since, told_seconds, delivering, json.loads(problems), news)
+    finished_at, notified_at, since, notified_seconds, delivering, problems, news = rows[0]
+    return NoticeReached(finished_at, notified_at, since, notified_seconds, delivering, json.loads(problems), news)
 
 
 def list_writers(db: Database) -> Writers:
@@ -128,7 +128,7 @@ def write_notice(
     """
     params: dict[str, Any] = {
         "finished_at": reached.finished_at,
-        "told_at": reached.told_at,
+        "notified_at": reached.notified_at,
         "until": until,
         "problems": json.dumps(problems),
         "notify": notify,

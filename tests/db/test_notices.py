@@ -116,7 +116,7 @@ def delivered(raw: RawDatabase) -> None:
 
 def silence(raw: RawDatabase, time: Time, seconds: float = 900.0) -> None:
     """Let so many seconds pass since the last notice, by both clocks."""
-    raw.query("UPDATE pgjobs_notice SET told_at = told_at - make_interval(secs => %s)", [seconds])
+    raw.query("UPDATE pgjobs_notice SET notified_at = notified_at - make_interval(secs => %s)", [seconds])
     time(seconds)
 
 
@@ -339,7 +339,7 @@ def test_two_leaders_make_one_notice(
 
 @pytest.mark.parametrize(
     "predicate",
-    ["n.finished_at = %(finished_at)s::timestamptz", "n.told_at IS NOT DISTINCT FROM %(told_at)s::timestamptz"],
+    ["n.finished_at = %(finished_at)s::timestamptz", "n.notified_at IS NOT DISTINCT FROM %(notified_at)s::timestamptz"],
 )
 def test_each_half_of_the_comparison_is_needed(
     notifier: Notifier, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, predicate: str
@@ -347,8 +347,8 @@ def test_each_half_of_the_comparison_is_needed(
     """Notices have reached further; or have reached as far, of problems."""
     reached = store.read_notice(raw)
     further = "'2020-01-01'" if predicate.startswith("n.finished_at") else "finished_at"
-    told = "told_at" if predicate.startswith("n.finished_at") else "statement_timestamp()"
-    raw.query(f"UPDATE pgjobs_notice SET finished_at = {further}, told_at = {told}")
+    told = "notified_at" if predicate.startswith("n.finished_at") else "statement_timestamp()"
+    raw.query(f"UPDATE pgjobs_notice SET finished_at = {further}, notified_at = {told}")
     given: dict[str, Any] = {"until": reached.finished_at, "problems": [], "delivery": None, "notify": False}
     assert store.write_notice(raw, reached, **given) == (False, None)
     whole = sql.statement

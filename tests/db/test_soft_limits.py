@@ -270,7 +270,7 @@ def test_a_transaction_whose_query_was_cancelled_is_aborted_as_by_any_error(soft
 
 
 @pytest.mark.parametrize("how", ["counts", "sleeps", "in_a_hook"])
-def test_a_job_in_python_is_told_at_once(soft: SoftRoom, how: str) -> None:
+def test_a_job_in_python_is_notified_at_once(soft: SoftRoom, how: str) -> None:
     def works() -> None:
         while True:
             if how == "sleeps":

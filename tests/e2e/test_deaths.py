@@ -63,7 +63,9 @@ def test_after_a_crash_a_job_that_may_run_once_is_abandoned_and_its_callback_run
     assert (failed.outcome, history(failed)) == ("abandoned", [(n, "failed") for n in (1, 2, 3)])
 
 
-def test_a_success_is_told_at_least_once_and_stands_whatever_the_callback_does(shared_worker: WorkerProcess) -> None:
+def test_a_success_is_notified_at_least_once_and_stands_whatever_the_callback_does(
+    shared_worker: WorkerProcess,
+) -> None:
     """The result is there before the callback; one that ends its process starts three times, and the body once."""
     fine, failing, coroutine = jobs.tells.register(""), jobs.tells.register("raise"), jobs.atells.register()
     first = ended(fine, failing, coroutine)[:2]

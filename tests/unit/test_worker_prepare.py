@@ -23,7 +23,7 @@ class End:
         self.sent.append(message.progress["n"])
 
 
-def test_the_total_is_told_at_once_and_not_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_is_notified_at_once_and_not_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that has reported its total in a loop has kept its neighbours from starting."""
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])

@@ -70,7 +70,7 @@ def test_what_is_too_much_is_dropped_and_it_is_said_once(caplog: pytest.LogCaptu
     ]
 
 
-def test_what_was_not_told_at_a_death_comes_before_what_is_new() -> None:
+def test_what_was_not_notified_at_a_death_comes_before_what_is_new() -> None:
     one = child_of(listens=True)
     children = [one]
     relay = SignalRelay(children)
