@@ -102,6 +102,11 @@ class Horizon:
         return self.settled
 
 
+    def forget(self) -> None:
+        """Forget how far it was known: after a silence, a notice would reach no further than to its beginning."""
+        self.mark = self.settled = None
+
+
 class Notifier:
     """Makes notices; ``find`` returns the problems there are now. A duty of the leader."""
 
@@ -135,6 +140,7 @@ class Notifier:
         reached = store.read_notice(db)
         rest = 0.0 if reached.notified_seconds is None else conf.every_seconds - reached.notified_seconds
         if rest > 0 or reached.delivering:
+            self.horizon.forget()
             self.quiet_until = now + (DELIVERING_SECONDS if rest <= 0 else min(rest, conf.every_seconds))
             return None
         return self._notify(db, conf, reached, now)
@@ -150,7 +156,9 @@ class Notifier:
 
     def _notify(self, db: store.Database, conf: NotifyFailures, reached: store.NoticeReached, now: float) -> int | None:
         until, failures = reached.finished_at, store.Failures(0, False, [])
-        if reached.news:
+        if not reached.news:
+            self.horizon.forget()
+        else:
             settled = self.horizon.advance(db, now)
             if settled is None:
                 return None

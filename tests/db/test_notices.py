@@ -268,6 +268,18 @@ def test_the_first_comes_at_once_and_others_are_gathered(notifier: Notifier, raw
     assert counted(turns(notifier, raw)) == {("shop.pay", "shop.Declined"): 1}
 
 
+def test_a_digest_reaches_to_the_end_of_the_silence(notifier: Notifier, raw: RawDatabase, time: Time) -> None:
+    """And not only to what was known when it began: the rest would wait for the digest after it."""
+    abandon(raw, name="first")
+    assert notifier(raw) is None
+    abandon(raw, name="second")
+    assert counted(turns(notifier, raw)) == {("first", "shop.Declined"): 1}
+    delivered(raw)
+    abandon(raw, name="third")
+    silence(raw, time)
+    assert counted(turns(notifier, raw)) == {("second", "shop.Declined"): 1, ("third", "shop.Declined"): 1}
+
+
 def test_it_asks_nothing_while_there_is_nothing_to_do(
     notifier: Notifier, raw: RawDatabase, time: Time, settings: Any
 ) -> None:
