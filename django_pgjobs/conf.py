@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -23,9 +23,11 @@ from django_pgjobs.values import setting_rules as rules
 from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.limit import Limit
-from django_pgjobs.values.notify_failures import NotifyFailures
 from django_pgjobs.values.retention import Retention
 from django_pgjobs.values.setting_rules import MOST_BYTES, Rule
+
+if TYPE_CHECKING:
+    from django_pgjobs.values.notify_failures import NotifyFailures
 
 LADDER_SECONDS = 5.0
 """How long a worker takes at most from a passed deadline to the death of the executor."""
@@ -156,7 +158,7 @@ class Conf:
     metrics_host: str = _setting("127.0.0.1", rules.host)
     """The address to which that port is bound; ``"0.0.0.0"`` or ``"::"`` lets other machines scrape it."""
 
-    notify_failures: NotifyFailures | None = _setting(None, rules.or_none(rules.notify_failures))  # noqa: RUF009 (NotifyFailures is frozen)
+    notify_failures: NotifyFailures | None = _setting(None, rules.or_none(rules.notify_failures))  # noqa: RUF009 (it is frozen)
     """Whom to notify of abandoned jobs and of other problems; None for nobody.
 
     A dict of ``"to"`` (``"mail_admins"``, or the dotted path of a callable) and, if you like, ``"every_seconds"`` (900;

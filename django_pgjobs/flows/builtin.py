@@ -14,7 +14,6 @@ from django_pgjobs.jobs import BoundJob, JobDefinition, job
 from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, UNDO, WAKE
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.values.backoff import Backoff
-from django_pgjobs.values.notify_failures import DELIVERY_ATTEMPTS, DELIVERY_PRIORITY, DELIVERY_SECONDS
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -23,6 +22,11 @@ if TYPE_CHECKING:
 MEMBERS_AT_ONCE = 1000
 BUSY_SECONDS = 5
 BATCH, FLOW = GATHERING
+
+DELIVERY_ATTEMPTS = 5
+DELIVERY_SECONDS = 30.0
+DELIVERY_PRIORITY = 50
+"""Of a notice of failures: it does not wait behind a backlog."""
 
 
 def holder(alias: str, job_id: int, name: str) -> Job:

@@ -20,6 +20,7 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.flows.builtin import DELIVERY_ATTEMPTS, DELIVERY_PRIORITY, DELIVERY_SECONDS
 from django_pgjobs.inspection.words import span
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
@@ -27,12 +28,7 @@ from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import HealthProblem
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import statements as store
-from django_pgjobs.values.notify_failures import (
-    DELIVERY_ATTEMPTS,
-    DELIVERY_PRIORITY,
-    DELIVERY_SECONDS,
-    NotifyFailures,
-)
+from django_pgjobs.values.notify_failures import NotifyFailures
 
 log = safe_logger("django_pgjobs")
 
@@ -101,8 +97,7 @@ class Horizon:
         self.mark, self.marked_at = store.Writers(found.since, writers), now
         return self.settled
 
-
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget how far it was known: after a silence, a notice would reach no further than to its beginning."""
         self.mark = self.settled = None
 
@@ -140,7 +135,7 @@ class Notifier:
         reached = store.read_notice(db)
         rest = 0.0 if reached.notified_seconds is None else conf.every_seconds - reached.notified_seconds
         if rest > 0 or reached.delivering:
-            self.horizon.forget()
+            self.horizon.reset()
             self.quiet_until = now + (DELIVERING_SECONDS if rest <= 0 else min(rest, conf.every_seconds))
             return None
         return self._notify(db, conf, reached, now)
@@ -157,7 +152,7 @@ class Notifier:
     def _notify(self, db: store.Database, conf: NotifyFailures, reached: store.NoticeReached, now: float) -> int | None:
         until, failures = reached.finished_at, store.Failures(0, False, [])
         if not reached.news:
-            self.horizon.forget()
+            self.horizon.reset()
         else:
             settled = self.horizon.advance(db, now)
             if settled is None:

@@ -7,7 +7,6 @@ SELECT
     (statement_timestamp() - make_interval(secs => %(margin)s::float8))::text,
     coalesce(array_agg(DISTINCT l.virtualtransaction), '{}')
 FROM pg_locks AS l
-WHERE l.locktype = 'relation'
-  AND l.mode = 'RowExclusiveLock'
+WHERE l.mode = 'RowExclusiveLock'
   AND l.relation = 'pgjobs_job'::regclass
   AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())

@@ -13,11 +13,6 @@ from urllib.parse import urlsplit
 
 MAIL_ADMINS = "mail_admins"
 
-DELIVERY_ATTEMPTS = 5
-DELIVERY_SECONDS = 30.0
-DELIVERY_PRIORITY = 50
-"""A delivery does not wait behind a backlog."""
-
 MOST_GROUPS = 100
 MOST_SECONDS = 7 * 86_400.0
 MOST_CHARS = 2000

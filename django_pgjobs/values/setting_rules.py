@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django_pgjobs.values import by_queue
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.limit import Limit, read_limit
-from django_pgjobs.values.notify_failures import NotifyFailures, read_notify_failures
 from django_pgjobs.values.retention import MOST_HOURS, Retention, read_retention
+
+if TYPE_CHECKING:
+    from django_pgjobs.values.notify_failures import NotifyFailures
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """The names that a queue may have; use ``fullmatch``."""
@@ -163,6 +165,8 @@ def some_hours(value: Any) -> float:
 
 def notify_failures(value: Any) -> NotifyFailures:
     """Whom to notify of failures."""
+    from django_pgjobs.values.notify_failures import read_notify_failures  # here for start-up time
+
     found = read_notify_failures(value)
     if found.queues:
         queues(found.queues)

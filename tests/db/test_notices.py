@@ -456,7 +456,7 @@ def test_a_transaction_that_never_ends_is_waited_for_a_minute(
 def test_a_transaction_that_writes_no_jobs_delays_no_notice(
     notifier: Notifier, raw: RawDatabase, other: RawDatabase
 ) -> None:
-    other.query("CREATE TABLE pgjobs_other_table ()")
+    other.query("INSERT INTO pgjobs_event (name) VALUES ('x')")
     other.query("SELECT count(*) FROM pgjobs_job")
     abandon(raw)
     assert turns(notifier, raw)

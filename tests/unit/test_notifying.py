@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.mail.backends.smtp import EmailBackend
 from django.urls import reverse
 
 from django_pgjobs import checks
@@ -201,9 +202,7 @@ def test_a_projects_own_timeout_is_kept(settings: Any, monkeypatch: pytest.Monke
     settings.EMAIL_BACKEND, settings.ADMINS = "django.core.mail.backends.smtp.EmailBackend", ["a@shop.example"]
     settings.EMAIL_TIMEOUT = 3
     mailers: list[Any] = []
-    monkeypatch.setattr(
-        "django.core.mail.backends.smtp.EmailBackend.send_messages", lambda self, messages: mailers.append(self)
-    )
+    monkeypatch.setattr(EmailBackend, "send_messages", lambda self, messages: mailers.append(self))
     mail_admins(notice_of(digest()))
     assert mailers[0].timeout == 3
 
