@@ -151,13 +151,15 @@ def test_the_largest_groups_are_named_and_the_others_counted(notifier: Notifier,
 
 
 def test_a_notice_names_the_releases_that_ran_the_jobs(notifier: Notifier, raw: RawDatabase) -> None:
-    register()
-    held = claim(raw)
-    store.finalise_end(raw, held.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    """Of those that have a name."""
+    for release in ("release 1", ""):
+        register()
+        ends = claim(raw).ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
+        store.finalise_end(raw, ends, AUTHOR._replace(release=release))
     digest = turns(notifier, raw)
     assert digest is not None
     assert digest["groups"][0]["releases"] == ["release 1"]
-    assert counted(digest) == {("test.job", "shop.errors.Declined"): 1}
+    assert counted(digest) == {("test.job", "shop.errors.Declined"): 2}
 
 
 def test_more_failures_than_it_counts_are_at_least_so_many(
