@@ -113,10 +113,11 @@ class CronSync:
         if now < self.due and not elected:
             return
         self.due = now + RETRY_SECONDS
-        with on_duty(self.name):
-            written = self._write_declared(db, self.declared, leads=term is not None) if self.declared else 0
+        if self.declared:
+            with on_duty(self.name):
+                written = self._write_declared(db, self.declared, leads=term is not None)
+            took_turn(self.name, now, written)
         self.due, self.term = now + SYNC_SECONDS, term
-        took_turn(self.name, now, written)
 
     def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> int:
         known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)

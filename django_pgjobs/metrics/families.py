@@ -53,9 +53,9 @@ def one(metric: Metric, value: float) -> Family:
 def cumulated(counts: Sequence[int]) -> Iterator[int]:
     """Yield how many lie at or below each bound, and last how many there are; ``counts`` may be trimmed."""
     total = 0
-    for place in range(len(BOUNDS) + 1):
-        if place < len(counts):
-            total += counts[place]
+    for index in range(len(BOUNDS) + 1):
+        if index < len(counts):
+            total += counts[index]
         yield total
 
 
@@ -89,8 +89,8 @@ EXECUTOR_DEATHS = Metric(
     " (before it was ready), `killed` (by this worker), `frozen` (by the watchdog).",
     ("reason",),
 )
-PLACES = Metric("pgjobs_places", "gauge", "Jobs that may run at once: in threads, and as coroutines.", ("kind",))
-PLACES_BUSY = Metric("pgjobs_places_busy", "gauge", "Places on which a job runs.")
+SLOTS = Metric("pgjobs_slots", "gauge", "Jobs that may run at once: in threads, and as coroutines.", ("mode",))
+SLOTS_BUSY = Metric("pgjobs_slots_busy", "gauge", "Slots in which a job runs.")
 CLAIMS_HELD = Metric("pgjobs_claims_held", "gauge", "Claims with jobs whose end has not been written.")
 JOBS_HELD = Metric("pgjobs_jobs_held", "gauge", "Claimed jobs whose end has not been written.")
 ENDS_UNWRITTEN = Metric("pgjobs_ends_unwritten", "gauge", "Ends that wait to be written.")
@@ -102,8 +102,8 @@ LEADER = Metric("pgjobs_leader", "gauge", "1 if this worker leads, else 0.")
 WORKER_INFO = Metric("pgjobs_worker_info", "gauge", "Always 1: which worker this is.", ("worker", "version", "release"))
 
 WORKER = (
-    ENDS, RUN_SECONDS, WAIT_SECONDS, CLAIMS, JOBS_CLAIMED, RUNS_SENT, LEASES_LOST, RESCUES, EXECUTOR_DEATHS, PLACES,
-    PLACES_BUSY, CLAIMS_HELD, JOBS_HELD, ENDS_UNWRITTEN, EXECUTORS, RENEWAL_AGE, LEADER, WORKER_INFO,
+    ENDS, RUN_SECONDS, WAIT_SECONDS, CLAIMS, JOBS_CLAIMED, RUNS_SENT, LEASES_LOST, RESCUES, EXECUTOR_DEATHS, SLOTS,
+    SLOTS_BUSY, CLAIMS_HELD, JOBS_HELD, ENDS_UNWRITTEN, EXECUTORS, RENEWAL_AGE, LEADER, WORKER_INFO,
 )  # fmt: skip
 """What each worker exports of itself."""
 
@@ -132,10 +132,10 @@ FLEET_OLDEST_READY = Metric(
 )
 FLEET_QUEUE_WORKERS = Metric("pgjobs_fleet_queue_workers", "gauge", "Workers that claim from the queue.", ("queue",))
 FLEET_WORKERS = Metric(
-    "pgjobs_fleet_workers", "gauge", "Workers by their heartbeats: `running`, `draining`, `silent`.", ("status",)
+    "pgjobs_fleet_workers", "gauge", "Workers by their heartbeats: `running`, `draining`, `silent`.", ("state",)
 )
-FLEET_PLACES = Metric("pgjobs_fleet_places", "gauge", "Threads for jobs, in all live workers.")
-FLEET_PLACES_BUSY = Metric("pgjobs_fleet_places_busy", "gauge", "Jobs held by live workers at their last heartbeats.")
+FLEET_SLOTS = Metric("pgjobs_fleet_slots", "gauge", "Threads for jobs, in all live workers.")
+FLEET_SLOTS_BUSY = Metric("pgjobs_fleet_slots_busy", "gauge", "Jobs held by live workers at their last heartbeats.")
 FLEET_NOTIFICATIONS = Metric(
     "pgjobs_fleet_notification_queue_ratio", "gauge", "How full the server's queue of notifications is, from 0 to 1."
 )
@@ -144,7 +144,7 @@ FLEET_LIVE_ROWS = Metric("pgjobs_fleet_live_rows", "gauge", "Rows by the server'
 
 FLEET = (
     FLEET_UP, FLEET_MEASURED_AGE, FLEET_LEADERLESS, FLEET_JOBS, FLEET_OLDEST_READY, FLEET_QUEUE_WORKERS, FLEET_WORKERS,
-    FLEET_PLACES, FLEET_PLACES_BUSY, FLEET_NOTIFICATIONS, FLEET_DEAD_ROWS, FLEET_LIVE_ROWS,
+    FLEET_SLOTS, FLEET_SLOTS_BUSY, FLEET_NOTIFICATIONS, FLEET_DEAD_ROWS, FLEET_LIVE_ROWS,
 )  # fmt: skip
 """What workers and web processes export of the whole fleet."""
 

@@ -62,8 +62,8 @@ def _queues(queues: Iterable[Mapping[str, Any]]) -> list[Family]:
     jobs: dict[tuple[str, str], int] = {}
     oldest: dict[str, float] = {}
     workers: dict[str, int] = {}
-    for place, found in enumerate(sorted(queues, key=itemgetter("ready"), reverse=True)):
-        queue = found["queue"] if place < MOST_QUEUES else OTHERS
+    for rank, found in enumerate(sorted(queues, key=itemgetter("ready"), reverse=True)):
+        queue = found["queue"] if rank < MOST_QUEUES else OTHERS
         for state, number in _states(found):
             jobs[queue, state] = jobs.get((queue, state), 0) + number
         oldest[queue] = max(oldest.get(queue, 0.0), found["oldest_ready_seconds"] or 0.0)
@@ -83,11 +83,11 @@ def _states(found: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 def _workers(found: Mapping[str, int]) -> list[Family]:
     draining = found["draining"]
-    by_status = {"running": found["live"] - draining, "draining": draining, "silent": found["silent"]}
+    by_state = {"running": found["live"] - draining, "draining": draining, "silent": found["silent"]}
     return [
-        Family(m.FLEET_WORKERS, [Point((status,), number) for status, number in by_status.items()]),
-        one(m.FLEET_PLACES, found["slots"]),
-        one(m.FLEET_PLACES_BUSY, found["running"]),
+        Family(m.FLEET_WORKERS, [Point((state,), number) for state, number in by_state.items()]),
+        one(m.FLEET_SLOTS, found["slots"]),
+        one(m.FLEET_SLOTS_BUSY, found["running"]),
     ]
 
 

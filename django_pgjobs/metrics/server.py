@@ -1,7 +1,7 @@
 """The page ``/metrics`` of a worker: a thread that owns a port, and a short-lived one for each scrape.
 
 Whoever connects and never writes or reads costs the worker one idle thread for five seconds, and at most eight of
-them; the next scraper then gets the place of the oldest. A port that cannot be had is reported once and tried again.
+them; the next scraper then takes the turn of the oldest. A port that cannot be had is reported once and tried again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_SCRAPES = 8
 """How many scrapes may be under way at once."""
 
 RETRY_SECONDS = 10.0
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 BACKLOG = 16
 
 
@@ -92,7 +92,7 @@ class MetricsServer(threading.Thread):
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             while not self.stopping.is_set():
-                if selector.select(LOOK_SECONDS):
+                if selector.select(POLL_SECONDS):
                     with suppress(BlockingIOError, ConnectionError):
                         self._begin(listener.accept()[0])
                 self._cut(clock.monotonic())

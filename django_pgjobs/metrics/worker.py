@@ -22,8 +22,8 @@ class WorkerFigures:
     leases_lost: int
     rescues: Mapping[str, int]
     executor_deaths: Mapping[str, int]
-    places: Mapping[str, int]
-    places_busy: int
+    slots: Mapping[str, int]
+    slots_busy: int
     claims_held: int
     jobs_held: int
     ends_unwritten: int
@@ -45,8 +45,8 @@ def families_of(found: WorkerFigures) -> list[Family]:
         one(m.LEASES_LOST, found.leases_lost),
         _by(m.RESCUES, found.rescues),
         _by(m.EXECUTOR_DEATHS, found.executor_deaths),
-        _by(m.PLACES, found.places),
-        one(m.PLACES_BUSY, found.places_busy),
+        _by(m.SLOTS, found.slots),
+        one(m.SLOTS_BUSY, found.slots_busy),
         one(m.CLAIMS_HELD, found.claims_held),
         one(m.JOBS_HELD, found.jobs_held),
         one(m.ENDS_UNWRITTEN, found.ends_unwritten),

@@ -79,11 +79,11 @@ def figures_of(
         leases_lost=tallies.lost,
         rescues=tallies.rescued.copy(),
         executor_deaths=supervisor.pool.deaths.copy(),
-        places={
+        slots={
             "thread": sizes.processes * sizes.threads,
             "coroutine": sizes.processes * sizes.async_slots * asynchronous,
         },
-        places_busy=sum(child.busy for child in children),
+        slots_busy=sum(child.busy for child in children),
         claims_held=len(table.claims),
         jobs_held=len(table.held),
         ends_unwritten=supervisor.finaliser.count,

@@ -19,14 +19,6 @@ def settled(decision: Decision) -> Unwritten | decide.Committed | decide.Lost:
     return decision.otherwise if isinstance(decision, decide.InDoubt) else decision
 
 
-def status_of(decision: Decision) -> str:
-    """Return the word behind ``status=`` in the log line END: ``success``, ``retry``, ``abandon``, ``cancel``, …"""
-    came_to = settled(decision)
-    if isinstance(came_to, decide.Succeed | decide.Committed):
-        return "success"
-    return type(came_to).__name__.lower()
-
-
 def failure_in(decision: Decision, error: BaseException | None) -> Failure | None:
     """Return the failure to report of an attempt; None if it did not fail, or steered itself.
 

@@ -28,7 +28,9 @@ def quietly(tool: str) -> Iterator[None]:
     except INTERRUPTS:
         raise
     except Exception:
-        _complain(tool, "%s failed, jobs go on without it", exc_info=True)
+        if tool not in _complained:
+            _complained.add(tool)
+            log.exception("%s failed, jobs go on without it", tool)
 
 
 def flush_when_leaving(tool: str, flush: Callable[[], object]) -> None:
@@ -51,9 +53,3 @@ def _flush(tool: str, flush: Callable[[], object], *, reason: str, **_: Any) -> 
     seconds = FLUSH_SECONDS.get(reason, min(FLUSH_SECONDS.values()))
     if not done.wait(seconds):
         log.warning("%s could not be flushed, executor leaves without seconds=%.1f", tool, seconds)
-
-
-def _complain(tool: str, words: str, **options: Any) -> None:
-    if tool not in _complained:
-        _complained.add(tool)
-        log.error(words, tool, **options)

@@ -61,7 +61,7 @@ def log_keys() -> str:
     rows = []
     for key, about in KEYS.items():
         marks = [f"metric label `{key}`"] if about.get("label") else []
-        marks += [f"span attribute `{about['span']}`"] if "span" in about else []
+        marks += [f"span attribute `pgjobs.{key}`"] if about.get("span") else []
         rows.append((f"`{key}`", about["says"], _where(lines[key]), "<br>".join(marks)))
     return table(("key", "meaning", "in", "also a"), rows)
 

@@ -70,7 +70,7 @@ ALERTS = (
     ),
     Alert(
         "PgjobsWorkerGone",
-        'max(pgjobs_fleet_workers{status="silent"}) > 0',
+        'max(pgjobs_fleet_workers{state="silent"}) > 0',
         2,
         "warning",
         "A worker is no longer heard from",
@@ -134,14 +134,17 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ),
     ("Unfinished jobs", "short", {"{{queue}} {{state}}": "max by (queue, state) (pgjobs_fleet_jobs)"}),
     ("Oldest ready job", "s", {"{{queue}}": "max by (queue) (pgjobs_fleet_oldest_ready_seconds)"}),
-    ("Places", "short", {"all": "sum(pgjobs_places)", "busy": "sum(pgjobs_places_busy)"}),
-    ("Workers", "short", {"{{status}}": "max by (status) (pgjobs_fleet_workers)", "executors": "sum(pgjobs_executors)"}),
+    ("Slots", "short", {"all": "sum(pgjobs_slots)", "busy": "sum(pgjobs_slots_busy)"}),
+    (
+        "Workers",
+        "short",
+        {"{{state}}": "max by (state) (pgjobs_fleet_workers)", "executors": "sum(pgjobs_executors)"},
+    ),
     (
         "Trouble per minute",
         "short",
         {
-            "executors died: {{reason}}": "60 * sum by (reason)"
-            " (rate(pgjobs_executor_deaths_total[$__rate_interval]))",
+            "executors died: {{reason}}": "60 * sum by (reason) (rate(pgjobs_executor_deaths_total[$__rate_interval]))",
             "rescued: {{cause}}": "60 * sum by (cause) (rate(pgjobs_rescues_total[$__rate_interval]))",
             "leases lost": "60 * sum(rate(pgjobs_leases_lost_total[$__rate_interval]))",
         },
@@ -194,7 +197,9 @@ def dashboard() -> str:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]},
+        "templating": {
+            "list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]
+        },
         "panels": [_panel(number, *panel) for number, panel in enumerate(PANELS)],
     }
     return json.dumps(whole, indent=2) + "\n"
@@ -210,8 +215,8 @@ def _panel(number: int, title: str, unit: str, queries: dict[str, str]) -> dict[
         "gridPos": {"x": number % 2 * 12, "y": number // 2 * 8, "w": 12, "h": 8},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [
-            {"refId": chr(ord("A") + place), "datasource": source, "expr": query, "legendFormat": legend}
-            for place, (legend, query) in enumerate(queries.items())
+            {"refId": chr(ord("A") + index), "datasource": source, "expr": query, "legendFormat": legend}
+            for index, (legend, query) in enumerate(queries.items())
         ],
     }
 

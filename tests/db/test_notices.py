@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -155,7 +156,7 @@ def test_a_notice_names_the_releases_that_ran_the_jobs(notifier: Notifier, raw: 
     for release in ("release 1", ""):
         register()
         ends = claim(raw).ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
-        store.finalise_end(raw, ends, AUTHOR._replace(release=release))
+        store.finalise_end(raw, ends, dataclasses.replace(AUTHOR, release=release))
     digest = turns(notifier, raw)
     assert digest is not None
     assert digest["groups"][0]["releases"] == ["release 1"]
@@ -621,6 +622,7 @@ def test_what_is_wrong_is_found_on_a_workers_connection(
     assert notifier(connection) is None
     time(CHECK_SECONDS)
     job_id = notifier(connection)
+    assert job_id is not None
     [digest] = Job.objects.get(pk=job_id).payload["args"]
     assert {code for code, _ in digest["problems"]} == {"parked", "cron", "cron_missing", "no_worker"}
 

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from django_pgjobs.maintenance import numbers
 from django_pgjobs.maintenance.duties import adding_up
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.numbers import NumbersKeeper
@@ -148,7 +147,7 @@ def test_rows_that_somebody_holds_wait_for_the_next_turn(raw: RawDatabase, other
 def test_two_leaders_at_once_count_each_row_once(
     raw: RawDatabase, db_connection: Any, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numbers, "BATCH", 7)
+    monkeypatch.setattr("django_pgjobs.maintenance.numbers.BATCH", 7)
     old = ago(raw, 15 * MINUTE)
     for n in range(200):
         wrote(raw, old - MINUTE * (n % 3), uuid4(), name=f"shop.n{n % 5}")
@@ -163,7 +162,7 @@ def test_a_leader_that_fails_between_taking_and_adding_loses_nothing(
 ) -> None:
     wrote(raw, old := ago(raw, 15 * MINUTE))
     with monkeypatch.context() as broken:
-        broken.setattr(numbers.store, "add_totals", lambda *args: 1 / 0)
+        broken.setattr(store, "add_totals", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             NumbersKeeper()(raw)
     assert rows() == [(WORKER, old, 1)]

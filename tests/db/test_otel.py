@@ -148,7 +148,7 @@ def test_a_registration_and_its_attempt_are_one_trace(spans: Spans) -> None:
     ran = {"messaging.operation.type": "process", "pgjobs.attempt": 1, "pgjobs.max_attempts": 3}
     claim = attempt.attributes["pgjobs.claim"]
     assert attempt.attributes == {
-        **common, **ran, "messaging.operation.name": "attempt", "pgjobs.claim": claim, "pgjobs.status": "success",
+        **common, **ran, "messaging.operation.name": "attempt", "pgjobs.claim": claim, "pgjobs.outcome": "succeeded",
     }  # fmt: skip
     assert callback.attributes == {
         **common, **ran, "messaging.operation.name": "on_success", "pgjobs.claim": callback.attributes["pgjobs.claim"],
@@ -162,7 +162,7 @@ def test_every_retry_follows_the_same_registration(spans: Spans) -> None:
     run_jobs()
     register = spans.one("register otel.plain")
     attempts = [span for span in spans.all() if span.name == "attempt otel.plain"]
-    assert [span.attributes["pgjobs.status"] for span in attempts] == ["retry", "retry", "success"]
+    assert [span.attributes["pgjobs.outcome"] for span in attempts] == ["retried", "retried", "succeeded"]
     assert [span.attributes["pgjobs.attempt"] for span in attempts] == [1, 2, 3]
     assert all(follows(span, register) and is_linked(span, register) for span in attempts)
     failed = attempts[0]
@@ -226,13 +226,13 @@ def test_linked_jobs_begin_traces_of_their_own(spans: Spans, settings: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "callback"), [("snoozes", "snooze", ""), ("cancels", "cancel", "on_cancel otel.plain")]
+    ("how", "outcome", "callback"), [("snoozes", "snoozed", ""), ("cancels", "cancelled", "on_cancel otel.plain")]
 )
-def test_steering_is_no_error(spans: Spans, how: str, status: str, callback: str) -> None:
+def test_steering_is_no_error(spans: Spans, how: str, outcome: str, callback: str) -> None:
     plain.register(how)
     run_jobs()
     attempt = spans.one("attempt otel.plain")
-    assert attempt.attributes["pgjobs.status"] == status
+    assert attempt.attributes["pgjobs.outcome"] == outcome
     assert (attempt.status.status_code, attempt.events) == (StatusCode.UNSET, ())
     assert not callback or callback in spans.names()
 
@@ -242,7 +242,7 @@ def test_the_last_failure_abandons(spans: Spans, definition: Any) -> None:
     definition.using(max_attempts=1).register("fails")
     run_jobs()
     attempt = spans.one(f"attempt {definition.name}")
-    assert attempt.attributes["pgjobs.status"] == "abandon"
+    assert attempt.attributes["pgjobs.outcome"] == "abandoned"
     assert attempt.attributes["error.type"] == "LookupError"
     assert attempt.status.status_code is StatusCode.ERROR
 
@@ -252,7 +252,7 @@ def test_what_fails_behind_the_body_is_in_the_span(spans: Spans) -> None:
     atomically.register("rolls back")
     run_jobs()
     attempt = spans.one("attempt otel.atomic")
-    assert attempt.attributes["pgjobs.status"] == "abandon"
+    assert attempt.attributes["pgjobs.outcome"] == "abandoned"
     assert attempt.attributes["error.type"] == "django_pgjobs.exceptions.RolledBack"
 
 

@@ -205,7 +205,7 @@ def test_a_failed_job_is_reported_once_with_its_facts(reports: Reports, definiti
         "pgjobs.job": str(registered.pk),
         "pgjobs.attempt": "1/1",
         "pgjobs.queue": "mail",
-        "pgjobs.status": "abandon",
+        "pgjobs.outcome": "abandoned",
         "pgjobs.release": "v7",
     }
     assert "_deep" in [frame["function"] for frame in error["stacktrace"]["frames"]]
@@ -214,9 +214,9 @@ def test_a_failed_job_is_reported_once_with_its_facts(reports: Reports, definiti
 def test_a_retried_attempt_is_a_warning_and_the_last_one_an_error(reports: Reports) -> None:
     fails.using(max_attempts=2).register()
     run_jobs()
-    assert [(event["level"], event["tags"]["pgjobs.status"]) for event in reports.events()] == [
-        ("warning", "retry"),
-        ("error", "abandon"),
+    assert [(event["level"], event["tags"]["pgjobs.outcome"]) for event in reports.events()] == [
+        ("warning", "retried"),
+        ("error", "abandoned"),
     ]
 
 

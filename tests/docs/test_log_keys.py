@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 
+from django_pgjobs.metrics import families
+from django_pgjobs.telemetry import otel
 from tests.docs.pages import generated
 
 made = generated()
@@ -47,3 +50,13 @@ def test_every_key_has_its_value_right_behind_it() -> None:
     """Or a reader of ``key=value`` would not find it."""
     texts = [line for _, _, line, _ in from_code.log_calls()] + [text for _, text in from_logs.built_facts()]
     assert [key for key in from_logs.KEYS if not any(re.search(rf"(?:^|[ ]){key}=[%\w]", text) for text in texts)] == []
+
+
+def test_a_metric_s_label_and_a_span_s_attribute_have_the_key_s_name() -> None:
+    """A70, W54: what a log line calls an idea finds it in metrics and in traces too."""
+    metrics = (*families.WORKER, *families.FLEET, *families.TOTALS)
+    labels = {label for metric in metrics for label in metric.labels}
+    attributes = set(re.findall(r'"pgjobs\.([a-z_]+)"', inspect.getsource(otel)))
+    for kind, names in (("label", labels), ("span", attributes)):
+        marked = {key for key, about in from_logs.KEYS.items() if about.get(kind)}
+        assert marked == names & set(from_logs.KEYS), kind

@@ -113,17 +113,17 @@ def test_each_end_counts_once_in_all_workers_whatever_kills_their_executors(work
 
 
 def test_a_page_names_its_worker_and_shows_what_it_holds(worker: Workers, ports: list[int]) -> None:
-    """All declared metrics, places and busy ones, and the fleet as a leader measured it: no other scrape is needed."""
+    """All declared metrics, slots and busy ones, and the fleet as a leader measured it: no other scrape is needed."""
     port = ports[0]
     conf = {"RELEASE": "2026.11", "LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0}
     made = worker(f"--metrics-port={port}", processes=2, threads=2, conf=conf)
     waiting = [jobs.waits.register("it") for _ in range(3)]
     started(worker.stage, "it", 3)
-    wait_until(lambda: total(scrape(port), "pgjobs_places_busy") == 3, 10, "three places are busy")
+    wait_until(lambda: total(scrape(port), "pgjobs_slots_busy") == 3, 10, "three slots are busy")
     page = scrape(port)
     assert page["pgjobs_worker_info", (("release", "2026.11"), ("version", __version__), ("worker", made.name))] == 1
-    assert total(page, "pgjobs_places", kind="thread") == 4
-    assert total(page, "pgjobs_places", kind="coroutine") == 2 * 50
+    assert total(page, "pgjobs_slots", mode="thread") == 4
+    assert total(page, "pgjobs_slots", mode="coroutine") == 2 * 50
     assert (total(page, "pgjobs_jobs_held"), total(page, "pgjobs_executors")) == (3, 2)
     assert 1 <= total(page, "pgjobs_claims_held") <= 3
     assert total(page, "pgjobs_runs_sent_total") >= 3
@@ -131,7 +131,7 @@ def test_a_page_names_its_worker_and_shows_what_it_holds(worker: Workers, ports:
     wait_until(lambda: total(scrape(port), "pgjobs_fleet_measured_age_seconds") < 60, 30, "the fleet was measured")
     worker.stage.open("it")
     ended(*waiting)
-    wait_until(lambda: total(scrape(port), "pgjobs_places_busy") == 0, 10, "no place is busy")
+    wait_until(lambda: total(scrape(port), "pgjobs_slots_busy") == 0, 10, "no slot is busy")
     wait_until(lambda: total(scrape(port), "pgjobs_ends_unwritten") == 0, 10, "all ends are written")
     wait_until(lambda: ends_of(scrape(port))["waits", "succeeded"] == 3, 10, "they are counted")
     wait_until(lambda: total(scrape(port), "pgjobs_leader") == 1, 10, "it leads")

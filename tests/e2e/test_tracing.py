@@ -58,7 +58,7 @@ def test_a_trace_goes_from_a_web_request_through_a_retry_to_the_end_of_a_child_j
         CLICK, request["id"], register["id"], register["id"], succeeds["id"], registers["id"],
     ]  # fmt: skip
     assert [span["links"] for span in rest] == [[register["id"]], [register["id"]], [], [registers["id"]]]
-    assert [span["attributes"].get("pgjobs.status") for span in rest] == ["retry", "success", None, "success"]
+    assert [span["attributes"].get("pgjobs.outcome") for span in rest] == ["retried", "succeeded", None, "succeeded"]
     assert [span["start"] for span in rest] == sorted(span["start"] for span in rest)
     assert {fails["attributes"]["pgjobs.job"], succeeds["attributes"]["pgjobs.job"]} == {first.pk}
     assert packs["attributes"]["pgjobs.job"] == registers["attributes"]["pgjobs.job"] != first.pk

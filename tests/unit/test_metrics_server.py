@@ -33,7 +33,7 @@ Serve = Callable[..., MetricsServer]
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Start servers, and see that nothing of them is left."""
-    monkeypatch.setattr(server, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(server, "RETRY_SECONDS", 0.05)
     started: list[MetricsServer] = []
 
@@ -124,7 +124,7 @@ def test_scrapers_that_hang_take_no_place_for_long(serve: Serve, monkeypatch: py
         for each in hanging:
             with suppress(OSError):
                 each.sendall(words)
-        wait_until(lambda: len(made.open) >= server.MOST_SCRAPES, 10, "they take all places")
+        wait_until(lambda: len(made.open) >= server.MOST_SCRAPES, 10, "they are as many as may be")
         assert len(scrape(made)) == len(BIG)
         threads = [thread for thread in threading.enumerate() if thread.name == "pgjobs-scrape"]
         assert len(threads) <= 2 * server.MOST_SCRAPES

@@ -278,16 +278,16 @@ def test_a_silent_server_is_given_up(silent_port: int, monkeypatch: pytest.Monke
 
 def test_a_server_that_speaks_no_http_is_a_failure() -> None:
     def answer() -> None:
-        connection, _ = server.accept()
+        connection, _ = listener.accept()
         with connection:
             connection.recv(65536)
             connection.sendall(b"220 mail.shop.example ESMTP\r\n")
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(OSError, match="answered with no HTTP: BadStatusLine"):
-            post(f"http://127.0.0.1:{server.getsockname()[1]}/", {})
+            post(f"http://127.0.0.1:{listener.getsockname()[1]}/", {})
         thread.join(patience(10))
 
 

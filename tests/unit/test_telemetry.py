@@ -15,8 +15,9 @@ from django_pgjobs import Abandon, Cancel, checks
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, SoftDeadlinePassed, WorkerStopping
+from django_pgjobs.execution.outcomes import outcome_of
 from django_pgjobs.telemetry import quietly as room
-from django_pgjobs.telemetry.attempts import failure_in, status_of
+from django_pgjobs.telemetry.attempts import failure_in
 from django_pgjobs.telemetry.quietly import flush_when_leaving, quietly
 from django_pgjobs.telemetry.texts import LINE_LIMIT, line, lines
 from tests.plugins.fix_db import patience
@@ -102,28 +103,28 @@ def test_texts_of_several_lines_keep_their_beginning_and_their_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "error", "status", "reported"),
+    ("decision", "error", "outcome", "reported"),
     [
-        (decide.Succeed(), None, "success", False),
-        (decide.Committed(), None, "success", False),
-        (decide.Next("pack", "{}"), None, "next", False),
-        (decide.Retry(1.0, FAILURE), LookupError(), "retry", True),
-        (decide.Retry(1.0, FAILURE), DeadlinePassed(), "retry", True),
-        (decide.Abandon("", FAILURE), LookupError(), "abandon", True),
-        (decide.Abandon("", FAILURE), Abandon("no use"), "abandon", False),
-        (decide.InDoubt(decide.Retry(1.0, FAILURE)), LookupError(), "retry", True),
-        (decide.Cancel("", FAILURE), LookupError(), "cancel", False),
-        (decide.Cancel(), CancelRequested(), "cancel", False),
-        (decide.Cancel(), Cancel(), "cancel", False),
-        (decide.Release("", FAILURE), WorkerStopping(), "release", False),
-        (decide.Snooze(5), None, "snooze", False),
+        (decide.Succeed(), None, "succeeded", False),
+        (decide.Committed(), None, "succeeded", False),
+        (decide.Next("pack", "{}"), None, "stepped", False),
+        (decide.Retry(1.0, FAILURE), LookupError(), "retried", True),
+        (decide.Retry(1.0, FAILURE), DeadlinePassed(), "retried", True),
+        (decide.Abandon("", FAILURE), LookupError(), "abandoned", True),
+        (decide.Abandon("", FAILURE), Abandon("no use"), "abandoned", False),
+        (decide.InDoubt(decide.Retry(1.0, FAILURE)), LookupError(), "retried", True),
+        (decide.Cancel("", FAILURE), LookupError(), "cancelled", False),
+        (decide.Cancel(), CancelRequested(), "cancelled", False),
+        (decide.Cancel(), Cancel(), "cancelled", False),
+        (decide.Release("", FAILURE), WorkerStopping(), "released", False),
+        (decide.Snooze(5), None, "snoozed", False),
         (decide.Lost(), None, "lost", False),
     ],
 )
 def test_what_a_decision_is_called_and_whether_it_is_a_failure(
-    decision: Any, error: BaseException | None, status: str, reported: bool
+    decision: Any, error: BaseException | None, outcome: str, reported: bool
 ) -> None:
-    assert status_of(decision) == status
+    assert outcome_of(decision) == outcome
     assert failure_in(decision, error) == (FAILURE if reported else None)
 
 

@@ -11,11 +11,11 @@ import pytest
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import End, ExpiredJob, Figures, Rescued
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_QUEUES, Tallies, TallyKey
-from django_pgjobs.worker.threads import minutes
 from django_pgjobs.worker.threads.minutes import MinuteWriter
 from tests.plugins.fix_db import AUTHOR
 from tests.unit.worker_fakes import DUE, run_of
@@ -45,7 +45,8 @@ def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
     tallies.stored(finalise.SUCCESS, [(ended(3.0), end(0.5), None), (ended(0.0), end(0.0004), None)])
     [(key, tally)] = tallies.read().items()
     assert key == ("default", "shop.mail", "succeeded")
-    assert (tally.jobs, tally.run_seconds, tally.wait_seconds) == (2, pytest.approx(0.5004), 3.0)
+    assert (tally.jobs, tally.wait_seconds) == (2, 3.0)
+    assert tally.run_seconds == pytest.approx(0.5004)
     assert trimmed(tally.run_histogram) == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]  # up to 1 ms, up to 512 ms
     assert trimmed(tally.wait_histogram) == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]  # up to 1 ms, up to 4.096 s
 
@@ -147,7 +148,7 @@ class Clockwork:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     server = Clockwork()
-    monkeypatch.setattr(minutes.store, "write_minutes", server.write)
+    monkeypatch.setattr(store, "write_minutes", server.write)
     return server
 
 
