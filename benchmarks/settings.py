@@ -7,6 +7,7 @@ run by itself uses the database that DATABASE_URL names, and empties its tables.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import environ
 
@@ -14,7 +15,16 @@ SECRET_KEY = "benchmarks only"
 USE_TZ = True
 INSTALLED_APPS = ["django_pgjobs", "benchmarks"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-PGJOBS = {"RETENTION_HOURS": {"succeeded": 0}} if os.environ.get("PGJOBS_BENCH_KEEP") == "nothing" else {}
+PGJOBS: dict[str, Any] = {}
+if os.environ.get("PGJOBS_BENCH_KEEP") == "nothing":
+    PGJOBS["RETENTION_HOURS"] = {"succeeded": 0}
+if _PORT := os.environ.get("PGJOBS_BENCH_METRICS_PORT"):
+    PGJOBS |= {"METRICS_PORT": int(_PORT), "NOTIFY_FAILURES": {"to": "mail_admins"}}
+if _SAMPLED := os.environ.get("PGJOBS_BENCH_TRACED"):
+    from benchmarks import tracing
+
+    tracing.begin(float(_SAMPLED))
+    PGJOBS["MIDDLEWARE"] = ["django_pgjobs.telemetry.otel.tracing"]
 _DATABASE = environ.Env().db()
 _NAME = os.environ.get("PGJOBS_BENCH_DATABASE", _DATABASE["NAME"])
 DATABASES = {"default": {**_DATABASE, "NAME": _NAME}, "small": {**_DATABASE, "NAME": f"{_NAME}_small"}}

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,11 +75,12 @@ def working(
     stamps: str = "",
     keep: str = "",
     empty: bool = True,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
     """Run a worker whose executors are all ready; it drains at the end of the block.
 
     ``keep="nothing"`` sets the retention of jobs that succeed to 0. Empties the tables first; pass ``empty=False``
-    beside another worker.
+    beside another worker. ``environment`` is added to its own, for ``benchmarks.settings``.
     """
     if empty:
         tables.empty()
@@ -87,7 +88,7 @@ def working(
     process = subprocess.Popen(
         [*command, f"--async-slots={async_slots}", "--no-reload"],
         cwd=ROOT,
-        env={**os.environ, "PGJOBS_BENCH_STAMPS": stamps, "PGJOBS_BENCH_KEEP": keep},
+        env={**os.environ, "PGJOBS_BENCH_STAMPS": stamps, "PGJOBS_BENCH_KEEP": keep, **(environment or {})},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

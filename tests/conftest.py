@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.plugins.fix_admin",
     "tests.plugins.fix_claimer",
     "tests.plugins.fix_clock",
+    "tests.plugins.fix_signals",
     "tests.plugins.fix_crons",
     "tests.plugins.fix_registering",
     "tests.plugins.fix_run_jobs",

@@ -27,8 +27,8 @@ NAMES = (
 )
 """In the order in which they run."""
 
-ON_REQUEST = ("million", "suspended")
-"""They run if ``--only`` names them: minutes each, to see that something holds rather than how fast it is."""
+ON_REQUEST = ("million", "suspended", "observed")
+"""They run if ``--only`` names them: minutes each, to see that something holds, or what it costs."""
 
 
 def line(name: str) -> ModuleType:

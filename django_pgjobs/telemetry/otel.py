@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -51,7 +52,12 @@ _open: WeakKeyDictionary[JobContext, Any] = WeakKeyDictionary()
 
 
 def _tracer() -> Any:
-    return trace.get_tracer("django_pgjobs")
+    return _tracer_of(trace.get_tracer_provider())
+
+
+@lru_cache(1)
+def _tracer_of(provider: Any) -> Any:
+    return provider.get_tracer("django_pgjobs")  # an SDK takes microseconds for each
 
 
 # Where jobs are registered
