@@ -62,7 +62,8 @@ ALERTS = (
     ),
     Alert(
         "PgjobsLeasesLost",
-        'sum(increase(pgjobs_leases_lost_total[15m])) + sum(increase(pgjobs_rescues_total{cause="lost"}[15m])) > 0',
+        "sum(increase(pgjobs_leases_lost_total[15m])) > 0"
+        ' or sum(increase(pgjobs_rescues_total{cause="lost"}[15m])) > 0',
         0,
         "warning",
         "Workers have lost jobs that they held",
@@ -109,6 +110,14 @@ ALERTS = (
         "warning",
         "A process cannot read the figures of the fleet",
         "Its log says why. Until then the other alerts may see nothing.",
+    ),
+    Alert(
+        "PgjobsMetricsGone",
+        "absent(pgjobs_fleet_up)",
+        5,
+        "critical",
+        "Prometheus scrapes nothing of the fleet",
+        "No worker runs and no web process answers, or their targets have changed. No other alert sees anything.",
     ),
 )
 

@@ -246,7 +246,7 @@ def test_names_that_are_still_paused_cost_no_look_at_their_jobs(raw: RawDatabase
     register(3, name="other.job")
     hold(raw, 3000)
     pausing.pause_job("test.job")
-    raw.query("ANALYZE pgjobs_job")
+    raw.query("VACUUM (ANALYZE) pgjobs_job")
     assert unpause(raw) == 3
     raw.query("SELECT pg_stat_force_next_flush()")
     fetched = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'pgjobs_job_held'"
