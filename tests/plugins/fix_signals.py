@@ -1,4 +1,4 @@
-"""What code connects for good, tests connect for themselves."""
+"""What one module of tests has connected, the next does not find."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from django.dispatch import Signal
+
 from django_pgjobs import signals
 
-FOR_GOOD = (signals.attempt_ended, signals.executor_stopping)
+OURS = [signal for signal in vars(signals).values() if isinstance(signal, Signal)]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_receivers_left() -> Iterator[None]:
-    """Disconnect what middleware has connected: a process that has receivers runs plain jobs in another way."""
-    kept = [list(signal.receivers) for signal in FOR_GOOD]
+    """Disconnect receivers, those too that are gone but still listed: with a receiver, jobs run in another way."""
+    kept = [list(signal.receivers) for signal in OURS]
     yield
-    for signal, receivers in zip(FOR_GOOD, kept, strict=True):
+    for signal, receivers in zip(OURS, kept, strict=True):
         signal.receivers = receivers
         signal.sender_receivers_cache.clear()
