@@ -56,6 +56,7 @@ def test_a_worker_that_is_killed_leaves_the_rest_to_another(
     if place.startswith("member"):
         others = Job.objects.filter(name="lasting.member", outcome="succeeded")
         wait_until(lambda: others.count() == 2, 20, "the other members have ended")
+        suspended(job, "waiting_for_gather")
     dying.kill()
     stage.open(f"{place}-x")
     worker(conf=QUICK)
