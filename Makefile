@@ -27,7 +27,7 @@ POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e chaos nemesis browser screenshots rubric lint format docs bench clean
+.PHONY: help install demo test e2e contract chaos nemesis browser foreign screenshots rubric lint format docs bench clean
 .SUFFIXES:
 
 help: ## list the verbs
@@ -55,6 +55,9 @@ test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1
 e2e: $(STAMP) ## run the tests that start real workers
 	@$(POSTGRES) -- $(PYTEST) tests/e2e $(ARGS)
 
+contract: $(STAMP) ## run Django's own tests of django.tasks on our backends, those of each Django that PYTHON can run
+	@$(POSTGRES) -- $(PYTEST) -m contract tests/contract $(ARGS)
+
 chaos: $(STAMP) ## kill processes and servers under leases of 1.5 s: the fixed set, or with SECONDS or SEED the nemesis
 ifeq ($(strip $(SECONDS)$(SEED)$(JOBS)),)
 ifeq ($(strip $(FAULTS)$(ARGS)),)
@@ -74,8 +77,12 @@ browser: $(STAMP) ## run the admin's tests in Chromium
 		|| { echo "No Chromium found; on Debian: apt-get install chromium" >&2; exit 1; }
 	@$(POSTGRES) -- $(PYTEST) -m browser $(ARGS)
 
-screenshots: $(STAMP) ## take the README's pictures of the admin anew, and draw its picture of the processes
+foreign: $(STAMP) ## run real software on our backend for django.tasks, each in an environment of its own (ARGS=--publish)
+	@$(POSTGRES) -- $(BIN)/python -m tests.foreign $(ARGS)
+
+screenshots: $(STAMP) ## take the pictures of the admin anew, and draw the README's picture of the processes
 	@$(POSTGRES) -- $(PYTEST) -m browser tests/browser/readme_pictures.py $(ARGS)
+	@PGJOBS_TEST_SCREENSHOTS=docs/_static $(POSTGRES) -- $(PYTEST) -m browser tests/browser/test_overview.py $(ARGS)
 	@$(BIN)/python docs/_ext/drawings.py
 
 rubric: $(STAMP) ## print the numbers by which the house is judged each month

@@ -32,6 +32,10 @@ def main() -> None:
         "notifying": buy,
         "inside": partial(buy, notify=True),
     }
+    if os.environ.get("PGJOBS_BENCH_TASKS"):
+        from benchmarks import tasks
+
+        ways["enqueue"] = partial(tasks.noop.enqueue, 7)
     for order in sys.stdin:
         way, times = order.split()
         if way.startswith("delay:"):

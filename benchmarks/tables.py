@@ -53,6 +53,15 @@ def register(count: int) -> None:
         jobs.noop.register_many([(number,) for number in range(count)])
 
 
+def enqueue(count: int) -> None:
+    """Enqueue ``count`` no-op tasks that become visible by one commit; ``TASKS`` must name our backend."""
+    from benchmarks import tasks
+    from django_pgjobs.tasks import enqueue_many
+
+    with transaction.atomic():
+        enqueue_many(tasks.noop, [((number,), {}) for number in range(count)])
+
+
 def seed(count: int, *, alias: str = "default", kind: str = "ready", queues: int = 1) -> None:
     """Insert so many jobs with 150 bytes of payload on the server, evenly in queues, by one statement.
 

@@ -109,9 +109,9 @@ def working(
         process.wait()
 
 
-def warm_up(worker: Worker) -> None:
+def warm_up(worker: Worker, register: Callable[[int], None] = tables.register) -> None:
     """Let a worker prepare its statements and learn how short no-ops are; then remove all jobs."""
-    tables.register(WARM_UP_JOBS)
+    register(WARM_UP_JOBS)
     until_idle(worker)
     tables.clear_jobs()
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Tags
 from django.core.checks import register as register_check
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs import jobs
 from django_pgjobs.conf import get_conf
 from django_pgjobs.flows import builtin as builtin  # the registry knows its jobs from now on
 from django_pgjobs.registering import register
 
 if TYPE_CHECKING:
+    from django_pgjobs.jobs import JobDefinition
     from django_pgjobs.store.registering import NewJob
 
 
@@ -30,9 +33,10 @@ class PgJobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the ``jobs`` module of every installed app; an error in one of them propagates."""
+        """Import ``jobs`` of every installed app, and ``tasks`` if ``TASKS`` names us; errors in them propagate."""
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
+        _discover_tasks()
         register_check(_check_project, "pgjobs")
         register_check(_check_names, Tags.database)
         _register_metrics()
@@ -50,6 +54,39 @@ def _check_names(**given: Any) -> Iterable[CheckMessage]:
     from django_pgjobs.checks import check_names  # here for start-up time
 
     return check_names(**given)
+
+
+OF_DJANGO = ("django.tasks.", "django_tasks.")
+"""How the paths of Django's own backends of tasks begin."""
+
+
+def _discover_tasks() -> None:
+    """Make the tasks of installed apps known. A process that uses no backend of ours loads nothing for it."""
+    tasks = getattr(settings, "TASKS", None)
+    given = tasks.values() if isinstance(tasks, Mapping) else ()
+    paths = [str(params.get("BACKEND")) for params in given if isinstance(params, Mapping)]
+    if not [path for path in paths if not path.startswith(OF_DJANGO)]:
+        return
+    from django_pgjobs.tasks import settings as of_tasks  # here for start-up time
+
+    if not of_tasks.our_aliases():
+        return
+    from django_pgjobs.tasks.discovery import discover  # here for start-up time
+
+    try:
+        discover()
+    except ImproperlyConfigured:
+        return  # the checks say what is wrong
+
+
+def _as_task(definition: JobDefinition[..., Any], backend: str) -> Any:
+    from django_pgjobs.tasks.definitions import as_task  # here for start-up time
+
+    return as_task(definition, backend)
+
+
+# At once: a module of models may make a task of a job.
+jobs.made_task = _as_task
 
 
 def _register_metrics() -> None:

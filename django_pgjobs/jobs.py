@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from django_pgjobs.context import JobContext
     from django_pgjobs.definition.cron_declaration import CronDeclaration
+    from django_pgjobs.definition.plans import Plans
     from django_pgjobs.models import Job
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
 
@@ -219,7 +220,22 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         these until the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True``
         runs the job at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
         """
-        return BoundOptions(self, _checked(self, {}, options))
+        made = self._plans.of(options)
+        return BoundOptions(self, made.fields, made.plan)
+
+    def plan_with(self, **options: Unpack[RegisterOptions]) -> Plan:
+        """Return the plan that a registration by ``using(**options)`` has; raise ``InvalidJob`` as it does.
+
+        Plans are remembered by the settings and by the options that many calls share, such as queue, priority and
+        database, so a call with only these checks nothing again. Never blocks; repeatable.
+        """
+        return self._plans.of(options).plan
+
+    @cached_property
+    def _plans(self) -> Plans:
+        from django_pgjobs.definition.plans import Plans  # here for start-up time
+
+        return Plans(self)
 
     def schedule(
         self, expression: str | CronDeclaration | None = None, **options: Unpack[ScheduleOptions]
@@ -235,6 +251,15 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         from django_pgjobs.schedules import bound_schedule  # here for start-up time
 
         return cast("BoundSchedule[P]", bound_schedule(self, {}, expression, options))
+
+    def as_task(self, backend: str = "default") -> Any:
+        """Return this job as a ``Task`` of ``django.tasks``, for libraries that want one.
+
+        ``backend``: an alias of ``TASKS``. Its ``enqueue`` registers this job. A job with ``takes_context`` must call
+        its first parameter ``context``, and gets what it is used to, the ``JobContext``. Raises ``InvalidTask``, and
+        ``ImportError`` where there is no ``django.tasks``.
+        """
+        return made_task(self, backend)
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row in one statement; return the ids in the order of the rows.
@@ -265,9 +290,11 @@ class BoundOptions(Generic[P, R]):
     definition: JobDefinition[P, R]
     options: Mapping[str, Any]
     """Fields of the plan, already checked; ``using`` makes them."""
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    """The plan that these make, if it is known."""
 
     def _plan(self) -> Plan:
-        return _changed(self.definition, self.options)
+        return _as_of_now(self.definition, self.options, self.plan)
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return the same definition with further options, which override these."""
@@ -293,7 +320,7 @@ class BoundOptions(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call with these options, to register later. Raises ``TypeError`` as ``register`` does."""
         self.definition.fits(*args, **kwargs)
-        return BoundJob(self.definition, args, kwargs, self.options)
+        return BoundJob(self.definition, args, kwargs, self.options, self.plan)
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row with these options; see ``JobDefinition.register_many``."""
@@ -317,10 +344,12 @@ class BoundJob(Call, Generic[Returned]):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    """The plan that these make, if it is known."""
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
         """Return the same call with further options, which override these."""
-        return replace(self, options=_checked(self.definition, self.options, options))
+        return replace(self, options=_checked(self.definition, self.options, options), plan=None)
 
     def register(self) -> JobOf[Returned]:
         """Store the job; each further call stores another one. See ``JobDefinition.register``."""
@@ -332,7 +361,8 @@ class BoundJob(Call, Generic[Returned]):
 
     def row(self) -> Row:
         """Return the call as a row to register."""
-        return Row(self.definition, _changed(self.definition, self.options), self.args, dict(self.kwargs))
+        plan = _as_of_now(self.definition, self.options, self.plan)
+        return Row(self.definition, plan, self.args, dict(self.kwargs))
 
     # As a next step
 
@@ -373,6 +403,14 @@ def _row_of(call: object) -> Row:
 async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
     """``register_many`` for async callers."""
     return await sync_to_async(register_many)(jobs, database)
+
+
+def _no_app(definition: JobDefinition[..., Any], backend: str) -> Any:
+    raise ImproperlyConfigured('as_task() needs "django_pgjobs" in INSTALLED_APPS')
+
+
+made_task: Callable[[JobDefinition[..., Any], str], Any] = _no_app
+"""Makes a task of a job. The app sets it: the front is a room above."""
 
 
 # The decorator
@@ -465,6 +503,16 @@ def _checked(
 
         queue_names.notice(plan.queue, facts("name=%s", definition.name), plan.conf)
     return merged
+
+
+def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], plan: Plan | None) -> Plan:
+    """Return ``plan``, made anew if the settings have changed since; instants in it are checked again."""
+    if plan is None or plan.conf is not get_conf():
+        return _changed(definition, options)
+    try:
+        return plan.check() if plan.names_instants else plan
+    except InvalidOption as error:
+        raise InvalidJob(f"job {definition.name!r}: {error}") from None
 
 
 def _changed(definition: JobDefinition[..., Any], given: Mapping[str, Any]) -> Plan:

@@ -42,6 +42,7 @@ from django.utils.module_loading import import_string
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import TASK_HEADER
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -100,7 +101,8 @@ def async_chain(run: AsyncRun) -> AsyncRun:
 def capture_headers() -> dict[str, Any]:
     """Return the merged dicts of the factories' ``capture()``; later factories override earlier ones.
 
-    Errors in a capture propagate: a job registered without its tenant would run for the wrong one.
+    Errors in a capture propagate: a job registered without its tenant would run for the wrong one. Raises
+    ``ImproperlyConfigured`` for a capture that returns no dict, or the reserved ``TASK_HEADER``.
     """
     headers: dict[str, Any] = {}
     if not get_conf().middleware:
@@ -229,6 +231,11 @@ def _captured(factory: Factory, capture: Callable[[], Any]) -> dict[str, Any]:
     captured = capture()
     if not isinstance(captured, dict):
         raise ImproperlyConfigured(f"{_name(factory)}.capture() must return a dict, not {captured!r}.")
+    if TASK_HEADER in captured:
+        raise ImproperlyConfigured(
+            f"{_name(factory)}.capture() must not return the header {TASK_HEADER!r}: it belongs to django.tasks. "
+            "Choose another name."
+        )
     return captured
 
 

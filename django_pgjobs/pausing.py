@@ -74,7 +74,7 @@ def pause_job(
 def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
     """Resume the jobs of this definition or name; return whether they were paused."""
     name = job if isinstance(job, str) else job.name
-    names = names_of("job", name) if registry.find(name) is not None else [name]
+    names = names_of("job", name) if registry.resolved(name) is not None else [name]
     return _resume("job", names, by=by, database=database)
 
 
@@ -154,7 +154,7 @@ def names_of(kind: str, wanted: Named | str) -> list[str]:
             raise InvalidJob(f"There is no queue {name!r}.")
         return [name]
     try:
-        definition = registry.get(name)
+        definition = registry.resolve(name)
     except UnknownJob as error:
         raise InvalidJob(str(error)) from None
     return [definition.name, *definition.aliases]

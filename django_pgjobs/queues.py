@@ -187,7 +187,7 @@ _GONE = {JobState.SUCCEEDED, JobState.CANCELLED, JobState.ABANDONED, "unknown"}
 
 
 def _queued(job: Any) -> QueuedJob:
-    definition = registry.find(job.name)
+    definition = registry.resolved(job.name)
     running = job.state == JobState.RUNNING
     return QueuedJob(
         id=job.pk,

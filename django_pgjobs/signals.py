@@ -2,12 +2,80 @@
 
 ``sender`` is the ``JobDefinition``, or None if this process does not know the name or the signal is about a process.
 They use ``send_robust``: Django logs an error in a receiver, and the error changes nothing about the job. The executor,
-the process that runs the job's code, sends all of them except ``job_registered``; the supervisor sends none.
+the process that runs the job's code, sends all of them except ``job_registered``; the supervisor sends none. When
+somebody ends a job that no worker has, the process that writes this sends ``job_finished``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 from django.dispatch import Signal
+
+from django_pgjobs.logs import SafeLogger, safe_logger
+
+log: SafeLogger = safe_logger("django_pgjobs")
+
+
+class Listener(NamedTuple):
+    """A receiver of ends that is not always interested: ``wants`` says whether ends of an outcome are to be sent."""
+
+    receiver: Callable[..., object]
+    wants: Callable[[str], bool]
+
+    def is_interested(self, outcome: str) -> bool:
+        """Return what ``wants`` says; True if it raises, because a needless signal does less harm than a lost one."""
+        try:
+            return bool(self.wants(outcome))
+        except Exception:
+            return True
+
+
+class EndSignal(Signal):
+    """``job_finished``: besides receivers, it has listeners that say for each outcome whether they want to hear of it.
+
+    An end costs a worker a message to an executor. A receiver that only logs, say, would make every end cost that, even
+    with its logger off.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners: list[Listener] = []
+
+    def add_listener(self, receiver: Callable[..., object], wants: Callable[[str], bool]) -> None:
+        """Call ``receiver`` as a receiver of the signal, with ``sender``, ``signal`` and the fields, if it is wanted.
+
+        ``wants`` gets ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``. It is called in executors each time that
+        outcomes are sent to the worker, hundreds of times a second, and again at the end itself: it must be fast, and
+        ask no database. Repeatable: a receiver has one listener, the latest.
+        """
+        others = [listener for listener in self.listeners if listener.receiver != receiver]
+        self.listeners = [*others, Listener(receiver, wants)]
+
+    def remove_listener(self, receiver: Callable[..., object]) -> None:
+        """Undo ``add_listener``. Repeatable."""
+        self.listeners = [listener for listener in self.listeners if listener.receiver != receiver]
+
+    def is_wanted(self, outcome: str) -> bool:
+        """Return whether anybody wants to hear of ends of this outcome now."""
+        return bool(self.receivers) or any(listener.is_interested(outcome) for listener in self.listeners)
+
+    def send_robust(self, sender: Any, **fields: Any) -> list[tuple[Any, Any]]:
+        """Call receivers, then interested listeners; log what they raise, as Django does. Return their answers."""
+        answers = super().send_robust(sender, **fields) if self.receivers else []
+        for listener in self.listeners:
+            if listener.is_interested(fields.get("outcome", "")):
+                answers.append((listener.receiver, self._call(listener, sender, fields)))
+        return answers
+
+    def _call(self, listener: Listener, sender: Any, fields: dict[str, Any]) -> object:
+        try:
+            return listener.receiver(signal=self, sender=sender, **fields)
+        except Exception as error:
+            log.exception("listener of job_finished failed job=%s", fields.get("job_id"))
+            return error
+
 
 job_registered = Signal()
 """A job was inserted. Sent in the registering process, inside its transaction, which may still be rolled back.
@@ -48,13 +116,16 @@ attempt_ended = Signal()
 ``exception``: the live exception, or None.
 """
 
-job_finished = Signal()
+job_finished = EndSignal()
 """A job ended; sent after the durable write.
 
+An executor sends it; or, if no worker had the job, the process in which somebody cancelled, abandoned or replaced it.
+
 ``job_id``: int; ``name``: str; ``queue``: str; ``outcome``: ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``;
-``attempt``: int; ``executor``: the process that ran it, by the name of its database connections, empty if none did;
-``duration``: seconds that the last attempt took, on the monotonic clock, None if no attempt ended; ``error``: the error
-in one line, empty for a success.
+``attempt``: int; ``database``: the alias of its row; ``executor``: the process that ran it, by the name of its database
+connections, empty if none did; ``duration``: seconds that the last attempt took, on the monotonic clock, None if no
+attempt ended; ``error``: the error in one line, empty for a success; ``by_worker``: False if somebody ended it, maybe
+one of thousands, and no worker had it.
 """
 
 compensation_started = Signal()

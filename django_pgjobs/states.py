@@ -14,6 +14,9 @@ from uuid import UUID
 FLEET = UUID(int=0)
 """Stands for all workers in the numbers over time."""
 
+TREND = UUID(int=2**128 - 1)
+"""Stands for all workers, queues and names in the numbers over time: what charts show."""
+
 
 class Outcome(StrEnum):
     """How a job ended; null on the row until then."""
@@ -154,6 +157,12 @@ FAIL_FAST = "pgjobs:fail_fast"
 
 NOT_MET, NOT_NEEDED = "pgjobs:flow", "pgjobs:not_needed"
 """Who has cancelled a job that its gate did not let run: a job that it needs failed, or nobody needs it."""
+
+TASK_FRONT = "@task"
+"""How job definitions of the front for ``django.tasks`` differ from those of ``@job``."""
+
+TASK_HEADER = "task"
+"""The key of ``Job.headers`` that belongs to the front for ``django.tasks``; middleware must not capture it."""
 
 EXPIRED = "expired"
 """The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""

@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.plugins.fix_crons",
     "tests.plugins.fix_registering",
     "tests.plugins.fix_run_jobs",
+    "tests.plugins.fix_tasks",
     "tests.plugins.fix_worker",
     "tests.plugins.fix_roles",
     "tests.plugins.fix_chaos",

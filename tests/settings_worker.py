@@ -2,7 +2,7 @@
 
 ``PGJOBS_TEST_CONF`` is ``PGJOBS`` as JSON, ``PGJOBS_TEST_EXECUTOR_DATABASE_URL`` a database for executors alone,
 ``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``, ``PGJOBS_TEST_ROLE`` a role that connections take on,
-``PGJOBS_TEST_MAIL`` Django's settings of mail as JSON.
+``PGJOBS_TEST_MAIL`` Django's settings of mail as JSON, ``PGJOBS_TEST_TASKS`` those of ``TASKS``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ PGJOBS = json.loads(os.environ.get("PGJOBS_TEST_CONF", "{}"))
 DEBUG = os.environ.get("PGJOBS_TEST_DEBUG") == "1"
 LANGUAGE_CODE = "en"
 globals().update(json.loads(os.environ.get("PGJOBS_TEST_MAIL", "{}")))
+if tasks := os.environ.get("PGJOBS_TEST_TASKS"):
+    TASKS = json.loads(tasks)
 
 
 def _database(variable: str) -> dict[str, object] | None:

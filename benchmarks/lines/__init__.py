@@ -9,6 +9,7 @@ NAMES = (
     "drain",
     "register",
     "register_many",
+    "tasks",
     "producers",
     "pickup",
     "pinned",

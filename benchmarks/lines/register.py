@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -44,11 +45,12 @@ def measure(plan: Plan) -> Result:
     return Result(figures, "autocommit, NOTIFY included; interleaved rounds")
 
 
-def start() -> Producer:
-    """Start a process that registers on command."""
+def start(**environment: str) -> Producer:
+    """Start a process that registers on command; ``environment`` is added to its own, for ``benchmarks.settings``."""
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.producer"],
         cwd=workers.ROOT,
+        env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""The operator's pages: jobs and workers, read-only except for the steering actions.
+"""The operator's pages: the overview, jobs and workers, read-only except for the steering actions.
 
 The admin reads through the ORM and changes jobs only through their steering methods. It never imports the worker and
 contains no SQL. Every page must stay quick beside millions of finished jobs. So each list reads along an index
@@ -12,11 +12,13 @@ from django.contrib import admin
 from django_pgjobs.admin.crons import CronEntryAdmin
 from django_pgjobs.admin.events import EventAdmin
 from django_pgjobs.admin.jobs import JobAdmin
+from django_pgjobs.admin.overview.page import OverviewAdmin
 from django_pgjobs.admin.pauses import QueueStateAdmin
 from django_pgjobs.admin.trail import ActionAdmin
 from django_pgjobs.admin.workers import HeartbeatAdmin
-from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, Overview, QueueState
 
+admin.site.register(Overview, OverviewAdmin)
 admin.site.register(Job, JobAdmin)
 admin.site.register(CronEntry, CronEntryAdmin)
 admin.site.register(Heartbeat, HeartbeatAdmin)
@@ -24,4 +26,12 @@ admin.site.register(EventState, EventAdmin)
 admin.site.register(QueueState, QueueStateAdmin)
 admin.site.register(Action, ActionAdmin)
 
-__all__ = ["ActionAdmin", "CronEntryAdmin", "EventAdmin", "HeartbeatAdmin", "JobAdmin", "QueueStateAdmin"]
+__all__ = [
+    "ActionAdmin",
+    "CronEntryAdmin",
+    "EventAdmin",
+    "HeartbeatAdmin",
+    "JobAdmin",
+    "OverviewAdmin",
+    "QueueStateAdmin",
+]

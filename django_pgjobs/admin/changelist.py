@@ -1,6 +1,6 @@
 """The list page of jobs: its filters, and how it reads one page in at most four queries.
 
-The filters only offer choices and never scan a table for them. ``job_list.JobSearch`` interprets the chosen values, so
+The filters only offer choices and never scan a table for them. ``JobSearch`` interprets the chosen values, so
 that one place decides on conditions, order and bound.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
@@ -26,15 +27,20 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import JobSearch
+from django_pgjobs.presentation.fronts import FRONTS, aliases
+from django_pgjobs.presentation.job_search import OPEN_BATCHES, STATES, JobSearch
+from django_pgjobs.presentation.latest import leaders
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import JobState
 from django_pgjobs.store import statements as store
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]
 else:
     Pages = Paginator
+
+MOST_PROBLEMS = 3
 
 Choices = Iterable[tuple[str, Any]]
 
@@ -54,7 +60,7 @@ class OfferedFilter(SimpleListFilter):
     """A filter that offers choices, and also shows a chosen value that is not among them."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Leave the condition to ``job_list.JobSearch``."""
+        """Leave the condition to ``JobSearch``."""
 
     def has_output(self) -> bool:
         """Always show it."""
@@ -73,7 +79,7 @@ class StateFilter(OfferedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """Return all of them, without counts."""
-        return [(state, capfirst(STATE_LABELS[state])) for state in job_list.STATES]
+        return [(state, capfirst(STATE_LABELS[state])) for state in STATES]
 
 
 class SuspendedFilter(OfferedFilter):
@@ -111,6 +117,36 @@ class NameFilter(OfferedFilter):
         return self.offered(registry.names())
 
 
+class FrontFilter(OfferedFilter):
+    """How jobs were declared: ``@task`` or ``@job``; hidden if this process knows no task."""
+
+    title = _("front")
+    parameter_name = "front"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return both, without counts."""
+        return list(FRONTS.items()) if aliases() or self.value() else []
+
+    def has_output(self) -> bool:
+        """Show the filter only if it has choices."""
+        return bool(self.lookup_choices)
+
+
+class AliasFilter(OfferedFilter):
+    """The aliases of ``TASKS`` that the tasks of this process have, and the chosen one; hidden if there is one only."""
+
+    title = _("alias of TASKS")
+    parameter_name = "alias"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return them from the registry, never from the table."""
+        return self.offered(aliases())
+
+    def has_output(self) -> bool:
+        """Show the filter only if it makes a difference."""
+        return len(self.lookup_choices) > 1 or bool(self.value())
+
+
 class TagFilter(OfferedFilter):
     """The tags that the job definitions declare, and the chosen one; hidden if there are none."""
 
@@ -135,8 +171,8 @@ class BatchFilter(OfferedFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """Return the open batches, and the chosen one."""
         chosen = self.value()
-        found: list[tuple[str, Any]] = [(job_list.OPEN_BATCHES, _("Open batches"))]
-        if chosen and chosen != job_list.OPEN_BATCHES:
+        found: list[tuple[str, Any]] = [(OPEN_BATCHES, _("Open batches"))]
+        if chosen and chosen != OPEN_BATCHES:
             found.append((chosen, _("Members of %(id)s") % {"id": visible(chosen[:40])}))
         return found
 
@@ -169,14 +205,45 @@ class ReachFilter(OfferedFilter):
         return str(_("the first %(count)s jobs") % {"count": number})
 
 
+class Tab(NamedTuple):
+    """A tab above the list: its label, where it leads, its count if known, and whether it is chosen."""
+
+    label: str
+    url: str
+    shown: str
+    chosen: bool
+    state: str
+
+
+_COUNTED = {
+    "ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "running", "waiting": "held.waiting",
+    "parked": "held.parked", "limited": "held.limited", "paused": "held.paused",
+}  # fmt: skip
+
+
+def _total(queues: list[dict[str, Any]], path: str) -> str:
+    group, _dot, name = path.rpartition(".")
+    jobs = sum((each[group] if group else each).get(name, 0) for each in queues)
+    if path == "scheduled":
+        jobs -= sum(each.get("retrying", 0) for each in queues)
+    more = any(
+        {path, "retrying"} & {*each["at_least"]} if path == "scheduled" else path in each["at_least"] for each in queues
+    )
+    return f"≥ {grouped(jobs)}" if more else grouped(jobs)
+
+
 class JobChangeList(ChangeList):
     """One page, read in four queries: (queue, priority) pairs, the bound if needed, at most 10,001 ids, the rows."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Return all matching jobs, unordered; *select all* acts on them."""
+        self.reveal = request.user.has_perm("pgjobs.view_payload")
         jobs = super().get_queryset(request, exclude_parameters)
         if self.job_search.problem:
             raise IncorrectLookupParameters
+        if self.job_search.complaint:
+            self.unbounded = jobs.none()
+            return self.unbounded
         self.unbounded = jobs.filter(self.job_search.listed())
         # A page reads the ranges one by one, which is quick; an action needs them all in one condition.
         within = reduce(or_, (index_range.where for index_range in self.cut), Q())
@@ -193,13 +260,14 @@ class JobChangeList(ChangeList):
     @cached_property
     def job_search(self) -> JobSearch:
         """The filters and the search."""
-        return JobSearch.of(self.params, self.query)
+        asked = JobSearch.of(self.params, self.query, reveal=self.reveal)
+        return job_list.settled(asked, self.root_queryset.db)
 
     @cached_property
     def ranges(self) -> list[job_list.IndexRange]:
         """The index ranges to read."""
         pairs = next((spec.pairs for spec in self.filter_specs if isinstance(spec, QueueFilter)), [])
-        return self.job_search.ranges(pairs)
+        return job_list.ranges_of(self.job_search, pairs)
 
     @cached_property
     def cut(self) -> list[job_list.IndexRange]:
@@ -208,10 +276,15 @@ class JobChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
-        ids = job_list.find_ids(self.unbounded, self.cut or self.ranges, job_list.MOST + 1)
-        self.more = len(ids) > job_list.MOST
+        most = job_list.most_of(self.job_search)
+        if self.job_search.complaint:
+            messages.error(request, self.job_search.complaint)
+            ids: list[int] = []
+        else:
+            ids = job_list.find_ids(self.unbounded, self.cut or self.ranges, most + 1)
+        self.more = len(ids) > most
         admin: Any = self.model_admin
-        paginator = admin.get_paginator(request, ids[: job_list.MOST], self.list_per_page)
+        paginator = admin.get_paginator(request, ids[:most], self.list_per_page)
         self.result_count = paginator.count
         self.show_full_result_count, self.full_result_count, self.show_admin_actions = False, None, True
         self.can_show_all = self.result_count <= self.list_max_show_all
@@ -230,6 +303,40 @@ class JobChangeList(ChangeList):
             raise IncorrectLookupParameters from None
         return page
 
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        """A tab for each state, with the leader's counts where they count what the tab lists."""
+        chosen = self.params.get("state", "")
+        counts = self._counts()
+        words = {"": _("all"), **{state: STATE_LABELS[state] for state in STATES}}
+        return [self._tab(state, capfirst(str(word)), counts.get(state, ""), chosen) for state, word in words.items()]
+
+    def _tab(self, state: str, label: str, shown: str, chosen: str) -> Tab:
+        url = self.get_query_string({"state": state} if state else {}, ["p", "state"])
+        return Tab(label, url, shown, chosen == state, state)
+
+    @property
+    def problems(self) -> list[str]:
+        """What keeps jobs from running, as the leader found it last."""
+        found = self.latest if self.tabs else None
+        return [visible(each.text[:500]) for each in found.problems[:MOST_PROBLEMS]] if found is not None else []
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the page keeps its rows current."""
+        return self.job_search.state == JobState.RUNNING
+
+    def _counts(self) -> dict[str, str]:
+        """Return the leader's counts by state, of the chosen queue if there is one; none beside other filters."""
+        found = leaders(store.on(self.root_queryset.db))
+        self.latest = found
+        others = {*self.params} - {"state", "queue", "p"}
+        if found is None or others or self.query:
+            return {}
+        queue = self.params.get("queue")
+        queues = [each for each in found.figures["queues"] if queue in (None, "", each["queue"])]
+        return {state: _total(queues, path) for state, path in _COUNTED.items()}
+
     @property
     def count_text(self) -> str:
         """The number of results in words: *more than 10,000* if counting stopped there."""
@@ -239,7 +346,7 @@ class JobChangeList(ChangeList):
     @property
     def bound_text(self) -> str:
         """A note that the search covered only a part of the jobs; empty if it covered all."""
-        if not self.cut:
+        if self.job_search.complaint or not self.cut:
             return ""
         return _("Only the first %(count)s jobs of this list were searched.") % {
             "count": grouped(self.job_search.reach)

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import REASONS, SteeringAction
 from django_pgjobs.models import Claim, Heartbeat, Job
-from django_pgjobs.presentation.job_list import JobSearch
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped, label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, JobState
@@ -105,7 +105,7 @@ def neighbours_of(ids: list[int], using: str | None = None) -> str:
     named = sorted(Heartbeat.objects.using(using).filter(pk__in=workers).values_list("name", flat=True))
     theirs = running.filter(claim_id__in=claims.filter(worker__in=workers).values("claim_id")).exclude(pk__in=ids)
     others = list(theirs.order_by("pk").values_list("pk", "name")[: NEIGHBOURS + 1])
-    where = {"workers": visible(", ".join(named)) or _("their workers")}
+    where = {"workers": visible(", ".join(named)[:1000]) or _("their workers")}
     if not others:
         return _("Nothing else runs on %(workers)s now.") % where
     words = [f"#{job_id} {visible(name)}" for job_id, name in others[:NEIGHBOURS]]

@@ -165,7 +165,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def shown_note(self, entry: CronEntry) -> Any:
         """Why it does not fire, and what to do."""
         if entry.broken:
-            words = {"reason": visible(entry.broken)}
+            words = {"reason": visible(entry.broken[:1000])}
             if entry.origin == CronEntry.Origin.ROW:
                 return _("It does not fire: %(reason)s. Correct the schedule, or deploy code that fits it.") % words
             return _("It does not fire: %(reason)s. Correct the row or the override.") % words
@@ -393,5 +393,5 @@ class CronEntryAdmin(ReadOnlyAdmin):
 def _may_see_arguments(request: HttpRequest, entry: Any) -> bool:
     if request.user.has_perm("pgjobs.view_payload"):
         return True
-    definition = registry.find(entry.job_name) if entry is not None else None
+    definition = registry.resolved(entry.job_name) if entry is not None else None
     return definition is not None and not definition.sensitive

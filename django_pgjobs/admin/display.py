@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds
+from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds, until
 from django_pgjobs.serialization.escapes import visible
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
@@ -53,12 +53,6 @@ def badge(state: str, word: Any = None) -> SafeString:
 def when(instant: datetime | None) -> SafeString | str:
     """An instant to the second, in the current zone."""
     return "–" if instant is None else _time(instant, f"{_local(instant):%Y-%m-%d %H:%M:%S}")
-
-
-def briefly(instant: datetime, now: datetime) -> SafeString:
-    """An instant for a list: time of day if it is today, else date and minute."""
-    local = _local(instant)
-    return _time(instant, f"{local:%H:%M:%S}" if local.date() == _local(now).date() else f"{local:%Y-%m-%d %H:%M}")
 
 
 def _local(instant: datetime) -> datetime:
@@ -116,6 +110,12 @@ def progress_bar(text: str) -> SafeString:
         return block(text)
     bar = format_html('<progress value="{}" max="1"></progress> ', f"{share:.3f}") if total else ""
     return format_html("{}{} {}", bar, amount, message)
+
+
+def relative(instant: datetime, now: datetime) -> SafeString:
+    """The time until an instant or since: *in 5 minutes*, *40.0 s ago*, with the instant as tooltip."""
+    since = (now - instant).total_seconds()
+    return _time(instant, until(instant, now) if since < 0 else str(_("%(time)s ago") % {"time": seconds(since)}))
 
 
 def ago(instant: datetime | None, now: datetime) -> SafeString | str:

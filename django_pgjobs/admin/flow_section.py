@@ -12,8 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import badge, format_html, format_html_join, progress_bar, short
 from django_pgjobs.models import Gate, Job
-from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
+from django_pgjobs.presentation.job_search import OPEN_BATCHES
 from django_pgjobs.presentation.wording import grouped, label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Outcome, Rule
@@ -41,7 +42,7 @@ class Pages(NamedTuple):
 
     def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
         """Where the members of a batch are listed; ``total``: how many it has, so that all are looked at."""
-        far = {"reach": "far"} if filters and total > job_list.NEAR else {}
+        far = {"reach": "far"} if filters and total > reach.NEAR else {}
         return self.jobs(batch=batch_id, **filters, **far)
 
     def link(self, job: Job) -> str:
@@ -65,7 +66,7 @@ def flow_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
         bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
         found.append((_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages))))
     if gate is not None and gate.hands:
-        others = format_html('<a href="{}">{}</a>', pages.jobs(batch=job_list.OPEN_BATCHES), _("all open batches"))
+        others = format_html('<a href="{}">{}</a>', pages.jobs(batch=OPEN_BATCHES), _("all open batches"))
         found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
     if gate is not None and around.failed:
         state = Outcome.ABANDONED if gate.abandoned else Outcome.CANCELLED

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Q, QuerySet, TextField
-from django.db.models.functions import Cast, Left, Now
+from django.db.models.functions import Cast, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -18,6 +18,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
+from django_pgjobs.admin.attempts_section import ATTEMPTS, attempt_rows, read_attempts
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
     badge,
@@ -27,6 +28,7 @@ from django_pgjobs.admin.display import (
     json_block,
     person,
     progress_bar,
+    short,
     table_of,
     when,
 )
@@ -34,27 +36,27 @@ from django_pgjobs.admin.flow_section import Pages, flow_facts
 from django_pgjobs.admin.memo_section import memo_rows, waiting_facts
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.sending import SendsEvents
+from django_pgjobs.admin.siblings import callbacks, siblings
+from django_pgjobs.admin.timeline import drawing, pieces
 from django_pgjobs.admin.trail import actions_of
+from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
+from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
+from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.memos import awaited, suspension
-from django_pgjobs.presentation.steps import finished_steps, step_at
-from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
+from django_pgjobs.presentation.steps import finished_steps
+from django_pgjobs.presentation.wording import Hidden, arguments, label_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
 from django_pgjobs.store.statements import Suspension
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
-ATTEMPTS = 25
-"""How many attempts the page shows, latest first."""
-
-TRACEBACK_CHARS = 20_000
-
+MOST_WHY = 2000
 CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
 
 
@@ -106,12 +108,24 @@ class JobPage(SendsEvents):
         """Add the attempts, and the actions that the job's state and the user's permissions allow."""
         job = context["original"]
         steps = finished_steps(job)
-        attempts = self._attempts(job, steps)
+        attempts, worker = read_attempts(job), self._beat(job)
+        reason = why.of(job.pk, job._state.db)
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
         context["pgjobs_pauses_url"] = self.pauses_url(request)
         around = surroundings(job)
         waits_for = suspension(job)
+        context["pgjobs_header"] = {
+            "state": badge(label_of(job)),
+            "why": visible(str(reason.text)[:MOST_WHY]),
+            "advice": _advices_of(reason, job, around),
+            "progress": progress_bar(job.progress_text) if job.progress_text is not None and not job.outcome else "",
+            "worker": self._worker(request, job, worker),
+        }
+        more = len(attempts) > ATTEMPTS
+        context["pgjobs_timeline"] = drawing(pieces(job, attempts[:ATTEMPTS], steps, more=more))
         context["pgjobs_sections"] = self._sections(request, job, around, waits_for)
+        context["pgjobs_is_live"] = not job.outcome
+        context["pgjobs_copied"] = (_("Arguments"), _("Result"))
         context["pgjobs_actions"] = self._offered(request, job, around, waits_for)
         context["pgjobs_memos"], context["pgjobs_more_memos"] = memo_rows(job)
         linked = request.user.has_perm("pgjobs.view_action")
@@ -121,14 +135,14 @@ class JobPage(SendsEvents):
                 "name": visible(step.name),
                 "queue": visible(step.queue),
                 "attempt": step.attempt,
-                "worker": visible(step.worker_name),
+                "worker": visible(step.worker_name[:200]),
                 "took": seconds(step.duration_seconds),
                 "finished": when(step.finished_at),
             }
             for step in steps
         ]
-        context["pgjobs_attempts"] = attempts[:ATTEMPTS]
-        context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
+        context["pgjobs_attempts"] = attempt_rows(job, attempts, steps, worker)
+        context["pgjobs_more_attempts"] = more
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
@@ -164,25 +178,6 @@ class JobPage(SendsEvents):
             if request.user.has_perm(action.permission) and action.allows(job, around, waits_for)
         ]
 
-    def _attempts(self, job: Job, steps: list[Step]) -> list[dict[str, Any]]:
-        rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-        extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-        latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
-        return [
-            {
-                "cause": visible(capfirst(row.get_cause_display())),
-                "number": row.number,
-                "step": visible(step_at(job, steps, row.ended_at)),
-                "worker": visible(row.worker_name),
-                "release": visible(row.release),
-                "started": when(row.started_at),
-                "took": seconds(row.duration_seconds),
-                "links": [tuple(map(visible, link)) for link in links_of(row.chain_text, row.exception, row.words)],
-                "traceback": visible(row.trace),
-            }
-            for row in latest
-        ]
-
     def _sending_form_of(self, request: HttpRequest, job: Any, waits_for: Suspension) -> str:
         """The form that sends the event that the job waits for, for those who may."""
         if waits_for.kind != MemoKind.EVENT or not self.may_send(request):
@@ -194,20 +189,23 @@ class JobPage(SendsEvents):
         preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         return self.sending_form(request, add_preserved_filters(preserved, url), event)
 
-    def _worker(self, request: HttpRequest, job: Any) -> str:
-        """The worker that claimed the job or wrote its last end: name and status, else its id, else nothing."""
+    def _beat(self, job: Any) -> Any:
+        """The worker that claimed the job or wrote its last end; None if there is none, or it is forgotten."""
         using = job._state.db
         if not job.claim_id and not job.worker:
-            return ""
+            return None
         claims = Claim.objects.using(using).filter(claim_id=job.claim_id)
         whose = Q(pk=job.worker) if job.outcome or not job.claim_id else Q(pk__in=claims.values("worker"))
-        beat = Heartbeat.objects.using(using).with_status().filter(whose).first()
+        return Heartbeat.objects.using(using).with_status().filter(whose).first()
+
+    def _worker(self, request: HttpRequest, job: Any, beat: Any) -> str:
+        """Name and status of the worker, else its id, else nothing."""
         if beat is None:
             return str(job.worker or "")
-        name = format_html("{}", beat.name)
+        name = format_html("{}", short(beat.name, 200))
         if request.user.has_perm("pgjobs.view_heartbeat"):
             url = reverse("admin:pgjobs_heartbeat_change", args=[beat.pk], current_app=self.admin_site.name)
-            name = format_html('<a href="{}">{}</a>', url, beat.name)
+            name = format_html('<a href="{}">{}</a>', url, short(beat.name, 200))
         status = badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
@@ -218,11 +216,12 @@ class JobPage(SendsEvents):
         pages = Pages(self.admin_site.name)
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
-            (_("State"), _facts_table(_state_of(job, pages, around))),
             (_("Job"), _facts_table(_facts_of(job, pages))),
             (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
         ]
+        if state := _state_of(job, pages):
+            found.insert(0, (_("State"), _facts_table(state)))
         if around:
             found.insert(1, (_("Flow"), _facts_table(flow_facts(around, pages))))
         if waits_for is not None:
@@ -232,10 +231,10 @@ class JobPage(SendsEvents):
             )
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
-        worker = self._worker(request, job)
-        execution: list[tuple[Any, Any]] = [(_("worker"), worker)] if worker else []
-        execution += [(_("claim"), job.claim_id)] if job.claim_id else []
+        execution: list[tuple[Any, Any]] = [(_("claim"), job.claim_id)] if job.claim_id and not job.outcome else []
         execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
+        found += [(_("Callbacks"), _facts_table(own))] if (own := callbacks(job)) else []
+        found += [(_("Jobs like this one"), _facts_table(siblings(job, pages)))]
         return [*found, (_("Execution"), _facts_table(execution))] if execution else found
 
 
@@ -244,21 +243,17 @@ def _facts_table(facts: list[tuple[Any, Any]]) -> str:
     return table_of((capfirst(str(name)), value) for name, value in facts)
 
 
-def _state_of(job: Any, pages: Pages, around: Surroundings) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
-    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job, around)))))
+def _state_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = []
     if blockers := _blockers_of(job, pages):
         found.append((_("blocked by"), format_html_join("", "<div>{}</div>", ((each,) for each in blockers))))
-    if job.error:
-        found.append((_("last error"), block(job.error)))
-    if job.progress_text is not None and not job.outcome:
-        found.append((_("progress"), progress_bar(job.progress_text)))
-    return found
+    return [*found, (_("last error"), block(job.error))] if job.error else found
 
 
 def _facts_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("name"), job.name)]
-    found += [(_("description"), job.description)] if job.description else []
+    found += [(_("front"), front)] if (front := str(front_of(job.name, job.headers_text))) else []
+    found += [(_("description"), short(job.description, 1000))] if job.description else []
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
     found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
     keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
@@ -283,22 +278,22 @@ def _arguments_of(job: Any) -> str:
         return format_html('<p class="quiet">{}</p>', shown.reason)
     if not shown:
         return format_html('<p class="quiet">{}</p>', _("none"))
-    return table_of((name, block(text)) for name, text in shown)
+    return table_of((short(name, 200), block(text)) for name, text in shown)
 
 
 _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _reasons_of(job: Any, around: Surroundings) -> list[Any]:
-    """Sentences: why the job is in its state, and what to do."""
-    reason = why.of(job.pk, job._state.db)
-    found: list[Any] = [reason.text]
-    found += [advice] if (advice := _advice_of(reason, job, around)) else []
+def _advices_of(reason: why.Reason, job: Any, around: Surroundings) -> list[Any]:
+    """Sentences below the reason: what to do, and who asked for a cancel."""
+    advice = _advice_of(reason, job, around)
+    found: list[Any] = [visible(str(advice))] if advice else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
-    if registry.find(job.name) is None:
+    if registry.resolved(job.name) is None:
         found.append(_("This process knows no job with this name."))
+        found += [visible(why_not[:500])] if (why_not := registry.why_unknown(job.name)) else []
     return found
 
 
@@ -333,7 +328,7 @@ def _cancel_of(job: Any, *, named: bool) -> str:
     if named:
         return head
     head = format_html(str(_("{} by {}")), head, person(job.cancel_by)) if job.cancel_by else head
-    return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
+    return format_html("{}: {}", head, short(job.cancel_reason, 500)) if job.cancel_reason else head
 
 
 def _times_of(job: Any) -> list[tuple[Any, Any]]:
@@ -346,8 +341,16 @@ def _times_of(job: Any) -> list[tuple[Any, Any]]:
         instants[3:3] = ["claimed_at"]
     found: list[tuple[Any, Any]] = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
     found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
-    limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))
-    return [*found, (str(_("timeout")), limit)]
+    if job.timeout_seconds not in (None, get_conf().default_timeout_seconds):
+        found.append((str(_("timeout")), seconds(job.timeout_seconds)))
+    elif not job.outcome:
+        limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))
+        found.append((str(_("timeout")), limit))
+    if job.outcome:
+        ran_at = job.claimed_at
+        waited = None if ran_at is None else max((ran_at - max(job.created_at, job.run_at)).total_seconds(), 0.0)
+        return [*found, (str(_("waited last")), seconds(waited))] if waited is not None else found
+    return found
 
 
 def _verbose(name: str) -> str:

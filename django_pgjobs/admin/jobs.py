@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -12,8 +11,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db import router
-from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -21,9 +18,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction, message_of, steer
+from django_pgjobs.admin.bulk import is_for_a_job, is_served, register_bulk
 from django_pgjobs.admin.changelist import (
+    AliasFilter,
     BatchFilter,
     CappedPaginator,
+    FrontFilter,
     JobChangeList,
     NameFilter,
     QueueFilter,
@@ -32,50 +32,41 @@ from django_pgjobs.admin.changelist import (
     SuspendedFilter,
     TagFilter,
 )
+from django_pgjobs.admin.columns import JobColumns
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
-from django_pgjobs.admin.display import ago, badge, below, briefly, format_html, person, progress_bar, short
+from django_pgjobs.admin.display import format_html
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
-from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.fate import fate
+from django_pgjobs.models import Action, ActionPart, Job
+from django_pgjobs.presentation.job_conditions import search_condition
+from django_pgjobs.presentation.job_search import JobSearch, parse_search
 from django_pgjobs.presentation.memos import awaited
-from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 
 logger = safe_logger("django_pgjobs")
 
-LIST_COLUMNS = (
-    "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
-    "description", "outcome", "ending", "hold", "claimed_at", "cancel_mode",
-)  # fmt: skip
-"""The columns that the list reads; none of them can grow to a megabyte."""
 
-
-class JobAdmin(JobPage):
+class JobAdmin(JobColumns, JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
-    list_display = ("id", "shown_name", "shown_state", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
-    list_display_of = {
-        "running": (
-            "id", "shown_name", "shown_state", "shown_worker", "shown_claimed", "shown_progress", "shown_queue",
-        ),
-        "cancelled": ("id", "shown_name", "shown_state", "shown_cancel", "shown_queue", "shown_attempt", "shown_end"),
-    }  # fmt: skip
-    """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
-    list_filter = (StateFilter, SuspendedFilter, BatchFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
-    lookups = ("state", "suspended", "queue", "name", "tag", "batch", "reach")
+    list_filter = (
+        StateFilter, SuspendedFilter, BatchFilter, QueueFilter, NameFilter, FrontFilter, AliasFilter, TagFilter,
+        ReachFilter,
+    )  # fmt: skip
+    lookups = ("state", "suspended", "queue", "name", "front", "alias", "tag", "batch", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")
-    search_help_text = _("Digits search for an id; other text searches in names and descriptions.")
+    search_help_text = _(
+        "Digits search for an id; other text searches in names and descriptions. Words narrow it: error:Declined "
+        "arg.order:17 worker:web-1 key:… tag:… queue:… name:… front:task alias:… since:1h older:7d"
+    )
     actions: Any = ("retry", "retry_members", "run_now", "release", "let_go_on", "close", "cancel", "abandon")
     change_list_template = "admin/pgjobs/job/change_list.html"
 
@@ -85,106 +76,15 @@ class JobAdmin(JobPage):
         """Use the list that reads along indexes."""
         return JobChangeList
 
-    def get_list_display(self, request: HttpRequest) -> Any:
-        """Return the most useful columns for the chosen state."""
-        return self.list_display_of.get(request.GET.get("state", ""), self.list_display)
-
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Find an id if the term is digits; else search in names and descriptions."""
-        return queryset.filter(job_list.search_condition(*job_list.parse_search(search_term))), False
-
-    def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
-        """Read one page of the list; every row carries the database's clock."""
-        rows = jobs.annotate(
-            now=Now(),
-            fate=fate(),
-            error_start=Left("error", 200),
-            hold_start=Left("hold_reason", 200),
-            cancel_start=Left("cancel_reason", 200),
-            by_start=Left("cancel_by", 200),
-            worker_name=_worker_of(),
-            progress_start=Left(Cast("progress", TextField()), 500),
-        ).only(*LIST_COLUMNS)
-        return job_list.in_order(rows, ids)
+        return queryset.filter(search_condition(*parse_search(search_term))), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Add the pauses of the queue and the name that it filters by."""
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
         return super().changelist_view(request, {**notes, **(extra_context or {})})
-
-    @admin.display(description=_("name"))
-    def shown_name(self, job: Any) -> str:
-        """The name, and the description below it."""
-        return below(job.name, short(job.description, 60))
-
-    @admin.display(description=_("state"))
-    def shown_state(self, job: Any) -> str:
-        """The coloured label, with the reason below; a note if only a callback is left."""
-        label: Any = badge(label_of(job))
-        if job.ending and not job.outcome:
-            label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
-        return below(label, self._why(job))
-
-    def _why(self, job: Any) -> Any:
-        """The most telling fact: who runs it, who cancelled it, what holds it, or its error."""
-        if job.in_columns:
-            return ""
-        if job.state == JobState.RUNNING:
-            return format_html("{} {}", self.shown_worker(job), self.shown_progress(job)) if job.worker_name else ""
-        if job.outcome == Outcome.CANCELLED:
-            return self.shown_cancel(job)
-        return short(job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else "", 60)
-
-    @admin.display(description=_("worker"))
-    def shown_worker(self, job: Any) -> str:
-        """The worker that claimed it."""
-        return short(job.worker_name or "–", 60)
-
-    @admin.display(description=_("since"))
-    def shown_claimed(self, job: Any) -> str:
-        """The time since the claim."""
-        if job.claimed_at is None:
-            return "–"
-        return below(ago(job.claimed_at, job.now), briefly(job.claimed_at, job.now))
-
-    @admin.display(description=_("progress"))
-    def shown_progress(self, job: Any) -> str:
-        """The progress bar and the job's message."""
-        return progress_bar(job.progress_start) if job.progress_start else ""
-
-    @admin.display(description=_("by whom, why"))
-    def shown_cancel(self, job: Any) -> str:
-        """Who cancelled it and why, or the job's own words."""
-        why = job.cancel_start or job.error_start
-        if not job.by_start:
-            return short(why, 60) or "–"
-        by = format_html(str(_("by {}")), person(job.by_start))
-        return format_html("{}: {}", by, short(why, 60)) if why else by
-
-    @admin.display(description=_("queue"))
-    def shown_queue(self, job: Job) -> str:
-        """The queue, and below it any priority but the default."""
-        return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
-
-    @admin.display(description=_("attempt"))
-    def shown_attempt(self, job: Job) -> str:
-        """Attempt and maximum, as in *2 / 5*."""
-        return f"{job.attempt} / {job.max_attempts}"
-
-    @admin.display(description=_("run at"))
-    def shown_run_at(self, job: Any) -> str:
-        """The instant, and the time until then."""
-        rest = until(job.run_at, job.now) if not job.outcome else ""
-        return below(briefly(job.run_at, job.now), rest)
-
-    @admin.display(description=_("finished"))
-    def shown_end(self, job: Any) -> str:
-        """The instant, and the duration."""
-        if job.finished_at is None:
-            return "–"
-        took = seconds(job.duration_seconds) if job.duration_seconds is not None else ""
-        return below(briefly(job.finished_at, job.now), took)
 
     # Permissions of the actions
 
@@ -252,6 +152,8 @@ class JobAdmin(JobPage):
         if (action.always_confirms or everything) and not (form.is_bound and form.is_valid()):
             return self._confirm(action, request, jobs, form, everything=everything)
         answers = form.cleaned_data if form.is_bound and form.is_valid() else {}
+        if everything and is_for_a_job(action, jobs):
+            return self._register_bulk(action, request, answers)
         try:
             with recorded_as(ADMIN, (_search_of(request).words or "all") if everything else "") as origin:
                 steered = steer(action, jobs, request.user, answers, everything=everything)
@@ -264,6 +166,15 @@ class JobAdmin(JobPage):
         self._log_many(request, origin.recorded, text, everything=everything, batches=batches)
         self.message_user(request, self._with_trace(request, text, origin.recorded), level)
         return None
+
+    def _register_bulk(self, action: SteeringAction, request: HttpRequest, answers: Any) -> HttpResponse:
+        """Let a job change them, and show its page."""
+        job, action_id = register_bulk(action, request.GET.dict(), request.user, answers, _search_of(request).words)
+        logger.info("bulk action registered action=%s by=%s job=%d", action.name, who(request.user), job.pk)
+        text = _("This job changes them; its progress is shown here.")
+        self._log_many(request, [action_id], str(text), everything=True)
+        self.message_user(request, self._with_trace(request, str(text), [action_id]), messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name))
 
     def _log_many(
         self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool, batches: Any = None
@@ -306,6 +217,8 @@ class JobAdmin(JobPage):
             "everything": everything,
             "filter": filter_words(_search_of(request)) if everything else "",
             "preview": found,
+            "bulk": (bulk := everything and is_for_a_job(action, jobs)),
+            "unserved": bulk and not is_served(router.db_for_write(Job)),
             "samples": samples_of(self, found),
             "notes": [note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
             "neighbours": neighbours_of(found.ids) if action.stops_neighbours and found.ids else "",
@@ -385,11 +298,5 @@ class JobAdmin(JobPage):
         return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
 
 
-def _worker_of() -> Subquery:
-    """An expression: the name of the worker that claimed the job."""
-    claims = Claim.objects.filter(claim_id=OuterRef(OuterRef("claim_id"))).values("worker")
-    return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
-
-
-def _search_of(request: HttpRequest) -> job_list.JobSearch:
-    return job_list.JobSearch.of(request.GET, request.GET.get("q", ""))
+def _search_of(request: HttpRequest) -> JobSearch:
+    return JobSearch.of(request.GET, request.GET.get("q", ""))

@@ -7,11 +7,12 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminSplitDateTime, AdminTextInputWidget
+from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -20,16 +21,18 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs import pausing
-from django_pgjobs.admin.display import format_html, person, short, when
+from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.definition.options import did_you_mean
-from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.models import QueueState
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 
 MOST_NOTICES = 5
+MOST_OFFERED = 500
 
 
 def notices_for_list(queue: str, name: str) -> list[SafeString]:
@@ -56,7 +59,27 @@ def _sentence(state: QueueState) -> SafeString:
     head = format_html(str(what), format_html("<strong>{}</strong>", state.name))
     by = format_html(" {} {}", _("by"), person(state.paused_by)) if state.paused_by else ""
     until = format_html(" {} {}", _("until"), when(state.until)) if state.until else ""
-    return format_html("{}{}{}{}.", head, by, until, f": {state.reason.rstrip('.')}" if state.reason else "")
+    return format_html("{}{}{}{}.", head, by, until, f": {state.reason[:500].rstrip('.')}" if state.reason else "")
+
+
+LASTING = (
+    ("", _("until somebody resumes it, or the time below")),
+    ("900", _("15 minutes")),
+    ("3600", _("1 hour")),
+    ("28800", _("8 hours")),
+)
+"""How long a pause may last, in seconds."""
+
+
+class KnownNamesInput(AdminTextInputWidget):
+    """A text field that offers the known queues and jobs."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Add the list that the field names."""
+        names = sorted({*pausing.known_queues(), *registry.names()})[:MOST_OFFERED]
+        field = super().render(name, value, {**(attrs or {}), "list": "pgjobs-known"}, renderer)
+        offered = format_html_join("", '<option value="{}"></option>', ((each,) for each in names))
+        return format_html('{}<datalist id="pgjobs-known">{}</datalist>', field, offered)
 
 
 class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -68,14 +91,18 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
     name = forms.CharField(
         label=capfirst(_("name")),
         help_text=_("The name of the queue or of the job definition."),
-        widget=AdminTextInputWidget,
+        widget=KnownNamesInput,
     )
     until = forms.SplitDateTimeField(
         label=capfirst(_("until")),
         required=False,
-        widget=AdminSplitDateTime,
+        widget=AdminSplitDateTime(attrs={"aria-label": _("until")}),
         help_text=_("When the pause ends by itself. Leave empty to pause until somebody resumes it."),
     )
+    lasts = forms.ChoiceField(
+        label=_("For"), required=False, choices=LASTING, widget=forms.RadioSelect,
+        help_text=_("Or name the time of its end."),
+    )  # fmt: skip
     anyway = forms.BooleanField(
         label=_("Pause this queue although nothing seems to use it"), required=False, widget=forms.HiddenInput
     )
@@ -94,10 +121,14 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> Any:
         """Refuse names that no queue or job can have."""
         given: Any = super().clean() or self.cleaned_data
+        if given.get("lasts") and given.get("until"):
+            self.add_error("until", _("Choose how long, or name a time, not both."))
         if "kind" in given and "name" in given:
             try:
+                if given["kind"] == QueueState.Kind.JOB:
+                    registry.get(given["name"])  # whoever types a name does not choose which module is imported here
                 pausing.names_of(given["kind"], given["name"])
-            except InvalidJob as error:
+            except (InvalidJob, UnknownJob) as error:
                 self.add_error("name", visible(error))
             else:
                 self._check_known(given)
@@ -120,7 +151,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
-    fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "until")}),)
+    fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "lasts", "until")}),)
     readonly_fields = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
@@ -156,7 +187,8 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Pause, in the name of the user."""
-        words = {"by": request.user, "reason": obj.reason, "until": obj.until}
+        lasts = form.cleaned_data.get("lasts")
+        words = {"by": request.user, "reason": obj.reason, "until": int(lasts) if lasts else obj.until}
         pause: Any = pausing.pause_queue if obj.kind == QueueState.Kind.QUEUE else pausing.pause_job
         obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pausing.known_queues()
         with recorded_as(ADMIN):
@@ -172,6 +204,33 @@ class QueueStateAdmin(ReadOnlyAdmin):
             message = f"{message} {now_translated('No job or setting knows this queue.')}"
         self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Offer those who may resume a button in each row."""
+        return (*self.list_display, "shown_resume") if self.has_pause_permission(request) else self.list_display
+
+    def get_urls(self) -> list[Any]:
+        """Add the URL of the buttons in the rows."""
+        resume = self.admin_site.admin_view(self.resume_view)
+        return [path("<path:object_id>/resume/", resume, name="pgjobs_queuestate_resume"), *super().get_urls()]
+
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Resume one pause, then return to the list."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.has_pause_permission(request) or not self.has_view_permission(request):
+            raise PermissionDenied
+        states = self.get_queryset(request)
+        self.resume(request, states.filter(pk=object_id) if self.is_id(object_id) else states.none())
+        return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
+
+    @admin.display(description=_("resume"))
+    def shown_resume(self, state: Any) -> str:
+        """A button; it sends the form of the list to another address."""
+        url = reverse("admin:pgjobs_queuestate_resume", args=[state.pk], current_app=self.admin_site.name)
+        return format_html(
+            '<button type="submit" formaction="{}" class="pgjobs-textbutton">{}</button>', url, _("Resume")
+        )
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: Any) -> None:

@@ -11,7 +11,7 @@ from django.db.models import IntegerField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.presentation.job_list import BIGGEST_ID
+from django_pgjobs.presentation.job_conditions import BIGGEST_ID
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

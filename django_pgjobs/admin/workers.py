@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import badge, below, when
+from django_pgjobs.admin.display import badge, below, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Heartbeat, LeaderTerm
@@ -22,11 +22,11 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     """Workers; those without recent heartbeats, by the database's clock, appear as silent or lost."""
 
     list_display = (
-        "shown_name", "shown_state", "shown_beat", "leads", "shown_work", "shown_queues", "capacity", "shown_release",
+        "shown_name", "shown_state", "shown_beat", "shown_work", "shown_queues", "capacity", "shown_release",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
     fieldsets = (
-        (None, {"fields": ("shown_name", "shown_state", "leads", "id", "version", "shown_release")}),
+        (None, {"fields": ("shown_name", "shown_state", "id", "shown_version", "shown_release")}),
         (_("Work"), {"fields": ("shown_queues", "capacity", "shown_work")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
@@ -41,8 +41,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("name"))
     def shown_name(self, beat: Heartbeat) -> str:
         """The name, and below it host and process."""
-        where = _("%(host)s, process %(pid)d") % {"host": beat.host, "pid": beat.pid}
-        return below(beat.name, str(where))
+        where = _("%(host)s, process %(pid)d") % {"host": beat.host[:100], "pid": beat.pid}
+        return below(short(beat.name, 200), str(where))
 
     @admin.display(description=_("jobs"))
     def shown_work(self, beat: Heartbeat) -> str:
@@ -53,24 +53,26 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("release"))
     def shown_release(self, beat: Heartbeat) -> str:
         """The release of the project's code."""
-        return visible(beat.release) or "–"
+        return short(beat.release, 100) or "–"
+
+    @admin.display(description=_("version"))
+    def shown_version(self, beat: Heartbeat) -> str:
+        """The version of this package."""
+        return short(beat.version, 100)
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
-        """The state that it reports while its heartbeats arrive; else *silent* or *lost*."""
-        return badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
-
-    @admin.display(description=_("leads"), boolean=True)
-    def leads(self, beat: Any) -> bool:
-        """Whether it is the leader now."""
-        return bool(beat.is_leader)
+        """The state that it reports while its heartbeats arrive, else *silent* or *lost*; below it *leader*."""
+        return below(
+            badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)), _("leader") if beat.is_leader else ""
+        )
 
     @admin.display(description=_("queues"))
     def shown_queues(self, beat: Heartbeat) -> str:
         """The queues it serves."""
         served = _names(beat.queues) or str(_("all"))
         without = _names(beat.excluded_queues)
-        return f"{served} − {without}" if without else served
+        return short(f"{served} − {without}" if without else served, 1000)
 
     @admin.display(description=_("capacity"))
     def capacity(self, beat: Heartbeat) -> str:

@@ -19,6 +19,10 @@ pgjobs.E015    a job is declared with options that the settings do not allow
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
 pgjobs.E018    a cron entry is declared with values that the settings do not allow
 pgjobs.E019    ``NOTIFY_FAILURES`` names nothing that can deliver a notice
+pgjobs.E020    a middleware captures the header ``task``, which belongs to ``django.tasks``
+pgjobs.E021    ``TASKS`` names a backend of ours, and the app is not installed
+pgjobs.E022    ``DATABASE`` of an alias of ``TASKS`` is unknown, or not PostgreSQL
+pgjobs.E023    ``OPTIONS`` of an alias of ``TASKS`` has an unknown key or a wrong value
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
@@ -27,7 +31,13 @@ pgjobs.W005    there are atomic jobs, and jobs are not written to the database `
 pgjobs.W006    with ``--database``: unfinished jobs need a name that this code does not know
 pgjobs.W007    with ``--database``: the names that unfinished jobs need cannot be read
 pgjobs.W008    ``NOTIFY_FAILURES`` mails the admins, and there are none
+pgjobs.W009    ``OPTIONS`` of an alias of ``TASKS`` names a path at which there is no task
+pgjobs.W010    an alias of ``TASKS`` allows queues that ``QUEUES`` does not
+pgjobs.W011    jobs of tasks are deleted as they succeed, so that nobody can get their results
+pgjobs.W012    an alias of ``TASKS`` has ``ENQUEUE_ON_COMMIT``, which does nothing
 =============  =========================================================================================
+
+E021 to E023 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,

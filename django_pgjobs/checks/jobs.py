@@ -82,7 +82,7 @@ def _check_limits(definition: JobPolicy) -> Iterator[CheckMessage]:
 
 def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessage]:
     retry_on, give_up_on = definition.retry_on, definition.give_up_on
-    if attempts == 1 and (retry_on is not None or give_up_on is not None):
+    if attempts == 1 and definition.declares_rules:
         yield Warning(
             f"The job {definition.name} declares which errors to retry, but has only one attempt.",
             hint="Raise max_attempts, or remove retry_on and give_up_on.",

@@ -11,8 +11,10 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import middleware
+from django_pgjobs.checks.captured import returned_keys
 from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
 from django_pgjobs.notifying.delivery import load, mail_admins, webhook
+from django_pgjobs.states import TASK_HEADER
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
@@ -115,11 +117,18 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
 
 
 def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Check that each path in ``MIDDLEWARE`` names a factory."""
+    """Check that each path in ``MIDDLEWARE`` names a factory, and that none captures a header that is not its own."""
     conf = valid_conf()
     for path in conf.middleware if conf else ():
         try:
-            middleware.load(path)
+            capture = getattr(middleware.load(path), "capture", None)
+            if capture is not None and TASK_HEADER in returned_keys(capture):
+                yield Error(
+                    f'PGJOBS["MIDDLEWARE"]: {path}.capture() returns the header {TASK_HEADER!r}, which belongs to '
+                    "django.tasks: registering would raise ImproperlyConfigured.",
+                    hint="Choose another name for it.",
+                    id="pgjobs.E020",
+                )
         except ImproperlyConfigured as error:
             yield Error(
                 str(error),

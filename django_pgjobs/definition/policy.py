@@ -43,6 +43,10 @@ class JobPolicy:
     describe_func: Callable[..., Any] | None = None
     undo_definition: JobPolicy | None = None
     """The job that undoes one of this definition."""
+    front: str = ""
+    """What declares such jobs if ``@job`` does not, as the admin shows it: ``@task``."""
+    backend_alias: str = ""
+    """The alias of ``TASKS`` that a task's own jobs are of."""
 
     def __init__(self, func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
         update_wrapper(cast("Callable[..., Any]", self), func)
@@ -74,6 +78,11 @@ class JobPolicy:
         self.key = _key_rule("key", declared.get("key"), self.signature)
         self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
         self.fits = fits(func, self.name, takes_context=self.takes_context)
+
+    @property
+    def declares_rules(self) -> bool:
+        """Whether retry_on or give_up_on was written for this job, not for many jobs."""
+        return self.retry_on is not None or self.give_up_on is not None
 
     def _checked_limit_rule(self) -> Callable[..., str | None] | None:
         key = self.limits.key
@@ -110,6 +119,16 @@ class JobPolicy:
         if plan is None or plan.conf is not conf:
             plan = self._plan = self._planned(conf)
         return plan
+
+    def traits(self) -> frozenset[str]:
+        """Return what the process that writes the ends of its jobs must know: its callbacks, and whether it is atomic.
+
+        At the time of the call: a module may still be decorating callbacks.
+        """
+        found = [
+            name for name in ("on_success", "on_abandon", "on_cancel") if getattr(self, f"{name}_func") is not None
+        ]
+        return frozenset([*found, "atomic"] if self.atomic else found)
 
     @cached_property
     def is_built_in(self) -> bool:

@@ -24,11 +24,14 @@ def location_of(func: object) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(func)
 
 
+NOT_OF_CALLERS = (f"{__name__.partition('.')[0]}.", "django.tasks.", "django_tasks.", "sentry_sdk.")
+"""How the names of modules begin that stand between a caller and this package; Sentry's SDK wraps ``Task.enqueue``."""
+
+
 def call_site() -> str:
-    """Return ``file:line`` of the innermost call that is not this package's own."""
-    ours = f"{__name__.partition('.')[0]}."
+    """Return ``file:line`` of the innermost call that is neither this package's own nor that of a ``Task``."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(ours):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(NOT_OF_CALLERS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -38,6 +41,8 @@ def check_function(func: object, *, local: bool = False) -> None:
 
     ``local``: no worker has to find it, so it may be a function inside a function.
     """
+    if hasattr(func, "enqueue"):
+        raise InvalidOption(f"{func!r} is a task already: write @policy below @task instead of @job")
     if not inspect.isfunction(func):
         raise InvalidOption(f"a job is a function, not {func!r}; pass options as keywords: @job(queue=…)")
     if func.__name__ == "<lambda>":

@@ -72,6 +72,10 @@ OUR_FILES.update((__file__, middleware.__file__))
 NOTHING = decide.Succeed()
 ASLEEP = "The job's deadline would pass while it sleeps."
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
+NOT_DECLARED = (
+    "Worker code knows no job of this name; workers import jobs.py of each app, and find tasks if TASKS names "
+    "PgJobsBackend."
+)
 
 REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
 """What a job raises again each time that it runs, since it remembers it."""
@@ -96,9 +100,10 @@ def prepare(
 ) -> Prepared | Decision:
     """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
-        definition = registry.get(item.name)
+        definition = registry.resolve(item.name)
     except UnknownJob as error:
-        events.parked(item, f"{error} Worker code knows no job of this name; workers import jobs.py of each app.")
+        words = "" if registry.why_unknown(item.name) else f" {NOT_DECLARED}"
+        events.parked(item, f"{error}{words}")
         return decide.Park(str(error))
     is_body = item.kind == BODY
     if is_body:

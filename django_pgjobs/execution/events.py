@@ -9,6 +9,7 @@ go to ``django_pgjobs.jobs``, which ``runjobs`` keeps quiet by default, so that 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +32,10 @@ log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
 
 FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
+
+WRITES = (RETRIED, LOST, RESCUED)
+OUTCOMES = tuple(map(str, Outcome))
+"""What anybody may be interested in: these writes, and ends by their outcome."""
 
 _SIGNALS = {
     FINISHED: signals.job_finished,
@@ -156,16 +161,40 @@ def step_refused(about: Facts) -> None:
     log.error("job abandoned %s: its key is taken in the queue of its next step", about)
 
 
-def anybody_listens() -> bool:
-    """Whether any receiver is connected to the signals of durable writes; without one the supervisor sends none."""
-    return any(signal.receivers for signal in (*_SIGNALS.values(), *_OF_COMPENSATIONS))
+def add_listener(receiver: Callable[..., object], wants: Callable[[str], bool]) -> None:
+    """Have ``receiver`` called for ends, as one of ``job_finished``, while ``wants(outcome)`` says so.
+
+    For a front whose own receivers are always there but seldom do anything: without interest no end costs more than
+    before. See ``signals.EndSignal.add_listener``. Repeatable.
+    """
+    signals.job_finished.add_listener(receiver, wants)
+
+
+def interest() -> frozenset[str]:
+    """Return which durable writes anybody here wants to hear of now: outcomes of ends, and ``RETRIED``, ``LOST`` …"""
+    found = {what for what in WRITES if _SIGNALS[what].receivers}
+    if any(signal.receivers for signal in _OF_COMPENSATIONS):
+        return frozenset([*found, *OUTCOMES])
+    return frozenset([*found, *filter(signals.job_finished.is_wanted, OUTCOMES)])
+
+
+def kind_of_event(what: str, fields: dict[str, Any]) -> str:
+    """Return which word of ``interest()`` stands for this write."""
+    return fields["outcome"] if what == FINISHED else what
+
+
+def is_wanted(what: str, fields: dict[str, Any]) -> bool:
+    """Return whether anybody here wants to hear of this write."""
+    return kind_of_event(what, fields) in interest()
 
 
 def stored(what: str, fields: dict[str, Any]) -> None:
     """Call the receivers for one durable or refused write; ``fields`` are the signal's keyword arguments."""
     if fields.get("retry_at"):
         fields = {**fields, "retry_at": datetime.fromisoformat(fields["retry_at"])}  # it came through a frame
-    sender, target = registry.find(fields["name"]), fields.pop("target_id", None)
+    sender, target = registry.resolved(fields["name"]), fields.pop("target_id", None)
+    if what == FINISHED:
+        fields["by_worker"] = True
     _SIGNALS[what].send_robust(sender, **fields)
     if what == FINISHED and target is not None:
         about = {"target_id": target, "job_id": fields["job_id"]}

@@ -66,9 +66,11 @@ CALLBACK_OF: dict[str, str] = {
 
 
 def has_callback(name: str, outcome: str) -> bool:
-    """Whether this code defines a callback for this outcome of this job."""
-    definition = registry.find(name)
-    return definition is not None and getattr(definition, f"{CALLBACK_OF[outcome]}_func") is not None
+    """Whether the code of this worker defines a callback for this outcome of this job."""
+    definition, callback = registry.find(name), CALLBACK_OF[outcome]
+    if definition is None:
+        return callback in (registry.learned(name) or ())
+    return getattr(definition, f"{callback}_func") is not None
 
 
 def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:

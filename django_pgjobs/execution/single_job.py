@@ -110,7 +110,11 @@ class Performer:
     """Django's connection to the database of ``db``, for the transactions of atomic jobs."""
 
     def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
-        """Run a claimed job to the end of its attempt, callback included, and write that end."""
+        """Run a claimed job to the end of its attempt, callback included, and write that end.
+
+        Imports the job's module if its name is not known yet: what is written depends on the callbacks that it has.
+        """
+        registry.resolved(job.name)
         if job.ending is not None:
             return self._callback(job, claim_id, job.ending)
         began = clock.monotonic()
@@ -241,7 +245,8 @@ class Performer:
         if kind == RETRY:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
         elif kind in (SUCCESS, END):
-            _notify(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+            outcome = Outcome.SUCCEEDED if kind == SUCCESS else end.outcome
+            _notify(events.FINISHED, job, **about, outcome=outcome, database=self.alias)
 
 
 def _facts(job: ClaimedJob, claim_id: str) -> Facts:
@@ -249,7 +254,7 @@ def _facts(job: ClaimedJob, claim_id: str) -> Facts:
 
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
-    if events.anybody_listens():
+    if events.is_wanted(what, facts):
         target = target_of(job.extras)
         about = {} if target is None else {"target_id": target}
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})

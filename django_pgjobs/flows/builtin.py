@@ -47,13 +47,13 @@ def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
 
 def new_job_of(call: BoundJob, alias: str) -> NewJob:
     """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``."""
-    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
+    from django_pgjobs.registering.encode import check_key_given, headers_of, new_job  # here for start-up time
 
     row = call.row()
     check_key_given(row)
     if row.plan.database not in (None, alias):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
-    return new_job(row, captured_headers(row.plan.conf))
+    return new_job(row, headers_of(row))
 
 
 def checked_undo(undo: bool, on_failure: str) -> str | None:

@@ -186,7 +186,8 @@ class Flow:
             register.announce(alias, definitions, [node._replace(parent_id=flow_id) for node in nodes])
         else:
             self._unnumber()
-        return holder(alias, flow_id, FLOW)
+        stored = holder(alias, flow_id, FLOW)
+        return register.as_fresh(stored) if is_new else stored
 
     async def aregister(self) -> Job:
         """``register`` for async callers."""

@@ -74,7 +74,7 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
 
 
 def _undo_of(name: str) -> JobPolicy | None:
-    definition = registry.find(name)
+    definition = registry.resolved(name)
     return None if definition is None else definition.undo_definition
 
 
@@ -82,7 +82,7 @@ def _call(part: Part, alias: str | None) -> BoundJob:
     """Return the call that undoes a part, with the arguments of what it undoes."""
     from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
 
-    definition = registry.get(part["undo"])
+    definition = registry.resolve(part["undo"])
     if not isinstance(definition, JobDefinition):
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
     if part["step"]:
@@ -105,7 +105,7 @@ def _stops(job_id: int, alias: str | None) -> bool:
     if job is None:
         return False
     given = (job.options or {}).get("undo_on_failure")
-    definition = registry.find(job.name)
+    definition = registry.resolved(job.name)
     return (given or (definition.undo_on_failure if definition is not None else "")) == "stop"
 
 

@@ -32,7 +32,7 @@ def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]
 
     Reads the database. Nothing blocks a job that is not ``limited`` or not due.
     """
-    definition = registry.find(name)
+    definition = registry.resolved(name)
     limits = definition.limits if definition is not None else JobLimits()
     by_kind = {"queue": get_conf().queue_limits.of(queue), "job": limits.own, "key": limits.keyed}
     found = store.read_blockers(

@@ -17,18 +17,26 @@ MOST = 10_000
 SHARED = 10
 """All queues together count up to this many bounds of due jobs, and as many of later ones."""
 
+LONGEST_NAME = 1000
+"""Nobody checks the rows of workers: a longer name in them is of no queue, and in no index."""
+
 ENDED_SECONDS = 3600.0
 """Jobs that ended within this time count by outcome."""
 
 
 def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
-    """Count, and return JSON values. Runs five statements that only read; each sees what is committed by then."""
+    """Count, and return JSON values. Runs seven statements that only read; each sees what is committed by then."""
     workers = store.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
     queues: dict[str, dict[str, Any]] = {}
     for due in store.count_due(db, most=most, budget=most * SHARED):
         found = _of(queues, due.queue)
         found |= {"ready": due.ready, "scheduled": due.scheduled, "oldest_ready_seconds": due.oldest_seconds}
         found["at_least"] += ["ready"] * due.more_ready + ["scheduled"] * due.more_scheduled
+    pairs = store.list_pairs(db)
+    for retrying in store.count_retrying(db, pairs, most=max(min(most, most * SHARED // max(len(pairs), 1)), 1)):
+        found = _of(queues, retrying.queue)
+        found["retrying"] = retrying.jobs
+        found["at_least"] += ["retrying"] * retrying.more
     for running in store.count_running(db, most=most):
         found = _of(queues, running.queue)
         found["running"] = running.jobs
@@ -45,7 +53,8 @@ def with_workers(counted: dict[str, Any], workers: list[store.KnownWorker]) -> d
     live = [worker for worker in workers if worker.live]
     for worker in live:
         for queue in worker.queues or ():
-            _of(queues, queue)
+            if len(queue) <= LONGEST_NAME:
+                _of(queues, queue)
     for queue, found in queues.items():
         found["workers"] = sum(worker.status == "running" and worker.serves(queue) for worker in live)
     return {
@@ -67,6 +76,7 @@ def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
             "queue": queue,
             "ready": 0,
             "scheduled": 0,
+            "retrying": 0,
             "running": 0,
             "held": dict.fromkeys(map(str, Hold), 0),
             "ended": dict.fromkeys(map(str, Outcome), 0),

@@ -30,4 +30,4 @@ def needed(using: str, **settings: str) -> list[NeededName]:
         db = store.on(using)
         if settings:
             store.configure(db, settings, local=True)
-        return [NeededName(*row, registry.find(row.name) is not None) for row in store.count_names(db)]
+        return [NeededName(*row, registry.resolved(row.name) is not None) for row in store.count_names(db)]

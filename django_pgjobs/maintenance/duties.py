@@ -19,7 +19,7 @@ from django_pgjobs.maintenance.notices import Notifier
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
-from django_pgjobs.maintenance.statistics import Measurer
+from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.maintenance.turns import take_turn
 from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
@@ -132,7 +132,7 @@ def pruning(leader: Leader) -> TimedDuty:
 
 def measuring(leader: Leader) -> TimedDuty:
     """Return the leader's statistics duty, for the same thread as pruning: a slow count must not delay a rescue."""
-    return TimedDuty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
+    return TimedDuty("statistics", Measurer(leader.author, problems_of), MEASURE_SECONDS, leader=leader)
 
 
 def recounting(leader: Leader) -> TimedDuty:

@@ -1,16 +1,19 @@
 """The leader's part in the numbers over time: it adds up the workers' minutes, then minutes to hours, and prunes them.
 
 A worker may still write a minute for a while after it is over, so its rows are taken some minutes later. What was
-taken is added in the same transaction: to the fleet's minute, and to the totals that only grow.
+taken is added in the same transaction: to the fleet's minute, to the trend's, which tells no queue and no name apart so
+that charts read few rows, and to the totals that only grow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
+from uuid import UUID
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.database import Enclosing
 from django_pgjobs.values.histogram import added
@@ -34,17 +37,18 @@ class NumbersKeeper:
     def __call__(self, db: Enclosing) -> int:
         """Take a turn, and return how many rows it took. Repeatable, also by several at once."""
         until = clock.monotonic() + TURN_SECONDS
-        taken = self._take(db, until, hourly=False, seconds=MERGE_SECONDS)
+        taken = self._take(db, until, hourly=None, seconds=MERGE_SECONDS)
         if clock.monotonic() >= self.fold_at:
             conf = get_conf()
             by_minute = max(conf.numbers_by_minute_hours * 3600, 2 * MERGE_SECONDS)
-            taken += self._take(db, until, hourly=True, seconds=by_minute)
+            for whose in (FLEET, TREND):
+                taken += self._take(db, until, hourly=whose, seconds=by_minute)
             taken += store.fold_depths(db, seconds=by_minute)
             taken += store.delete_minutes(db, seconds=max(conf.numbers_retention_hours * 3600, by_minute))
             self.fold_at = clock.monotonic() + FOLD_SECONDS
         return taken
 
-    def _take(self, db: Enclosing, until: float, *, hourly: bool, seconds: float) -> int:
+    def _take(self, db: Enclosing, until: float, *, hourly: UUID | None, seconds: float) -> int:
         total = 0
         while self.may():
             taken = _move(db, hourly=hourly, seconds=seconds)
@@ -54,7 +58,7 @@ class NumbersKeeper:
         return total
 
 
-def _move(db: Enclosing, *, hourly: bool, seconds: float) -> int:
+def _move(db: Enclosing, *, hourly: UUID | None, seconds: float) -> int:
     with db.transaction():
         rows = store.take_minutes(db, hourly=hourly, seconds=seconds, limit=BATCH)
         if not rows:
@@ -62,8 +66,9 @@ def _move(db: Enclosing, *, hourly: bool, seconds: float) -> int:
         sums: dict[tuple[str, ...], store.MinuteFigures] = {}
         for row in rows:
             _add(sums, row[:5], row)
-        store.add_minutes(db, list(sums.values()))
-        if not hourly:
+        store.add_minutes(db, list(sums.values()), whose=FLEET if hourly is None else hourly)
+        if hourly is None:
+            store.add_minutes(db, _trend(rows), whose=TREND)
             store.add_totals(db, totals(_timeless(row) for row in rows))
     return len(rows)
 
@@ -73,6 +78,14 @@ def totals(rows: Iterable[store.Figures]) -> list[store.Figures]:
     sums: dict[tuple[str, ...], store.Figures] = {}
     for row in rows:
         _add(sums, row[:3], row)
+    return list(sums.values())
+
+
+def _trend(rows: Iterable[store.MinuteFigures]) -> list[store.MinuteFigures]:
+    sums: dict[tuple[str, ...], store.MinuteFigures] = {}
+    for row in rows:
+        anonymous = row._replace(queue="", name="")
+        _add(sums, anonymous[:5], anonymous)
     return list(sums.values())
 
 

@@ -6,35 +6,58 @@ in time, it counts fewer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import astuple
 from operator import itemgetter
 from typing import Any
 
 import psycopg
+from django.db import DatabaseError
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance.numbers import totals
+from django_pgjobs.presentation import health
+from django_pgjobs.presentation.health import HealthProblem
 from django_pgjobs.store import statements as store
 
 BOUNDS = (figures.MOST, 1_000, 100)
+
+MOST_PROBLEMS = 50
 
 MOST_QUEUES = 100
 """Of how many queues the depth is kept: those where most is due."""
 
 
 class Measurer:
-    """Counts in the name of a worker. A duty of the leader."""
+    """Counts in the name of a worker; ``find`` returns the problems there are now. A duty of the leader."""
 
-    def __init__(self, author: store.Author) -> None:
+    def __init__(self, author: store.Author, find: Callable[[Any], list[HealthProblem]] | None = None) -> None:
         self.author = author
+        self.find = find
 
     def __call__(self, db: store.Database) -> None:
         """Count and store the figures. Repeatable, also by several at once: the last write wins."""
         found = _measured(db)
-        more = {"totals": _totals(db), "server": _server(db)}
+        more = {"totals": _totals(db), "server": _server(db), "problems": self._problems(db)}
         store.write_statistic(db, {**found, **more}, worker_name=self.author.name)
         if depths := _depths(found):
             store.write_depths(db, depths)
+
+    def _problems(self, db: store.Database) -> list[list[Any]] | None:
+        """Return the problems, so that pages show them without looking for them; None if that took too long."""
+        if self.find is None:
+            return None
+        try:
+            return [[*astuple(problem)] for problem in self.find(db)[:MOST_PROBLEMS]]
+        except DatabaseError:
+            return None
+
+
+def problems_of(db: Any) -> list[HealthProblem]:
+    """Return what keeps jobs from running now."""
+    with db.orm() as alias:
+        return health.problems(store.on(alias), alias, health.Limits())
 
 
 def _measured(db: store.Database) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Unparking: resume jobs that older or other code could not run, once a worker has code that knows them."""
+"""Unparking: resume jobs that older or other code could not run, once a worker has code that knows them.
+
+Which names that are is decided at the worker's start: its process imports no code of the project afterwards.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,17 @@ SHARE = 2000
 
 LONGEST_REST_SECONDS = 600.0
 """How long at most a job stays parked if other code parks it right after this worker's scan."""
+
+
+MOST_NAMES = 1000
+"""How many unknown names of parked jobs a worker tries to resolve at its start."""
+
+
+def missing_names(db: store.Database) -> list[str]:
+    """Return names that rows wait with and that this process does not know: of parked jobs, and of schedules' jobs."""
+    parked = store.list_parked_names(db, registry.fingerprints(), limit=MOST_NAMES)
+    scheduled = [job.name for job in store.list_row_jobs(db) if registry.find(job.name) is None]
+    return sorted({*parked, *scheduled})
 
 
 class Unparker:

@@ -13,7 +13,7 @@ from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import filters, output, watching
 from django_pgjobs.management.stats import counting
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import MAX_LATENCY_SECONDS, HealthProblem, Limits
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=3600.0,
         help="The time span of --max-abandoned and --max-lost (default: 1h).",
     )
+    watching.add_watch(parser)
     output.add_format(parser)
     filters.add_database(parser)
 
@@ -71,19 +72,24 @@ def _count(text: str) -> int:
 
 
 def check(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Print the problems; exit with 1 if there are any."""
+    """Print the problems; exit with 1 if there are any. With ``--watch`` draw them until somebody ends it."""
     using = filters.database_of(options)
+    if options["watch"] is not None and options["format"] == "table":
+        watching.watch(command, using, options["watch"], lambda: _lines(_problems(using, options)))
+        return
     found = _problems(using, options)
     if options["format"] == "json":
         problems = [{"code": problem.code, "queue": problem.queue, "text": problem.text} for problem in found]
         output.write_line(command, output.json_of({"healthy": not found, "problems": problems}))
     else:
-        for problem in found:
-            output.write_line(command, output.plain(f"{problem.code}: {problem.text}"))
-        if not found:
-            output.write_line(command, "healthy")
+        for line in _lines(found):
+            output.write_line(command, line)
     if found:
         sys.exit(output.SKIPPED)
+
+
+def _lines(found: list[HealthProblem]) -> list[str]:
+    return [output.plain(f"{problem.code}: {problem.text}") for problem in found] or ["healthy"]
 
 
 def _problems(using: str, options: dict[str, Any]) -> list[HealthProblem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -11,17 +12,17 @@ from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.management.output import WRONG
-from django_pgjobs.presentation import job_list
-from django_pgjobs.values.setting_rules import MOST_SECONDS
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+from django_pgjobs.presentation import search_words
+from django_pgjobs.presentation.fronts import FRONTS
+from django_pgjobs.presentation.job_conditions import BIGGEST_ID
+from django_pgjobs.presentation.job_search import STATES, JobSearch
+from django_pgjobs.states import Outcome
 
 
 def age(text: str) -> float:
     """Return an age in seconds; a number without unit means seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
-    if not 0 <= seconds <= MOST_SECONDS:
+    seconds = search_words.age(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age: write 90s, 30m, 36h, 7d or 2w, up to ten years")
     return seconds
 
@@ -37,7 +38,7 @@ def number(text: str) -> int:
 def job_id(text: str) -> int:
     """Return a job id: digits, with or without a leading #."""
     digits = text.removeprefix("#")
-    if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > job_list.BIGGEST_ID:
+    if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > BIGGEST_ID:
         raise argparse.ArgumentTypeError(f"{text!r} is not a job id")
     return int(digits)
 
@@ -49,16 +50,24 @@ def words(text: str) -> str:
     return text
 
 
+def argument(text: str) -> tuple[str, str]:
+    """Return name and value of an argument."""
+    name, equals, value = words(text).partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select jobs."""
     parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
     parser.add_argument("--queue", metavar="NAME", type=words, help="Jobs of this queue.")
     parser.add_argument("--name", metavar="NAME", type=words, help="Jobs of this definition.")
-    *most, last = job_list.STATES
+    *most, last = STATES
     parser.add_argument(
         "--state",
         metavar="STATE",
-        choices=list(map(str, job_list.STATES)),
+        choices=list(map(str, STATES)),
         help=f"Jobs that are {', '.join(most)} or {last}; ready ones are due, the others scheduled or retrying.",
     )
     since = "of an ended --state, that ended; of others, that were registered"
@@ -67,6 +76,20 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--description", metavar="TEXT", type=words, help="Jobs with this text in their description.")
     parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
     parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
+    parser.add_argument(
+        "--error",
+        metavar="CLASS",
+        type=words,
+        help="Jobs abandoned with an error of this class, with or without its path.",
+    )
+    parser.add_argument(
+        "--arg",
+        metavar="NAME=VALUE",
+        type=argument,
+        help="Jobs with this argument: a number, a text, true, false or null.",
+    )
+    parser.add_argument("--front", choices=list(FRONTS), help="Jobs declared by @task, or by @job.")
+    parser.add_argument("--alias", metavar="ALIAS", type=words, help="Tasks of this alias of TASKS.")
     parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
     suspended = parser.add_mutually_exclusive_group()
     suspended.add_argument(
@@ -96,7 +119,22 @@ def database_of(options: dict[str, Any]) -> str:
 
 def is_filtered(options: dict[str, Any]) -> bool:
     """Tell whether the options include a filter."""
-    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag", "batch", "suspended")
+    names = (
+        "queue",
+        "name",
+        "state",
+        "since",
+        "older_than",
+        "description",
+        "key",
+        "tag",
+        "batch",
+        "suspended",
+        "error",
+        "arg",
+        "front",
+        "alias",
+    )
     return any(options[name] is not None for name in names)
 
 
@@ -107,19 +145,25 @@ def filter_words(options: dict[str, Any]) -> str:
     return search_of(options).words
 
 
-def search_of(options: dict[str, Any], *, far: bool = False) -> job_list.JobSearch:
+def search_of(options: dict[str, Any], *, far: bool = False) -> JobSearch:
     """Return the filters as a ``JobSearch``."""
-    state, text = options["state"] or "", options["description"] or ""
-    return job_list.JobSearch(
-        state=state,
+    error = options["error"] or ""
+    found = JobSearch(
+        state=options["state"] or (Outcome.ABANDONED.value if error else ""),
         queue=options["queue"] or "",
         name=options["name"] or "",
-        reach=job_list.reach_of(state, text, far=far, batch=options["batch"], suspended=options["suspended"] or ""),
-        description=text,
+        description=options["description"] or "",
+        error=error,
+        exact_error="." in error,
+        argument=options["arg"],
+        reveal=True,
         key=options["key"] or "",
+        front=options["front"] or "",
+        alias=options["alias"] or "",
         tag=options["tag"] or "",
         batch=options["batch"],
         since=options["since"],
         older=options["older_than"],
         suspended=options["suspended"] or "",
     )
+    return replace(found, reach=found.reaches(far=far))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models.functions import Left, Now
 
@@ -17,6 +18,7 @@ from django_pgjobs.management import filters, output
 from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.wording import grouped, label_of
 from django_pgjobs.store import statements as store
 
@@ -76,7 +78,7 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
             output.write_line(command, line)
     if notice:
         output.write_line(command, notice, to_stderr=True)
-    if not ids and (hint := _name_hint(options["name"])):
+    if not ids and (hint := _name_hint(options["name"]) or _alias_hint(options["alias"])):
         output.write_line(command, hint, to_stderr=True)
         sys.exit(output.SKIPPED)
     missing = set(options["ids"]) - set(ids) if options["ids"] else set()
@@ -88,13 +90,21 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _name_hint(name: str | None) -> str:
     """Return a hint if no job matched and this project's code has no job of that name."""
-    if name is None or registry.find(name) is not None:
+    if name is None or registry.resolved(name) is not None:
         return ""
     known = sorted(registry.names())
     ends = [each for each in known if each.endswith(f".{name}")]
     meant = ends[0] if len(ends) == 1 else ""
     hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
     return output.plain(f"The code here has no job {name!r}{hint}; --name takes the whole name.")
+
+
+def _alias_hint(alias: str | None) -> str:
+    """Return a hint if no job matched and the settings have no such alias of tasks."""
+    known = getattr(settings, "TASKS", None) or {}
+    if alias is None or alias in known:
+        return ""
+    return output.plain(f"TASKS has no alias {alias!r}{did_you_mean(alias, list(known))}.")
 
 
 def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
@@ -107,7 +117,8 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
         return held[:most], f"There are more than {most}: see --limit and --all." if len(held) > most else ""
     if options["ids"]:
         return _named(jobs, search, options["ids"]), ""
-    ranges = search.ranges(store.list_pairs(store.on(jobs.db)))
+    search = search if options["all"] else job_list.settled(search, jobs.db)
+    ranges = job_list.ranges_of(search, store.list_pairs(store.on(jobs.db)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded and not options["all"] else []
     most = None if options["all"] else options["limit"] + 1
     ids = job_list.find_ids(jobs.filter(search.where() if options["all"] else search.listed()), cut or ranges, most)
@@ -138,7 +149,7 @@ def _is_id(text: str) -> bool:
     return True
 
 
-def _named(jobs: JobQuerySet, search: job_list.JobSearch, ids: Iterable[int]) -> list[int]:
+def _named(jobs: JobQuerySet, search: JobSearch, ids: Iterable[int]) -> list[int]:
     ids = list(dict.fromkeys(ids))
     there = set(jobs.filter(search.where(), pk__in=ids).values_list("pk", flat=True))
     return [job_id for job_id in ids if job_id in there]

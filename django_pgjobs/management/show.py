@@ -20,6 +20,7 @@ from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, me
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
+from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.memos import Remembered, remembered, suspension
 from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
@@ -210,8 +211,11 @@ def _fields_of(job: Any) -> dict[str, Any]:
     found = {column: getattr(job, column) for column in FIELDS}
     shown = arguments(job.name, job.payload_text, reveal=False)
     hidden = isinstance(shown, Hidden)
+    front = front_of(job.name, job.headers_text)
     return {
         **found,
+        "front": front.declared,
+        "alias": front.alias,
         "label": label_of(job),
         "arguments": None if hidden else {name: _value(text) for name, text in shown},
         "arguments_hidden": str(shown.reason) if isinstance(shown, Hidden) else "",
@@ -268,6 +272,7 @@ def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: lis
 def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "state", label_of(job) + (f", then {job.ending}" if job.ending and not job.outcome else "")
     yield "why", str(reason)
+    yield "front", str(front_of(job.name, job.headers_text))
     yield "description", job.description
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"

@@ -10,23 +10,15 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.inspection import figures, liveness
+from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import filters, output, watching
 from django_pgjobs.presentation.health import known_workers, paused_queues
+from django_pgjobs.presentation.latest import figures_of
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.worker.shared.connection import PINS
-
-MOST_NOW = 100_000
-"""The bound of the counts of ``--now``."""
-
-FRESH_SECONDS = 60.0
-"""Older figures are counted again, because their leader evidently cannot count."""
-
-FOR_METRICS = ("server", "totals")
-"""What the leader stores for metrics alone."""
 
 HEADERS = (
     "QUEUE",
@@ -57,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing the leader's figures."
     )
+    watching.add_watch(parser)
     output.add_format(parser)
     filters.add_database(parser)
 
@@ -64,18 +57,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @output.facing_the_database
 def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the figures."""
-    using = filters.database_of(options)
+    using, how = filters.database_of(options), {"queues": options["queue"], "now": options["now"]}
+    if options["format"] == "json":
+        output.write_line(command, output.json_of(_read(using, **how)[0]))
+        return
+    if options["watch"] is not None:
+        watching.watch(command, using, options["watch"], lambda: lines_of(using, **how))
+        return
+    for line in lines_of(using, **how):
+        output.write_line(command, line)
+
+
+def lines_of(using: str, *, queues: list[str] | None, now: bool) -> Iterator[str]:
+    """Yield the figures of all or these queues, as lines."""
+    return _lines(*_read(using, queues=queues, now=now))
+
+
+def _read(using: str, *, queues: list[str] | None, now: bool) -> tuple[dict[str, Any], list[store.KnownWorker]]:
     with counting(using) as db:
         workers = known_workers(db)
-        figures_shown = _figures(db, workers, now=options["now"])
+        figures_shown = figures_of(db, workers, now=now)
         _mark_paused(figures_shown, using)
-    if options["queue"]:
-        figures_shown["queues"] = [found for found in figures_shown["queues"] if found["queue"] in options["queue"]]
-    if options["format"] == "json":
-        output.write_line(command, output.json_of(figures_shown))
-        return
-    for line in _lines(figures_shown, workers):
-        output.write_line(command, line)
+    if queues:
+        figures_shown["queues"] = [found for found in figures_shown["queues"] if found["queue"] in queues]
+    return figures_shown, workers
 
 
 @contextmanager
@@ -85,28 +90,6 @@ def counting(using: str, **settings: str) -> Iterator[store.Database]:
         db = store.on(using)
         store.configure(db, {**PINS, **settings}, local=True)
         yield db
-
-
-def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
-    """Return the leader's figures, or count if there are no current ones; workers are always current."""
-    kept = store.read_statistic(db)
-    if now or not _is_current(kept, store.read_leader(db)):
-        conf = get_conf()
-        counted = figures.measure(
-            db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
-        )
-        return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
-    figures_shown = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
-    counted = {name: value for name, value in kept.figures.items() if name not in FOR_METRICS}
-    return {**figures_shown, **figures.with_workers(counted, workers)}
-
-
-def _is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:
-    """Tell whether the figures are recent and of the present leader."""
-    if kept.age_seconds is None or leader is None:
-        return False
-    name, seconds = leader
-    return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
 
 
 def _mark_paused(figures_shown: dict[str, Any], using: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -10,7 +11,7 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import filters, output, watching
 from django_pgjobs.models import Heartbeat, LeaderTerm
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare filters and format."""
     parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only workers that serve this queue.")
     parser.add_argument("--all", action="store_true", help="Include workers that stopped within a day.")
+    watching.add_watch(parser)
     output.add_format(parser)
     filters.add_database(parser)
 
@@ -41,21 +43,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @output.facing_the_database
 def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the workers, latest heartbeat first."""
-    found = _workers(filters.database_of(options), everyone=options["all"])
-    if options["queue"] is not None:
-        found = [worker for worker in found if _serves(worker, options["queue"])]
+    using, queues = filters.database_of(options), None if options["queue"] is None else [options["queue"]]
+    everyone = options["all"]
     if options["format"] == "json":
+        found = known(using, queues=queues, everyone=everyone)
         output.write_line(command, output.json_of([_fields_of(worker) for worker in found]))
         return
-    for line in output.table(HEADERS, map(_cells, found)):
+
+    def lines() -> Iterator[str]:
+        return output.table(HEADERS, map(_cells, known(using, queues=queues, everyone=everyone)))
+
+    if options["watch"] is not None:
+        watching.watch(command, using, options["watch"], lines)
+        return
+    for line in lines():
         output.write_line(command, line)
 
 
-def _workers(using: str, *, everyone: bool) -> list[Any]:
+def known(using: str, *, queues: list[str] | None = None, everyone: bool = False) -> list[Any]:
+    """Return the workers that serve any of these queues, latest heartbeat first; with ``everyone`` stopped ones too."""
     leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
     workers = Heartbeat.objects.using(using).with_status().annotate(leads=leads)
     shown = workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
-    return list(shown.order_by("-last_beat_at", "pk"))
+    found = list(shown.order_by("-last_beat_at", "pk"))
+    return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
 
 
 def _serves(worker: Any, queue: str) -> bool:

@@ -101,7 +101,9 @@ class MetricsServer(threading.Thread):
         scraper.settimeout(SCRAPE_SECONDS)
         with self.lock:
             if len(self.open) >= MOST_SCRAPES:
-                _shut(min(self.open, key=self.open.__getitem__))
+                oldest = min(self.open, key=self.open.__getitem__)
+                del self.open[oldest]  # its thread ends when it gets to it: the next one to go is another
+                _shut(oldest)
             self.open[scraper] = clock.monotonic() + SCRAPE_SECONDS
         try:
             threading.Thread(target=self._answer, args=(scraper,), name="pgjobs-scrape", daemon=True).start()

@@ -21,7 +21,7 @@ from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
 from django_pgjobs.models.memos import EventState, Memo
 from django_pgjobs.models.numbers import Depth, Minute, Notice, Total
 from django_pgjobs.models.operators import Action, ActionPart, QueueState
-from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Statistic
+from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Overview, Statistic
 
 __all__ = [
     "Action",
@@ -44,6 +44,7 @@ __all__ = [
     "Memo",
     "Minute",
     "Notice",
+    "Overview",
     "PostgresModel",
     "QueueState",
     "Statistic",

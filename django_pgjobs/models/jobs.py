@@ -248,6 +248,9 @@ class Job(Steerable, PostgresModel):
     # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function of migration 0016 knows no words.
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
 
+    fresh = False
+    """Whether the registration that returned this instance made the job; False if its key was taken. Not stored."""
+
     if TYPE_CHECKING:
         objects: ClassVar[JobManager]
     else:

@@ -79,7 +79,12 @@ def known_workers(db: store.Database) -> list[store.KnownWorker]:
 
 def paused_queues(using: str) -> set[str]:
     """Return the queues that are paused now."""
-    paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind="queue")
+    return paused_names(using, "queue")
+
+
+def paused_names(using: str, kind: str) -> set[str]:
+    """Return the queues, or with kind *job* the jobs, that are paused now."""
+    paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind=kind)
     return set(paused.values_list("name", flat=True))
 
 

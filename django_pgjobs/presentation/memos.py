@@ -90,7 +90,7 @@ def result_of(memo: Any, job: Job, *, reveal: bool) -> str | Hidden:
         return ""
     if memo.kind == MemoKind.GATHER:
         return _gathered(text)
-    definition = registry.find(job.name)
+    definition = registry.resolved(job.name)
     if not reveal and (definition is None or definition.sensitive) and memo.kind != MemoKind.VERSION:
         return Hidden(_("hidden"))
     if len(text) > RESULT_CHARS:

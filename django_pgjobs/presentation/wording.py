@@ -108,7 +108,7 @@ def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | 
     Without ``reveal``, sensitive arguments are hidden. So are all arguments if this process does not know the
     definition or the payload is malformed: nobody can tell then which ones are sensitive.
     """
-    definition = registry.find(name)
+    definition = registry.resolved(name)
     if definition is None and not reveal:
         return Hidden(_("Hidden: this process does not know the job, so it cannot tell which arguments are sensitive."))
     try:

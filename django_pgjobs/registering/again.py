@@ -14,6 +14,7 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
+from django_pgjobs.registering.register import as_fresh
 from django_pgjobs.states import GATHERING
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
@@ -35,11 +36,11 @@ def register_again(row: J) -> J:
     if registered is None:
         raise InvalidJob(f"job {new.name!r}: its key is taken")
     waking.registered(connections[alias], [new.wakes], get_conf())
-    return type(row)._base_manager.using(alias).get(pk=registered.id)
+    return as_fresh(type(row)._base_manager.using(alias).get(pk=registered.id))
 
 
 def _same(job: Any) -> NewJob:
-    definition = registry.find(job.name)
+    definition = registry.resolved(job.name)
     return NewJob(
         name=job.name,
         payload=json.dumps(job.payload),
@@ -60,7 +61,7 @@ def _first_step(job: Any, alias: str) -> NewJob:
     first = job.steps.using(alias).order_by("pk").first()
     if first is None:
         return _same(job)
-    definition = registry.find(first.name)
+    definition = registry.resolved(first.name)
     if definition is None:
         raise InvalidJob(f"job {first.name!r}, with which it began, is not known here")
     payload = json.dumps(first.payload)

@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError, connections
 
-from django_pgjobs import waking
+from django_pgjobs import signals, waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
-from django_pgjobs.states import CancelMode
+from django_pgjobs.states import CancelMode, Outcome
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.notifying import scan_behind
@@ -113,11 +113,17 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
     _refuse_started(new, holders, "replaced")
     # A job claimed in the meantime keeps its key: the next try finds that it has started.
     if replaced := free_keys(on(alias), new):
+        # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
+        # of this process has declared ends without its on_cancel.
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
         cancelled = cancel_jobs(
             on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
         )
         waking.notify(alias, cancelled.notices)
+        if signals.job_finished.is_wanted(Outcome.CANCELLED):
+            from django_pgjobs.store.finished import send_finished  # here for start-up time
+
+            send_finished(alias, cancelled.ended, registry.find)
         if cancelled.gathering:
             from django_pgjobs.store.batches import cancel_members  # here for start-up time
 

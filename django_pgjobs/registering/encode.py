@@ -5,9 +5,10 @@ Refuses invalid calls before anything reaches the database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs.definition import keys
@@ -28,21 +29,35 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 500
 """Rows of ``register_many`` whose payloads are encoded together."""
 
+_NONE_YET = object()
+
 logger = safe_logger("django_pgjobs")
 
 
 class Row(NamedTuple):
-    """One registration to make: the definition, the plan and the arguments."""
+    """One registration to make: the definition, the plan and the arguments.
+
+    ``headers``: what is stored in ``Job.headers`` over what middleware captures. The mapping must not change until the
+    job is registered: ``register_all`` encodes one that many rows share once.
+    """
 
     definition: JobPolicy
     plan: Plan
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    headers: Mapping[str, Any] | None = None
+
+
+_arguments = itemgetter(slice(Row._fields.index("args"), Row._fields.index("kwargs") + 1))
+"""Returns the arguments of a row."""
 
 
 def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob:
-    """Return what a registration writes; ``payload``: the encoded arguments, if known. Raises ``InvalidJob``."""
-    definition, plan, args, kwargs = row
+    """Return what a registration writes. Raises ``InvalidJob``.
+
+    ``headers``: all of the job's, as JSON text; see ``headers_of``. ``payload``: the encoded arguments, if known.
+    """
+    definition, plan, args, kwargs, _ = row
     if payload is None:
         try:
             payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
@@ -108,15 +123,23 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
     )
 
 
-def captured_headers(conf: Conf) -> str | None:
-    """Return the headers that middleware captures here, as JSON text, or None. Raises ``InvalidJob``."""
-    captured = capture_headers()
-    if not captured:
+def headers_of(row: Row) -> str | None:
+    """Return the headers of one job as JSON text, or None: what middleware captures here and, over it, the row's own.
+
+    Raises ``InvalidJob``.
+    """
+    return _encoded_headers(capture_headers(), row)
+
+
+def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
+    headers = {**captured, **row.headers} if row.headers else captured
+    if not headers:
         return None
     try:
-        return encode_result(captured, conf.payload_limit_bytes)
+        return encode_result(headers, row.plan.conf.payload_limit_bytes)
     except UnstorableResult as error:
-        raise InvalidJob(f"PGJOBS['MIDDLEWARE'] captured headers that cannot be stored: {error}") from None
+        who = f"job {row.definition.name!r} has" if row.headers else "PGJOBS['MIDDLEWARE'] captured"
+        raise InvalidJob(f"{who} headers that cannot be stored: {error}") from None
 
 
 def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -137,19 +160,22 @@ def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, A
 class NewBatch:
     """Many registrations, encoded; ``senders``: their definitions if ``job_registered`` has receivers, else empty.
 
-    ``special``: some may have a key, tags, a deadline or an expiry. ``limited``: a limit may apply to some. ``plan``:
-    the plan of the latest row.
+    ``captured``: what middleware captures for all of them. ``special``: some may have a key, tags, a deadline or an
+    expiry. ``limited``: a limit may apply to some. ``plan``: the plan of the latest row.
     """
 
     databases: set[str | None]
+    captured: Mapping[str, Any] = field(default_factory=dict)
     new: list[NewJobs] = field(default_factory=list)
     count: int = 0
     senders: list[JobPolicy] = field(default_factory=list)
     special: bool = False
     limited: bool = False
     plan: Plan | None = None
+    _own: object = _NONE_YET
+    _headers: str | None = None
 
-    def add(self, row: Row, headers: str | None, payloads: Sequence[str] = ()) -> None:
+    def add(self, row: Row, payloads: Sequence[str] = ()) -> None:
         """Add one registration like ``row`` for each of ``payloads``.
 
         Without payloads, encode ``row`` and add it alone. Raises ``InvalidJob``, naming the row.
@@ -157,7 +183,9 @@ class NewBatch:
         if row.plan is not self.plan:  # most batches have one
             self._note(row)
         try:
-            first = new_job(row, headers, payloads[0] if payloads else None)
+            if row.headers is not self._own:  # so do most batches
+                self._own, self._headers = row.headers, _encoded_headers(self.captured, row)
+            first = new_job(row, self._headers, payloads[0] if payloads else None)
         except InvalidJob as error:
             raise InvalidJob(f"row {self.count}: {error}") from None
         self.new.append(NewJobs(first, payloads or (first.payload,)))
@@ -191,17 +219,17 @@ class NewBatch:
         return next(iter(named), None)
 
 
-def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> NewBatch:
+def encode_all(rows: Iterable[Row], conf: Conf, database: str | None) -> NewBatch:
     """Encode ``rows`` into one batch; the rows may be lazy. Raises ``InvalidJob``, naming the row."""
-    batch = NewBatch({database})
+    batch = NewBatch({database}, capture_headers())
     listened = bool(job_registered.receivers)
     for some in _together(rows):
-        payloads = encode_flat([row[2:] for row in some], conf.payload_limit_bytes) if len(some) > 1 else None
+        payloads = encode_flat(list(map(_arguments, some)), conf.payload_limit_bytes) if len(some) > 1 else None
         if payloads and _are_alike(some):
-            batch.add(some[0], headers, payloads)
+            batch.add(some[0], payloads)
         else:
             for at, row in enumerate(some):
-                batch.add(row, headers, payloads[at : at + 1] if payloads else ())
+                batch.add(row, payloads[at : at + 1] if payloads else ())
         if listened:
             batch.senders += [row.definition for row in some]
     return batch
@@ -209,11 +237,11 @@ def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: s
 
 def _are_alike(rows: list[Row]) -> bool:
     """Return whether the stored rows of these jobs differ only in their payloads."""
-    definition, plan, _, _ = rows[0]
+    definition, plan, _, _, headers = rows[0]
     made_of_arguments = (
         definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.values or plan.has_keys
     )
-    return not made_of_arguments and all(row[1] is plan for row in rows)
+    return not made_of_arguments and all(row[1] is plan and row[4] is headers for row in rows)
 
 
 def _together(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -25,7 +25,7 @@ from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.middleware import Registration, registering
-from django_pgjobs.registering.encode import Row, captured_headers, check_key_given, encode_all, new_job
+from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import Flow, KeyScope
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
@@ -48,6 +48,7 @@ def _parse(text: str) -> Any:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Model)
 
 
 def _with_cure(function: F) -> F:
@@ -89,7 +90,7 @@ def register_one(row: Row) -> Model:
 def _register_one(row: Row, registration: Registration | None) -> Model:
     check_key_given(row)
     connection = _connection(row.plan.database)
-    new = new_job(row, captured_headers(row.plan.conf))
+    new = new_job(row, headers_of(row))
     _warn_of_foreign_transaction(connection, new.name)
     with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, row.plan.conf)
@@ -98,12 +99,18 @@ def _register_one(row: Row, registration: Registration | None) -> Model:
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
     if new.needs:  # it may have been released at once
-        return _announced(row.definition, _existing(connection.alias, new, stored.id))
+        return _announced(row.definition, as_fresh(_existing(connection.alias, new, stored.id)))
     waking.registered(connection, (new.wakes,), row.plan.conf)
     given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
     if stored.expires_at is not None:
         given["expires_at"] = stored.expires_at
     return _announced(row.definition, _job(connection.alias, new, given))
+
+
+def as_fresh(registered: M) -> M:
+    """Note on a job that this call has stored it, and return it."""
+    registered.fresh = True  # type: ignore[attr-defined]
+    return registered
 
 
 def _announced(definition: JobPolicy, registered: Model) -> Model:
@@ -154,6 +161,12 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
 
 
 @_with_cure
+def register_all_fresh(rows: Iterable[Row], database: str | None, conf: Conf) -> tuple[list[int], Collection[int]]:
+    """Do as ``register_all``, and also return the positions of the rows that were inserted."""
+    return _register_all(rows, database, conf, None)
+
+
+@_with_cure
 def register_members(rows: Iterable[Row], database: str, conf: Conf, parent_id: int) -> int:
     """Insert jobs that are members of a batch, as ``register_all``; return how many were inserted."""
     return len(_register_all(rows, database, conf, parent_id)[1])
@@ -172,7 +185,7 @@ def _register_all(
 def _insert_all(
     rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None, registration: Registration | None
 ) -> tuple[list[int], Collection[int]]:
-    batch = encode_all(rows, captured_headers(conf), conf, database)
+    batch = encode_all(rows, conf, database)
     if not batch.new:
         return [], ()
     connection = _connection(batch.database())
@@ -231,7 +244,7 @@ def _bypass(row: Row, registration: Registration | None = None) -> Model:
     from django_pgjobs.registering import local_pool  # here for start-up time
 
     conf = row.plan.conf
-    new = new_job(row, captured_headers(conf))
+    new = new_job(row, headers_of(row))
     call = partial(run_bypassed, new)
     if not local_pool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
         raise NoWorkerAvailable
@@ -279,11 +292,11 @@ def _connection(database: str | None) -> BaseDatabaseWrapper:
     return connection
 
 
-_warned_sites: set[str] = set()
+_warned_sites: set[tuple[str, str]] = set()
 
 
 def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
-    """Warn once per call site that the job does not join the open transaction of *another* alias."""
+    """Warn once per call site and name that the job does not join the open transaction of *another* alias."""
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
     own = connection.alias
@@ -291,8 +304,9 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
     if not others:
         return
     site = call_site()
-    if site not in _warned_sites:
-        _warned_sites.add(site)
+    # By name, too: in a thread of asynchronous code all calls come from one line.
+    if (site, name) not in _warned_sites:
+        _warned_sites.add((site, name))
         logger.warning(
             "job registered outside of the open transaction name=%s alias=%s open=%s at=%s: it is stored "
             "at once and stays if that transaction is rolled back",
@@ -337,10 +351,11 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
         values |= _special(new)
     model = _model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
-        return model.from_db(alias, list(values), list(values.values()))
+        return as_fresh(model.from_db(alias, list(values), list(values.values())))
     # Does what from_db does for a model whose fields store values unchanged, at a tenth of the cost.
     values["_state"] = state = ModelState()
     state.adding, state.db = False, alias
+    values["fresh"] = True
     job = model.__new__(model)
     job.__dict__ = values
     return job

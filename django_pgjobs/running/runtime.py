@@ -34,6 +34,7 @@ from django_pgjobs.maintenance.duties import (
     recounting,
 )
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.running.metered import Metered, Sizes
 from django_pgjobs.serialization.escapes import one_line
@@ -178,13 +179,20 @@ class Worker:
 
 
 def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
-    """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first."""
+    """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first.
+
+    Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only.
+    """
     tries = 0
     while not stopped.is_set():
         try:
             db = worker.connect("start")
-            db.close()
+            try:
+                missing = [] if db.identity.table is None else missing_names(db)
+            finally:
+                db.close()
             if db.identity.table is not None:
+                _resolve(missing)
                 return db.identity
             log.error("%s: run manage.py migrate; waiting", NOT_MIGRATED)
         except TROUBLE as error:
@@ -192,6 +200,20 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
         tries += 1
         stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
     return None
+
+
+def _resolve(names: list[str]) -> None:
+    """Make names known that are the paths of something that can be imported."""
+    if names:
+        try:
+            found = [name for name in names if registry.resolved(name) is not None]
+        finally:
+            cleanup.close_all()
+        log.info(
+            "names of parked jobs and of schedules resolved name=%s: %d are still unknown",
+            listed(found),
+            len(names) - len(found),
+        )
 
 
 def run(options: WorkerOptions) -> int:
@@ -254,7 +276,7 @@ def _tuned_interpreter() -> Iterator[None]:
 
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
-    inbox, table, tallies = Inbox(), RunTable(), Tallies(lambda name: registry.find(name) is not None)
+    inbox, table, tallies = Inbox(), RunTable(), Tallies(_is_known)
     beat_seconds = worker.conf.beat_seconds
     # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
     patience = worker.conf.lease_seconds / 2
@@ -298,14 +320,19 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops,
         tallies,
     )  # fmt: skip
-    for loop in loops:
-        loop.start()
-    metered.start(supervisor, keeper, leader)
-    status = supervisor.run(stopped)
-    metered.stop()
-    _leave(worker, supervisor, keeper, loops)
+    with registry.without_resolvers():
+        for loop in loops:
+            loop.start()
+        metered.start(supervisor, keeper, leader)
+        status = supervisor.run(stopped)
+        metered.stop()
+        _leave(worker, supervisor, keeper, loops)
     _log_farewell(supervisor, finaliser, loops)
     return status
+
+
+def _is_known(name: str) -> bool:
+    return registry.find(name) is not None or registry.learned(name) is not None
 
 
 def _metered(worker: Worker) -> Metered:

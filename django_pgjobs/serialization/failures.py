@@ -20,11 +20,19 @@ LOG_LIMIT = 64 * 1024
 """The longest traceback that is logged unchanged, in characters; longer ones are shortened."""
 
 OUR_FILES: set[str] = set()
-"""Files whose frames precede every job's own code: its traceback omits them."""
+"""Files whose frames precede every job's own code: its traceback omits them. ``add_own_file`` adds one."""
 
 UNREADABLE = "(its message cannot be read)"
 
 _FACTS = BaseException.__dict__
+
+
+def add_own_file(path: str) -> None:
+    """Omit the frames of the file ``path``, a module's ``__file__``, before a job's own code. Repeatable.
+
+    For a wrapper around bodies of jobs: otherwise each of their tracebacks begins with its frame.
+    """
+    OUR_FILES.add(path)
 
 
 class Account:
@@ -92,6 +100,11 @@ def kind_of(error: BaseException) -> str:
         return clean(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
     except BaseException:
         return str(type.__dict__["__qualname__"].__get__(kind))
+
+
+def full_path(kind: str) -> str:
+    """Return a stored kind of exception with its module: ``ValueError`` is stored without the ``builtins.`` of it."""
+    return kind if not kind or "." in kind else f"builtins.{kind}"
 
 
 def text_of(error: BaseException) -> str:

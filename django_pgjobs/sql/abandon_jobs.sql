@@ -1,6 +1,6 @@
 -- abandon_jobs: abandon unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker; not batches that wait for members.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
--- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
+-- Rows: one per job abandoned: what a signal of its end says, whether it has ended, whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT j.id
@@ -32,6 +32,7 @@ abandoned AS (
         END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
-        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it
+        j.run_at < statement_timestamp() - interval '1 second' AS old, -- else a near scan finds it
+        j.name, j.attempt, j.finished_at IS NOT NULL AS ended
 )
-SELECT id, queue, priority, waited, due, due AND old AS old FROM abandoned
+SELECT id, queue, priority, waited, due, due AND old AS old, false AS gathers, name, attempt, ended FROM abandoned

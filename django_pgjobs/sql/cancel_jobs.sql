@@ -1,6 +1,6 @@
 -- cancel_jobs: end unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker, or ask the worker that runs them. A batch that waits for members gets the request, too. A request never gets weaker.
 -- Fence: none (an operator's request; a claimed job's attempt is never overwritten, only asked).
--- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, whether that may be older than the jobs claimed now, and whether it is a batch that waits for members.
+-- Rows: one per job that could be cancelled: what a signal of its end says, whether it has ended, whether somebody waits for its end, whether its callback is due, whether that may be older than the jobs claimed now, and whether it is a batch that waits for members.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
@@ -48,6 +48,7 @@ cancelled AS (
         j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited,
         j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old, -- else a near scan finds it
-        judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting' AS gathers
+        judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting' AS gathers,
+        j.name, j.attempt, j.finished_at IS NOT NULL AS ended
 )
-SELECT id, queue, priority, waited, due, due AND old AS old, gathers FROM cancelled
+SELECT id, queue, priority, waited, due, due AND old AS old, gathers, name, attempt, ended FROM cancelled

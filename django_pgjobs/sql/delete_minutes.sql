@@ -1,10 +1,10 @@
--- delete_minutes: delete hours of the fleet, and depths, whose time is over.
+-- delete_minutes: delete hours of the fleet and of the trend, and depths, whose time is over.
 -- Fence: none (numbers decide nothing).
 -- Rows: 1 = how many rows of both were deleted.
 -- Clock: statement_timestamp().
 WITH hours AS (
     DELETE FROM pgjobs_minute AS m
-    WHERE m.worker = %(fleet)s::uuid
+    WHERE m.worker IN (%(fleet)s::uuid, %(trend)s::uuid)
       AND m.minute < statement_timestamp() - make_interval(secs => %(seconds)s::float8)
     RETURNING 1
 ),

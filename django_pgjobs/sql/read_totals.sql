@@ -7,4 +7,4 @@ FROM pgjobs_total AS t
 UNION ALL
 SELECT m.queue, m.name, m.outcome, m.jobs, m.run_seconds, m.wait_seconds, m.run_histogram, m.wait_histogram
 FROM pgjobs_minute AS m
-WHERE m.worker > %(fleet)s::uuid
+WHERE m.worker > %(fleet)s::uuid AND m.worker < %(trend)s::uuid

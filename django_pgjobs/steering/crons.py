@@ -158,7 +158,7 @@ def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_payload(job_name: str, value: object) -> object:
     """Return arguments as a row keeps them. Raises ``UnreadablePayload`` or ``ValidationError``."""
-    definition = registry.find(job_name)
+    definition = registry.resolved(job_name)
     if definition is None:
         raise ValidationError(
             _("This process knows no job %(name)s, so its arguments cannot be checked."), params={"name": job_name}

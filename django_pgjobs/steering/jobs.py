@@ -31,6 +31,7 @@ from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import gates
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.batches import cancel_members, list_running_members
+from django_pgjobs.store.finished import send_finished
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
@@ -94,14 +95,16 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     """Cancel: see ``JobQuerySet.cancel``."""
     if mode not in list(CancelMode):
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
-    callbacks, author, words = _names_with("on_cancel_func"), storable(who(by)), storable(reason)
+    author, words = storable(who(by)), storable(reason)
     batches: list[int] = []
     all_changed: list[int] = []
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        callbacks = _names_with("on_cancel_func")
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
+        send_finished(using, changed.ended, registry.find)
         batches.extend(batch.id for batch in changed.gathering)
         all_changed.extend(changed.ids)
         return changed.ids
@@ -118,13 +121,14 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
 
 def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Abandon: see ``JobQuerySet.abandon``."""
-    callbacks = _names_with("on_abandon_func")
     text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
     text = f"{text}: {storable(reason)}" if reason else text
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        callbacks = _names_with("on_abandon_func")
         changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
         waking.notify(using, changed.notices)
+        send_finished(using, changed.ended, registry.find)
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
@@ -133,9 +137,9 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
 
 def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
-    attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
+        attempts = {name: registry.get(name).max_attempts for name in registry.names()}
         most = get_conf().default_max_attempts
         return reopening.retry(
             db,
@@ -302,9 +306,23 @@ def _steer(jobs: models.QuerySet[Any], using: str, eligible: Q, write: Write, tr
         ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
     done = Steered()
     for start in range(0, len(ids), BATCH):
-        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(ids[start : start + BATCH])))
+        meant = ids[start : start + BATCH]
+        _resolve_names(jobs, using, meant)
+        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant)))
     trail.skip(store.on(using), done.skipped)
     return done
+
+
+def _resolve_names(jobs: models.QuerySet[Any], using: str, ids: Sequence[int]) -> None:
+    """Make the names of these jobs known, before any row is locked: only their definitions know their callbacks."""
+    if not registry.may_find_more:
+        return
+    rows: Any = jobs.model._base_manager.using(using)
+    with at_read_committed(using):
+        missing = rows.filter(pk__in=ids).exclude(name__in=registry.names()).values_list("name", flat=True)
+        names = set(missing.distinct().order_by())
+    for name in names:
+        registry.resolved(name)
 
 
 def _steer_batch(batch: _Batch) -> Steered:

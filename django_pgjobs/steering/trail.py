@@ -2,7 +2,8 @@
 
 The transaction that changes the jobs writes the row, so there is no change without a record and no record of a change
 that was rolled back. The job ids go beside it in parts of at most a thousand: the page of a job finds every action that
-changed it, however many others that action changed. An action that changed nothing leaves no row.
+changed it, however many others that action changed. An action that changed nothing leaves no row,
+except one that a job carries out: its row is there before it begins.
 """
 
 from __future__ import annotations
@@ -33,17 +34,24 @@ class ActionOrigin:
     via: str = CODE
     filter_words: str = ""
     recorded: list[int] = field(default_factory=list)
+    continues: tuple[int, int] | None = None
+    """An action whose row there is already, and how many parts it has."""
 
 
 _origin: ContextVar[ActionOrigin | None] = ContextVar("pgjobs_origin", default=None)
 
 
 @contextmanager
-def recorded_as(via: str | None = None, filter_words: str | None = None) -> Iterator[ActionOrigin]:
-    """Record the actions of the block with this origin; None keeps the value from outside the block."""
+def recorded_as(
+    via: str | None = None, filter_words: str | None = None, *, continues: tuple[int, int] | None = None
+) -> Iterator[ActionOrigin]:
+    """Record the actions of the block with this origin; None keeps the value from outside the block.
+
+    ``continues``: the id of an action and how many parts it has, for one action of the block that goes on with it.
+    """
     outer = _origin.get() or ActionOrigin()
     words = outer.filter_words if filter_words is None else filter_words
-    origin = ActionOrigin(outer.via if via is None else via, words, outer.recorded)
+    origin = ActionOrigin(outer.via if via is None else via, words, outer.recorded, continues)
     token = _origin.set(origin)
     try:
         yield origin
@@ -67,13 +75,17 @@ class Trail:
     subject: str = ""
     action_id: int | None = None
     parts: int = 0
+    goes_on: bool = False
 
     def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = ()) -> None:
         """Record that the action changed this many, within the caller's transaction; nothing for none."""
         if not changed:
             return
+        origin = _origin.get() or ActionOrigin()
+        if self.action_id is None and origin.continues is not None:
+            (self.action_id, self.parts), self.goes_on = origin.continues, True
+            origin.continues = (self.action_id, self.parts + 1)
         if self.action_id is None:
-            origin = _origin.get() or ActionOrigin()
             self.action_id = store.record_action(db, {**self._words(origin), "changed": changed}, job_ids)
             origin.recorded.append(self.action_id)
         else:
@@ -82,7 +94,7 @@ class Trail:
 
     def skip(self, db: store.Database, skipped: Mapping[str, int]) -> None:
         """Record why the action skipped jobs (reason → number); nothing if it changed no job."""
-        if skipped and self.action_id is not None:
+        if skipped and self.action_id is not None and not self.goes_on:
             store.close_action(db, self.action_id, skipped)
 
     def _words(self, origin: ActionOrigin) -> dict[str, Any]:
@@ -94,6 +106,12 @@ class Trail:
             "via": origin.via,
             **{name: storable(text)[:MOST_CHARS] for name, text in words.items()},
         }
+
+
+def open_action(db: store.Database, verb: str, by: str, reason: str, mode: str) -> int:
+    """Write the row of an action that a job will carry out, and return its id."""
+    trail = Trail(verb, by, reason, mode=mode)
+    return store.record_action(db, {**trail._words(_origin.get() or ActionOrigin()), "changed": 0}, ())
 
 
 def signed(by: str, reason: str = "") -> Facts:

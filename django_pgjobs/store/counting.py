@@ -96,6 +96,12 @@ def count_running(db: Database, *, most: int) -> list[Counted]:
     return [Counted(queue, "running", jobs, more) for queue, jobs, more in rows]
 
 
+def count_retrying(db: Database, pairs: Sequence[tuple[str, int]], *, most: int) -> list[Counted]:
+    """Count the jobs that are tried again later among the next ``most`` of each (queue, priority)."""
+    params = {"queues": [pair[0] for pair in pairs], "priorities": [pair[1] for pair in pairs], "most": most}
+    return [Counted(queue, "retrying", jobs, more) for queue, jobs, more in db.fetch("count_retrying", params)]
+
+
 def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: int) -> list[Counted]:
     """Count the jobs that ended within the last ``seconds``, up to ``most`` of each outcome."""
     params = {"outcomes": list(outcomes), "seconds": seconds, "most": most}

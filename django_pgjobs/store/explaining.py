@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from django_pgjobs.store.database import Database
 
@@ -111,3 +113,19 @@ def read_why(db: Database, job_id: int, *, silent_seconds: float, stale_seconds:
     row = rows[0]
     pauses = tuple(Paused(*pause) for pause in (row[-10:-5], row[-5:]) if pause[0] is not None)
     return WhyFacts._make([*row[:-10], pauses])
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker runs now, or has claimed and will run at once."""
+
+    worker: UUID
+    id: int
+    name: str
+    queue: str
+    running_seconds: float
+    progress: str | None
+
+
+def list_running(db: Database, workers: Sequence[UUID], *, most: int) -> list[RunningJob]:
+    """Return what these workers run now, up to ``most`` jobs of each, the longest first."""
+    return [RunningJob._make(row) for row in db.fetch("list_running", {"workers": list(workers), "most": most})]

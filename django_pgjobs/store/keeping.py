@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -49,6 +49,11 @@ def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) ->
     """Resume up to ``limit`` jobs that code other than that of ``fingerprints`` (name → fingerprint) has parked."""
     params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
     return [Released(*row) for row in db.fetch("unpark_jobs", params)]
+
+
+def list_parked_names(db: Database, known: Iterable[str], *, limit: int) -> list[str]:
+    """Return the names of parked jobs that are not among ``known``, at most ``limit``."""
+    return [name for (name,) in db.fetch("list_parked_names", {"known": list(known), "limit": limit})]
 
 
 def terminate_backends(db: Transacting, application_name: str) -> int:

@@ -58,6 +58,18 @@ class FailedGroup(NamedTuple):
     releases: list[str]
 
 
+class FailureGroup(NamedTuple):
+    """Jobs of one name that were abandoned with one error class, which is empty if an operator abandoned them."""
+
+    name: str
+    error_class: str
+    jobs: int
+    last_seconds: float
+    """How long ago the last one was."""
+    last_id: int
+    release: str
+
+
 class Failures(NamedTuple):
     """Abandoned jobs: how many were read, whether there may be more, the largest groups, and figures of all groups."""
 
@@ -111,6 +123,15 @@ def read_failures(
     if rows[0][1] is None:
         return Failures(read, read >= most, [])
     return Failures(read, read >= most, [FailedGroup._make(row[1:8]) for row in rows], *rows[0][8:])
+
+
+def list_failures(db: Database, *, seconds: float, groups: int, most: int) -> tuple[list[FailureGroup], int]:
+    """Return the largest groups of jobs that were abandoned within ``seconds``, and how many jobs were read.
+
+    Reads at most ``most``, the latest.
+    """
+    rows = db.fetch("list_failures", {"seconds": seconds, "groups": groups, "most": most})
+    return [FailureGroup._make(row[:6]) for row in rows], rows[0][6] if rows else 0
 
 
 def write_notice(

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django_pgjobs.states import FLEET
+from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store.database import Database
 
-_FIRST_WORKER, _LAST_WORKER = UUID(int=1), UUID(int=2**128 - 1)
+_FIRST_WORKER, _LAST_WORKER = UUID(int=FLEET.int + 1), UUID(int=TREND.int - 1)
 
 
 class Figures(NamedTuple):
@@ -50,24 +50,25 @@ def write_minutes(db: Database, figures: Sequence[Figures], *, worker: UUID, rel
     return str(db.fetch("write_minutes", params)[0][0])
 
 
-def take_minutes(db: Database, *, hourly: bool, seconds: float, limit: int) -> list[MinuteFigures]:
-    """Delete up to ``limit`` rows of workers, or with ``hourly`` of the fleet, that ended ``seconds`` ago.
+def take_minutes(db: Database, *, hourly: UUID | None, seconds: float, limit: int) -> list[MinuteFigures]:
+    """Delete up to ``limit`` rows of workers that ended ``seconds`` ago.
 
-    The caller adds them to the fleet's minutes or hours in the same transaction.
+    ``hourly``: not of workers but of ``FLEET`` or ``TREND``, for their hours. The caller adds the rows to minutes or
+    hours in the same transaction.
     """
     params = {
-        "least": FLEET if hourly else _FIRST_WORKER,
-        "most": FLEET if hourly else _LAST_WORKER,
-        "unit": "hour" if hourly else "minute",
+        "least": _FIRST_WORKER if hourly is None else hourly,
+        "most": _LAST_WORKER if hourly is None else hourly,
+        "unit": "minute" if hourly is None else "hour",
         "seconds": seconds,
         "limit": limit,
     }
     return [MinuteFigures._make(row) for row in db.fetch("take_minutes", params)]
 
 
-def add_minutes(db: Database, figures: Sequence[MinuteFigures]) -> None:
-    """Add figures to the fleet's minutes or hours; no two of one row."""
-    db.fetch("add_minutes", {"items": _items(figures), "fleet": FLEET})
+def add_minutes(db: Database, figures: Sequence[MinuteFigures], *, whose: UUID = FLEET) -> None:
+    """Add figures to the minutes or hours of ``FLEET`` or ``TREND``; no two of one row."""
+    db.fetch("add_minutes", {"items": _items(figures), "fleet": whose})
 
 
 def add_totals(db: Database, figures: Sequence[Figures]) -> None:
@@ -77,12 +78,12 @@ def add_totals(db: Database, figures: Sequence[Figures]) -> None:
 
 def read_totals(db: Database) -> list[Figures]:
     """Return what the fleet has ended so far: several rows of one queue, name and outcome add up."""
-    return [Figures._make(row) for row in db.fetch("read_totals", {"fleet": FLEET})]
+    return [Figures._make(row) for row in db.fetch("read_totals", {"fleet": FLEET, "trend": TREND})]
 
 
 def delete_minutes(db: Database, *, seconds: float) -> int:
-    """Delete the fleet's hours and the depths that are older; return how many."""
-    return int(db.fetch("delete_minutes", {"fleet": FLEET, "seconds": seconds})[0][0])
+    """Delete the hours of fleet and trend and the depths that are older; return how many."""
+    return int(db.fetch("delete_minutes", {"fleet": FLEET, "trend": TREND, "seconds": seconds})[0][0])
 
 
 def write_depths(db: Database, depths: Sequence[Mapping[str, Any]]) -> None:
@@ -93,6 +94,40 @@ def write_depths(db: Database, depths: Sequence[Mapping[str, Any]]) -> None:
 def fold_depths(db: Database, *, seconds: float) -> int:
     """Keep of the hours that ended ``seconds`` ago the most only; return how many rows that deleted."""
     return int(db.fetch("fold_depths", {"seconds": seconds})[0][0])
+
+
+class Bucket(NamedTuple):
+    """What ended in a span of time that begins at ``at``, in seconds since 1970."""
+
+    at: int
+    ended: Mapping[str, int]
+    """How many attempts ended how."""
+    runs: Sequence[int]
+    waits: Sequence[int]
+    """Histograms."""
+    releases: Sequence[str]
+
+
+def read_trend(db: Database, *, step: int, buckets: int, most: int) -> list[Bucket]:
+    """Return the latest buckets of ``step`` seconds in which attempts ended; reads up to twice ``most`` rows."""
+    params = {"fleet": FLEET, "trend": TREND, "step": step, "buckets": buckets, "most": most}
+    rows = db.fetch("read_trend", params)
+    return [Bucket(at, json.loads(ended), runs, waits, releases) for at, ended, runs, waits, releases in rows]
+
+
+class QueueDepth(NamedTuple):
+    """The most that was due in a queue in a span of time that begins at ``at``, in seconds since 1970."""
+
+    at: int
+    queue: str
+    ready: int
+    oldest_seconds: float
+
+
+def read_depths(db: Database, *, step: int, buckets: int, most: int) -> list[QueueDepth]:
+    """Return the depths of the latest buckets of ``step`` seconds; reads up to ``most`` rows."""
+    rows = db.fetch("read_depths", {"step": step, "buckets": buckets, "most": most})
+    return [QueueDepth._make(row) for row in rows]
 
 
 def _items(figures: Sequence[Figures | MinuteFigures]) -> str:

@@ -132,13 +132,15 @@ def register_job(using: str, new: NewJob) -> Registered:
 
     It sends no values that most jobs lack: each costs client and server microseconds.
     """
+    connection = connections[using]
+    db = WrapperDatabase(connection)
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
-        connection = connections[using]
-        [(job_id, text)] = WrapperDatabase(connection).fetch("register_plain", _plain(new))
+        [(job_id, text)] = db.fetch("register_plain", _plain(new))
         instant = _instant(text, connection)
         return Registered(job_id, instant, instant)
-    [row] = on(using).fetch("register_job", _params(new))
-    return Registered(row[0], row[1], row[2])
+    [(job_id, start, created)] = db.fetch("register_job", _params(new))
+    instant = _instant(created, connection)
+    return Registered(job_id, instant if start == created else _instant(start, connection), instant)
 
 
 def _instant(text: str, connection: BaseDatabaseWrapper) -> datetime:
@@ -189,7 +191,7 @@ def _params(new: NewJob) -> dict[str, object]:
     return _plain(new) | {
         "headers": new.headers,
         "description": new.description,
-        "run_at": new.run_at,
+        "run_at": new.run_at and new.run_at.isoformat(),
         "delay": new.delay_seconds or 0.0,
     }
 

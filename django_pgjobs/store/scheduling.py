@@ -126,3 +126,16 @@ def orphan_crons(db: Database, job_name: str, reason: str, *, older_seconds: flo
     """
     params = {"job_name": job_name, "reason": reason, "older": older_seconds, "most": most}
     return [row[0] for row in db.fetch("orphan_crons", params)]
+
+
+class FiredJob(NamedTuple):
+    """A job that a cron entry has registered."""
+
+    cron_entry: str
+    id: int
+    state: str
+
+
+def list_fired(db: Database, names: Sequence[str], *, most: int) -> list[FiredJob]:
+    """Return the latest jobs of these cron entries, up to ``most`` of each, the latest of an entry first."""
+    return [FiredJob._make(row) for row in db.fetch("list_fired", {"names": list(names), "most": most})]

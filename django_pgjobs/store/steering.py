@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from django_pgjobs.states import CancelMode, Ending
+from django_pgjobs.states import CancelMode, Ending, Outcome
 from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
 
@@ -19,15 +19,27 @@ class Gathering(NamedTuple):
     priority: int
 
 
+class EndedJob(NamedTuple):
+    """A job that a statement has ended although no worker had it. ``error``: in one line, or empty."""
+
+    id: int
+    name: str
+    queue: str
+    attempt: int
+    outcome: str
+    error: str = ""
+
+
 class Changed(NamedTuple):
     """The jobs that were written, and the notifications to send after the commit.
 
-    ``gathering``: batches that wait for their members, which got the request.
+    ``gathering``: batches that wait for their members, which got the request. ``ended``: those that have ended.
     """
 
     ids: list[int]
     notices: list[Notice]
     gathering: Sequence[Gathering] = ()
+    ended: Sequence[EndedJob] = ()
 
 
 def cancel_jobs(
@@ -43,20 +55,26 @@ def cancel_jobs(
         "reason": reason,
         "with_callback": list(with_callback),
     }
-    return _changed(db.fetch("cancel_jobs", params))
+    return _changed(db.fetch("cancel_jobs", params), Outcome.CANCELLED, "")
 
 
 def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback: Sequence[str]) -> Changed:
     """Abandon unclaimed jobs: they end, or only their callback is left."""
     params = {"ids": list(ids), "reason": reason, "with_callback": list(with_callback)}
-    return _changed(db.fetch("abandon_jobs", params))
+    return _changed(db.fetch("abandon_jobs", params), Outcome.ABANDONED, reason)
 
 
-def _changed(rows: Rows) -> Changed:
+def _changed(rows: Rows, outcome: str, error: str) -> Changed:
     notices = [ended(job_id) for job_id, _, _, waited, *_ in rows if waited]
     notices += [wake_up(queue, priority) for _, queue, priority, _, due, *_ in rows if due]
     notices += [scan_behind(queue) for _, queue, _, _, _, old, *_ in rows if old]
-    return Changed([row[0] for row in rows], notices, [Gathering._make(row[:3]) for row in rows if row[6:] == (True,)])
+    gathering = [Gathering._make(row[:3]) for row in rows if row[6]]
+    over = [
+        EndedJob(job_id, name, queue, attempt, outcome, error)
+        for job_id, queue, *_, name, attempt, has_ended in rows
+        if has_ended
+    ]
+    return Changed([row[0] for row in rows], notices, gathering, over)
 
 
 class Moved(NamedTuple):

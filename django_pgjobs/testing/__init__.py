@@ -23,17 +23,18 @@ Do not stub time: ``backdate`` moves rows into the past, since the database's cl
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from django_pgjobs.definition.registry import registry
-from django_pgjobs.eventing import Event
-from django_pgjobs.registering import local_pool, token_bucket
-from django_pgjobs.testing.contexts import FakeContext, context
-from django_pgjobs.testing.crashing import CrashPoint, crash_at
-from django_pgjobs.testing.moving import backdate
-from django_pgjobs.testing.registered import assert_not_registered, assert_registered
-from django_pgjobs.testing.replaying import StoppedAt, replay
-from django_pgjobs.testing.running import Ran, arun_jobs, run_job, run_jobs
+if TYPE_CHECKING:
+    from django_pgjobs.eventing import Event
+    from django_pgjobs.testing.contexts import FakeContext, context
+    from django_pgjobs.testing.crashing import CrashPoint, crash_at
+    from django_pgjobs.testing.eager import EagerBackend as EagerBackend
+    from django_pgjobs.testing.moving import backdate
+    from django_pgjobs.testing.registered import assert_not_registered, assert_registered
+    from django_pgjobs.testing.replaying import StoppedAt, replay
+    from django_pgjobs.testing.running import Ran, arun_jobs, run_job, run_jobs
 
 __all__ = [
     "CrashPoint",
@@ -55,6 +56,33 @@ __all__ = [
     "wait_for_bypassed",
 ]
 
+_LATE = {
+    "CrashPoint": "crashing",
+    "EagerBackend": "eager",
+    "FakeContext": "contexts",
+    "Ran": "running",
+    "StoppedAt": "replaying",
+    "arun_jobs": "running",
+    "assert_not_registered": "registered",
+    "assert_registered": "registered",
+    "backdate": "moving",
+    "context": "contexts",
+    "crash_at": "crashing",
+    "replay": "replaying",
+    "run_job": "running",
+    "run_jobs": "running",
+}
+"""Name → the module that has it. ``TASKS`` may name ``EagerBackend``, which is made before there are any models.
+
+That one is not in ``__all__``, as it needs a Django with tasks or the backport.
+"""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+
 
 def isolated_registry() -> AbstractContextManager[None]:
     """Within this block only jobs declared in it exist, including functions inside the test.
@@ -62,11 +90,15 @@ def isolated_registry() -> AbstractContextManager[None]:
     The block restores the registry when it ends. ``run_jobs`` runs these jobs; a worker, being another process, cannot
     find them.
     """
+    from django_pgjobs.definition.registry import registry  # here: TASKS may name this package before there are models
+
     return registry.isolated()
 
 
 def reset_rate_limits() -> None:
     """Fill the token buckets of this process: see the setting ``REGISTRATION_RATE``."""
+    from django_pgjobs.registering import token_bucket  # here: TASKS may name this package before there are models
+
     token_bucket.of_this_process.reset()
 
 
@@ -77,11 +109,15 @@ def send_event(
 
     Return False if it was sent before: the first one counts.
     """
+    from django_pgjobs.eventing import Event  # here: TASKS may name this package before there are models
+
     known: Event[Any] = Event(event) if isinstance(event, str) else event
     return known.send(*key, payload=payload, by=by, database=database)
 
 
 def wait_for_bypassed(timeout: float = 10.0) -> None:
     """Block until no job that bypassed the queue runs in this process. Raises ``TimeoutError`` after ``timeout`` s."""
+    from django_pgjobs.registering import local_pool  # here: TASKS may name this package before there are models
+
     if not local_pool.of_this_process.wait(timeout):
         raise TimeoutError(f"A job that bypassed the queue still runs after {timeout:g} s.")

@@ -160,5 +160,5 @@ def _complaint(what: str, jobs: list[Job]) -> str:
 
 
 def _described(row: Job) -> str:
-    arguments = _listed(_arguments_of(row, registry.find(row.name)))
+    arguments = _listed(_arguments_of(row, registry.resolved(row.name)))
     return f"#{row.pk} {row.name}({arguments}) {row.state} queue={row.queue!r} priority={row.priority}"

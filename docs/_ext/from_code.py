@@ -153,7 +153,7 @@ def check_rows() -> list[tuple[str, str]]:
 def check_hints() -> dict[str, str]:
     """Id → hint, where the hint stands beside the id."""
     hints = {}
-    room = sorted((PACKAGE / "checks").glob("*.py"))
+    room = [*sorted((PACKAGE / "checks").glob("*.py")), PACKAGE / "tasks" / "checks.py"]
     for node in (node for path in room for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
         if isinstance(node, ast.Call):
             given = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -177,7 +177,7 @@ def checks() -> str:
 def model_classes() -> list[type[django_models.Model]]:
     """Return the models of the package."""
     return [m for m in vars(models).values() if isinstance(m, type) and issubclass(m, models.PostgresModel)
-            and not m._meta.abstract]  # fmt: skip
+            and not (m._meta.abstract or m._meta.proxy)]  # fmt: skip
 
 
 FIELD_TEXTS: dict[str, dict[str, str]] = tomllib.loads((DATA / "fields.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What ``_data`` says of promised behaviours and of faults."""
+"""What ``_data`` says of promised behaviours, of faults, and of Django's tests that do not pass."""
 
 from __future__ import annotations
 
@@ -91,3 +91,18 @@ def faults() -> str:
 def untested_faults() -> str:
     """What was not tested, and why."""
     return table(("fault", "why not"), [(escaped(f["fault"]), f["why"]) for f in faults_data()["untested"]])
+
+
+# Django's tests of tasks
+
+
+def contract() -> str:
+    """Test → versions of Django → why it does not pass."""
+    data = tomllib.loads((DATA / "contract.toml").read_text(encoding="utf-8"))
+    return table(
+        ("test", "Django", "why it does not pass"),
+        [
+            (f"`{name.replace('.', '` `')}`", ", ".join(entry["django"]), entry["reason"])
+            for name, entry in data["tests"].items()
+        ],
+    )

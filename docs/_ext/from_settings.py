@@ -137,6 +137,11 @@ def show_options() -> str:
     return _options_of("show")
 
 
+def top_options() -> str:
+    """What ``pgjobs top`` takes."""
+    return _options_of("top")
+
+
 def stats_options() -> str:
     """What ``pgjobs stats`` takes."""
     return _options_of("stats")

@@ -13,13 +13,14 @@ import drawings as drawings
 import from_code
 import from_data
 import from_figures
+import from_foreign
 import from_logs
 import from_metrics
 import from_settings
 
 PARTS: dict[str, Callable[[], str]] = {
     name: value
-    for module in (from_settings, from_code, from_data, from_figures, from_logs, from_metrics)
+    for module in (from_settings, from_code, from_data, from_figures, from_foreign, from_logs, from_metrics)
     for name, value in vars(module).items()
     if not name.startswith("_")
     and getattr(value, "__module__", "") == module.__name__

@@ -242,14 +242,14 @@ def test_an_expression_is_overridden_and_one_that_will_not_do_changes_nothing(
     expect(page.locator(".field-expression .errorlist")).to_contain_text("never fires")
     expect(page.locator(".errorlist")).to_have_count(1)
     expect(page.get_by_label("Expression instead")).to_have_value("0 0 31 4 *")
-    expect(counts).to_have_text("0 3 * * * Europe/Paris")
+    expect(counts).to_contain_text("0 3 * * * Europe/Paris")
     expect(page.locator(".field-shown_fires li")).to_have_count(10)
     picture("cron-refused")
     page.get_by_label("Expression instead").fill("15 5 * * *")
     page.get_by_label("Time zone instead").fill("Asia/Tokio")
     page.get_by_role("button", name="Save and continue editing").click()
     expect(page.locator(".field-zone .errorlist")).to_contain_text("there is no time zone")
-    expect(counts).to_have_text("0 3 * * * Europe/Paris")
+    expect(counts).to_contain_text("0 3 * * * Europe/Paris")
     assert (entry().expression, entry().zone) == (None, None)
 
     page.get_by_label("Time zone instead").fill("Asia/Tokyo")
@@ -267,7 +267,7 @@ def test_an_expression_is_overridden_and_one_that_will_not_do_changes_nothing(
     page.get_by_label("Expression instead").fill("")
     page.get_by_label("Time zone instead").fill("")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(row_of(page, "daily digest").locator(".field-shown_expression")).to_have_text("0 3 * * * Europe/Paris")
+    expect(row_of(page, "daily digest").locator(".field-shown_expression")).to_contain_text("0 3 * * * Europe/Paris")
     assert (entry().expression, entry().zone) == (None, None)
 
 

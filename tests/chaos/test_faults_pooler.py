@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -97,16 +98,15 @@ class Pooler:
 
 
 @pytest.fixture
-def pooler(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pooler]:
+def pooler(ground: Ground) -> Iterator[Pooler]:
     """PgBouncer before the proxy."""
     needs("pgbouncer")
-    directory = tmp_path_factory.mktemp("pooler")
-    for parent in directory.parents[:2]:
-        parent.chmod(parent.stat().st_mode | 0o011)
-    pooler = Pooler(ground.proxy.url, directory)
-    pooler.start()
-    yield pooler
-    pooler.stop()
+    # Not below pytest's own directory: each pytest that starts closes that to other accounts.
+    with tempfile.TemporaryDirectory(prefix="pgjobs-pooler-") as directory:
+        pooler = Pooler(ground.proxy.url, Path(directory))
+        pooler.start()
+        yield pooler
+        pooler.stop()
 
 
 def through(pooler: Pooler) -> dict[str, str]:

@@ -113,7 +113,8 @@ class Month:
 
 
 def tables() -> list[str]:
-    return sorted(model._meta.db_table for model in apps.get_app_config("pgjobs").get_models())
+    models = apps.get_app_config("pgjobs").get_models()
+    return sorted(model._meta.db_table for model in models if not model._meta.proxy)
 
 
 def columns(table: str) -> str:

@@ -18,8 +18,8 @@ from django_pgjobs.admin import actions, flow_section
 from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.models import Action, ActionPart, Gate, Job
 from django_pgjobs.presentation import flow as presentation
-from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import JobSearch
+from django_pgjobs.presentation import reach
+from django_pgjobs.presentation.job_search import STATES, JobSearch
 from django_pgjobs.states import Rule
 from django_pgjobs.steering import reopening
 from django_pgjobs.testing import run_jobs
@@ -330,7 +330,7 @@ def test_the_members_of_a_batch_are_listed_newest_first_and_by_state(root: Clien
     batch = failed(bad=2, good=3)
     failed()
     assert ids_on(root.get(LIST, {"batch": batch.job.pk})) == members(batch)
-    for state in job_list.STATES:
+    for state in STATES:
         expected = members(batch, outcome=state) if state in ("succeeded", "abandoned", "cancelled") else []
         assert ids_on(root.get(LIST, {"batch": str(batch.job.pk), "state": state})) == expected, state
     good = members(batch, outcome="succeeded")
@@ -350,7 +350,7 @@ def test_members_that_wait_run_or_are_due_are_listed(root: Client) -> None:
 def test_a_list_of_members_is_bounded_where_no_index_helps_says_so_and_goes_further(
     root: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_list, "NEAR", 2)
+    monkeypatch.setattr(reach, "NEAR", 2)
     batch = failed(bad=2, good=3)
     near = root.get(LIST, {"batch": str(batch.job.pk), "state": "succeeded"})
     assert ids_on(near) == []
@@ -388,7 +388,7 @@ def test_open_batches_are_listed(root: Client) -> None:
 
 
 def test_open_batches_are_found_behind_many_jobs_that_wait(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_list, "NEAR_HELD", 2)
+    monkeypatch.setattr(reach, "NEAR_HELD", 2)
     needed = later.register()
     for _ in range(4):
         member.using(after=needed).register()
@@ -422,7 +422,7 @@ def test_the_figures_of_a_batch_lead_to_these_members(root: Client, monkeypatch:
         assert len(ids_on(root.get(url.replace("&amp;", "&")))) == number
     assert "0 cancelled, 0 not ended" in shown
     assert f'<a href="{LIST}?batch={batch.job.pk}">all members</a>' in shown
-    monkeypatch.setattr(job_list, "NEAR", 2)
+    monkeypatch.setattr(reach, "NEAR", 2)
     url = f"{LIST}?batch={batch.job.pk}&amp;state=abandoned&amp;reach=far"
     assert f'<a href="{url}">2 abandoned</a>' in page(root, batch.job), "of a large batch, all members are searched"
 
@@ -509,7 +509,7 @@ def test_the_members_that_have_not_ended_are_cancelled_in_the_shell() -> None:
 
 
 def test_an_action_takes_all_members_however_far_a_list_would_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_list, "NEAR", 1)
+    monkeypatch.setattr(reach, "NEAR", 1)
     batch = failed(bad=4)
     assert "Only the first 1 jobs were searched" in pgjobs("list", "--batch", batch.job.pk, "--state", "abandoned")[2]
     assert pgjobs("retry", "--batch", batch.job.pk, "--state", "abandoned", "--yes")[1].startswith("retry: 4 changed")

@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from django_pgjobs import pausing
 from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
-from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation import reach
+from django_pgjobs.presentation.job_search import STATES
 from django_pgjobs.serialization.escapes import visible
 from tests.plugins.fix_admin import CLAIM, LIST, WORKER, act, html, ids_on, make, make_one_of_each, now_plus
 
@@ -53,7 +54,7 @@ def test_the_list_of_running_jobs_says_where_since_when_and_how_far(root: Client
     running_job()
     page = root.get(LIST, {"state": "running"})
     assert cell(page, "shown_worker") == "web-1"
-    assert re.match(r"\d\d\.\d s ", cell(page, "shown_claimed"))
+    assert re.fullmatch(r"\d\d\.\d s", cell(page, "shown_claimed"))
     assert cell(page, "shown_progress") == "30 / 40 lines"
     assert cell(page, "shown_state") == "running", "nothing is told twice"
     assert "of the attempt before" not in html(page)
@@ -74,6 +75,18 @@ def test_cancelled_jobs_say_by_whom_and_why(root: Client, query: dict[str, str])
     page = root.get(LIST, query)
     assert "by anna : sale is over" in cell(page, "shown_cancel" if query else "shown_state")
     assert "in line 17" not in html(page)
+
+
+@pytest.mark.parametrize("state", ["abandoned", "retrying"])
+def test_an_error_has_a_column_of_its_own_and_times_are_told_by_their_distance(root: Client, state: str) -> None:
+    ended = {"outcome": "abandoned", "finished_at": now_plus(-300)}
+    make(**(ended if state == "abandoned" else {"run_at": now_plus(301)}), attempt=2, error="Declined: <b>no</b>")
+    page = root.get(LIST, {"state": state})
+    assert cell(page, "shown_error") == "Declined: &lt;b&gt;no&lt;/b&gt;"
+    assert cell(page, "shown_state") == state, "nothing is told twice"
+    when = cell(page, "shown_end" if state == "abandoned" else "shown_run_at")
+    assert re.fullmatch(r"5 min 0\d s ago" if state == "abandoned" else r"in [45]\sminutes.*", when)
+    assert re.search(r'<time datetime="[^"]+" title="\d{4}-\d\d-\d\d \d\d:\d\d:\d\d">', html(page))
 
 
 def test_a_job_that_cancelled_itself_says_why(root: Client) -> None:
@@ -147,7 +160,7 @@ def test_a_search_says_how_far_it_looked_and_offers_to_look_further(
 ) -> None:
     """Above the list, where it is seen."""
     for limit, number in (("NEAR_TEXT", 1000), ("FAR", 2000)):
-        monkeypatch.setattr(job_list, limit, number)
+        monkeypatch.setattr(reach, limit, number)
     fill(3000)
     page = html(root.get(LIST, {"q": "nothing has this", "p": "1"}))
     link = re.search(
@@ -205,7 +218,7 @@ def test_marks_that_turn_text_around_are_shown_as_their_numbers_on_every_page(ro
     row = forged_rows()
     lists = [f"/admin/pgjobs/{name}/" for name in ("job", "heartbeat", "queuestate", "cronentry", "action")]
     pages = {url: root.get(url) for url in lists}
-    pages |= {f"{LIST}?state={state}": root.get(LIST, {"state": state}) for state in job_list.STATES}
+    pages |= {f"{LIST}?state={state}": root.get(LIST, {"state": state}) for state in STATES}
     for url in lists:
         for number, link in enumerate(set(re.findall(rf'href="({url}[^"?]*/change/)', html(pages[url])))):
             pages[f"{url} {number}"] = root.get(link)

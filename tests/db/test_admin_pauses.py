@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from django.utils import timezone
 from django_pgjobs import job, pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm, QueueState
-from tests.plugins.fix_admin import client_with, html, make, said
+from tests.plugins.fix_admin import client_with, html, make, said, user_with
 
 pytestmark = pytest.mark.django_db
 
@@ -140,6 +141,16 @@ def test_what_is_wrong_is_told_and_pauses_nothing(operator: Client, wrong: dict[
     assert not QueueState.objects.exists()
 
 
+def test_a_name_that_somebody_types_imports_nothing(operator: Client) -> None:
+    """Who may pause may not run code: of all modules on the server, one would be executed by its name."""
+    asked_for: list[str] = []
+    registry.add_resolver(lambda name: asked_for.append(name))
+    page = operator.post(ADD, asked(kind="job", name="antigravity.fly"))
+    assert "No job named &#x27;antigravity.fly&#x27; is known" in html(page)
+    assert not asked_for
+    assert not QueueState.objects.exists()
+
+
 def test_what_only_the_databases_clock_refuses_is_told(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A web server whose clock is slow."""
     monkeypatch.setattr("django_pgjobs.admin.pauses.PauseForm.clean_until", lambda form: form.cleaned_data["until"])
@@ -155,6 +166,41 @@ def test_chosen_ones_are_resumed(operator: Client) -> None:
     assert said(page) == ["Resumed: queue mail, job shop.charge."]
     assert pausing.paused() == []
     assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize(("lasts", "seconds"), [("900", 900), ("3600", 3600), ("28800", 28_800)])
+def test_a_pause_may_last_for_a_while_by_the_clock_of_the_database(operator: Client, lasts: str, seconds: int) -> None:
+    before = timezone.now()
+    operator.post(ADD, asked(lasts=lasts))
+    [state] = pausing.paused()
+    assert state.until is not None
+    assert abs((state.until - before).total_seconds() - seconds) < 60
+
+
+def test_how_long_and_until_when_are_not_both_taken(operator: Client) -> None:
+    page = operator.post(ADD, asked(lasts="900", until_0="2070-01-31", until_1="08:00"))
+    assert "Choose how long, or name a time, not both." in html(page)
+    assert not QueueState.objects.exists()
+
+
+def test_a_row_is_resumed_by_its_own_button_and_by_no_link(operator: Client) -> None:
+    state = pausing.pause_queue("mail")
+    pausing.pause_job("shop.charge")
+    [url] = re.findall(rf'formaction="([^"]+/{state.pk}/resume/)"', html(operator.get(PAUSES)))
+    assert operator.get(url).status_code == 405
+    assert said(operator.post(url, follow=True)) == ["Resumed: queue mail."]
+    assert said(operator.post(url, follow=True)) == ["Nothing was paused anymore."]
+    assert [each.name for each in pausing.paused()] == ["shop.charge", "shop.pay"]
+    assert Action.objects.filter(verb="resume", via="admin").count() == 1
+    viewer = client_of_viewer()
+    assert "formaction" not in html(viewer.get(PAUSES))
+    assert viewer.post(url).status_code == 403
+
+
+def client_of_viewer() -> Client:
+    client = Client()
+    client.force_login(user_with("view_queuestate", "view_job", name="viewer"))
+    return client
 
 
 def test_who_may_only_look_pauses_and_resumes_nothing() -> None:
@@ -218,7 +264,7 @@ def test_the_leader_is_marked_among_the_workers() -> None:
     LeaderTerm.objects.create(term=7, worker=leader.pk, worker_name="one", taken_at=now, expires_at=now + timedelta(1))
     client = client_with("view_heartbeat")
     marks = html(client.get("/admin/pgjobs/heartbeat/"))
-    assert (marks.count("icon-yes"), marks.count("icon-no")) == (1, 1)
+    assert marks.count(">leader<") == 1
     term = LeaderTerm.current()
     assert term is not None
     assert (term.worker, term.term, LeaderTerm.current("default")) == (leader.pk, 7, term)

@@ -19,7 +19,7 @@ from django_pgjobs import Backoff, Batch, Event, JobContext, job
 from django_pgjobs.admin import events as event_pages
 from django_pgjobs.models import Action, ActionPart, EventState, Job, Memo
 from django_pgjobs.presentation import flow as presentation
-from django_pgjobs.presentation import job_list, memos
+from django_pgjobs.presentation import memos, reach
 from django_pgjobs.testing import run_job, run_jobs
 from tests.plugins.fix_admin import LIST, act, client_with, html, ids_on, make, said, steer_url, user_with
 
@@ -59,7 +59,7 @@ def order(context: JobContext, number: int = 7) -> Any:
 
 
 @job(name="asteps.secret", takes_context=True, sensitive=("card",))
-def secret(context: JobContext, card: str = "4111") -> Any:
+def secret(context: JobContext, card: str = "4111-1111") -> Any:
     context.step.using(name="charged")(lambda: card)
     return context.wait_for("signed", timeout=timedelta(days=14))
 
@@ -199,7 +199,7 @@ def test_results_are_hidden_where_arguments_are_sensitive(permissions: tuple[str
     client = client_with(*permissions)
     row = started(secret)
     steps = section(page(client, row), "Steps")
-    assert ("4111" in steps) is bool(permissions)
+    assert ("4111-1111" in steps) is bool(permissions)
     assert ("hidden" in steps) is not bool(permissions)
     plain = started(order)
     assert "charged" in section(page(client, plain), "Steps"), "nothing of it is sensitive"
@@ -207,9 +207,9 @@ def test_results_are_hidden_where_arguments_are_sensitive(permissions: tuple[str
 
 def test_results_of_an_unknown_job_are_hidden() -> None:
     row = make(name="nobody.knows", flow=32)
-    Memo.objects.create(job=row, name="s", kind="step", result={"card": "4111"}, finished_at=timezone.now())
-    assert "4111" not in page(client_with(), row)
-    assert "4111" in page(another("view_job", "view_payload"), row)
+    Memo.objects.create(job=row, name="s", kind="step", result={"card": "4111-1111"}, finished_at=timezone.now())
+    assert "4111-1111" not in page(client_with(), row)
+    assert "4111-1111" in page(another("view_job", "view_payload"), row)
 
 
 def test_the_latest_memos_are_shown_and_how_many_there_are_before_them(
@@ -408,13 +408,13 @@ def test_members_that_sleep_are_listed(root: Client) -> None:
 
 
 def test_a_long_list_of_sleepers_is_bounded_and_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_list, "NEAR_SUSPENDED", 2)
+    monkeypatch.setattr(reach, "NEAR_SUSPENDED", 2)
     rows = [started(nap) for _ in range(3)]
     shown = root.get(LIST, {"suspended": "sleeping"})
     assert len(ids_on(shown)) == 2
     assert "Only the first 2 jobs of this list were searched." in html(shown)
     assert ids_on(root.get(LIST, {"suspended": "sleeping", "reach": "far"})) == [row.pk for row in reversed(rows)]
-    monkeypatch.setattr(job_list, "NEAR_SUSPENDED", 3)
+    monkeypatch.setattr(reach, "NEAR_SUSPENDED", 3)
     assert "were searched" not in html(root.get(LIST, {"suspended": "sleeping"}))
 
 
@@ -470,12 +470,12 @@ def test_an_event_is_sent_from_its_own_page() -> None:
 
 
 def test_the_payload_of_an_event_needs_its_permission() -> None:
-    approval.send(7, payload={"card": "4111"}, by=MARKUP)
+    approval.send(7, payload={"card": "4111-1111"}, by=MARKUP)
     url = event_page("asteps.approval:7")
     text = html(client_with("view_eventstate").get(url))
-    assert "4111" not in text
+    assert "4111-1111" not in text
     assert "<script>alert" not in text
-    assert "4111" in html(another("view_eventstate", "view_payload").get(url))
+    assert "4111-1111" in html(another("view_eventstate", "view_payload").get(url))
 
 
 @pytest.mark.parametrize("name", [*HOSTILE[:3], "a/b?c#d", "../x", "_", "ä ö", "x" * 5000])

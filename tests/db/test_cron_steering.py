@@ -300,7 +300,7 @@ def test_the_shell_lists_entries_and_serves_as_a_probe() -> None:
 
 def test_the_shell_previews_fires() -> None:
     status, text = pgjobs("next", "--count", 3)
-    assert (status, len(text.splitlines())) == (0, 4)
+    assert (status, len(text.splitlines()), "Every day at 03:00" in text) == (0, 5, True)
     told = json.loads(pgjobs("next", NAME, "--format", "json")[1])["next"]
     assert [datetime.fromisoformat(fire) for fire in told[NAME]] == entry().next_fires(5)
     put(expression="61 * * * *")

@@ -21,7 +21,7 @@ from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, 
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
-from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -68,6 +68,7 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
         "queue": "default",
         "ready": 2,
         "scheduled": 1,
+        "retrying": 0,
         "running": 1,
         "held": {"waiting": 1, "parked": 1, "limited": 1, "paused": 1},
         "ended": {"succeeded": 1, "cancelled": 0, "abandoned": 1},
@@ -77,6 +78,14 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
     assert (found["mail"]["scheduled"], found["mail"]["workers"], found["mail"]["oldest_ready_seconds"]) == (1, 2, None)
     told = figures.measure(raw, silent_seconds=20, stale_seconds=60)["workers"]
     assert told == {"live": 3, "draining": 1, "silent": 1, "slots": 6, "running": 3}
+
+
+def test_jobs_that_are_tried_again_are_told_from_those_that_never_ran(raw: RawDatabase) -> None:
+    register(delay_seconds=60)
+    register(delay_seconds=60, priority=3)
+    Job.objects.filter(pk__in=register(2, delay_seconds=60)).update(attempt=1)
+    found = measured(raw)["default"]
+    assert (found["scheduled"], found["retrying"]) == (4, 2)
 
 
 def test_what_ended_long_ago_is_not_counted(raw: RawDatabase) -> None:
@@ -93,7 +102,7 @@ def test_beyond_the_bound_a_figure_says_at_least(raw: RawDatabase) -> None:
     store.finalise_success(raw, claim(raw, 5).ends(), AUTHOR)
     claim(raw, 4)
     found = measured(raw, most=3)["default"]
-    assert sorted(found["at_least"]) == ["ended.succeeded", "held.parked", "running", "scheduled"]
+    assert sorted(found["at_least"]) == ["ended.succeeded", "held.parked", "retrying", "running", "scheduled"]
     assert (found["ready"], found["running"], found["held"]["parked"], found["ended"]["succeeded"]) == (1, 3, 3, 3)
     assert measured(raw, most=6)["default"]["at_least"] == []
 
@@ -139,6 +148,10 @@ def test_figures_cost_the_same_however_many_jobs_there_are(db_connection: Any) -
             "count_held": lambda db: store.count_held(db, ["waiting", "parked", "limited", "paused"], most=most),
             "count_running": lambda db: store.count_running(db, most=most),
             "count_ended": lambda db: store.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
+            "count_retrying": lambda db: store.count_retrying(db, [("mail", 0), ("default", 0)], most=most),
+            "list_running": lambda db: store.list_running(db, [WORKER], most=most),
+            "list_fired": lambda db: store.list_fired(db, ["nightly"], most=10),
+            "list_failures": lambda db: store.list_failures(db, seconds=86_400, groups=20, most=most),
         }
         explaining = Explaining(raw, set())
         for name, run in runs.items():
@@ -170,16 +183,25 @@ def test_the_leader_keeps_one_row_of_figures(raw: RawDatabase) -> None:
 
 def test_only_the_leader_measures_and_now_and_then(raw: RawDatabase) -> None:
     """W1: a worker that does not lead writes nothing."""
-    leader = Leader(AUTHOR)
+    leader, ours = Leader(AUTHOR), store.on("default")
     duty = measuring_duty(leader)
-    duty.tick(raw)
+    duty.tick(ours)
     assert not Statistic.objects.exists()
     leader.tick(raw)
-    duty.tick(raw)
+    duty.tick(ours)
     before = Statistic.objects.get().measured_at
-    duty.tick(raw)
+    duty.tick(ours)
     assert Statistic.objects.get().measured_at == before
     assert duty.seconds == 15
+
+
+def test_the_leader_says_what_keeps_jobs_from_running(raw: RawDatabase) -> None:
+    leader, ours = Leader(AUTHOR), store.on("default")
+    backdate(job(register(queue="mail")[0]), run_at=90)
+    leader.tick(raw)
+    measuring_duty(leader).tick(ours)
+    found = {(code, queue) for code, _text, queue, _subject in Statistic.objects.get().figures["problems"]}
+    assert ("no_worker", "mail") in found
 
 
 def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, monkeypatch: Any) -> None:
@@ -250,7 +272,7 @@ def test_counting_from_the_shell_is_pinned_to_the_indexes(raw: RawDatabase) -> N
 
 
 def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_pgjobs.management.stats.MOST_NOW", 1)
+    monkeypatch.setattr("django_pgjobs.presentation.latest.MOST_NOW", 1)
     fill(raw)
     beat(queues=["\x1b[31mred"])
     QueueState.objects.create(kind="queue", name="mail")

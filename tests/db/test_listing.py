@@ -11,7 +11,8 @@ from django.db.models.functions import Now
 
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import MOST_RANGES, JobSearch
+from django_pgjobs.presentation.job_list import MOST_RANGES
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.store import statements as store
 from tests.plugins.explaining import Explained
 
@@ -89,7 +90,7 @@ def test_the_check_above_finds_a_sort_of_all_of_them() -> None:
 
 def found_by(asked: JobSearch, jobs: Any, most: int) -> tuple[list[int], bool]:
     """The ids of a list, and whether it says that it has searched only a part."""
-    ranges = asked.ranges(pairs())
+    ranges = job_list.ranges_of(asked, pairs())
     cut = job_list.bounded(asked, Job.objects.all(), ranges) if asked.bounded else []
     return job_list.find_ids(jobs.filter(asked.where()), cut or ranges, most), bool(cut)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +17,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
-from django_pgjobs.states import FLEET
+from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, pages
@@ -45,7 +46,12 @@ def ago(raw: RawDatabase, distance: timedelta) -> datetime:
 
 
 def rows(**condition: Any) -> list[tuple[UUID, datetime, int]]:
-    return list(Minute.objects.filter(**condition).order_by("worker", "minute").values_list("worker", "minute", "jobs"))
+    return list(
+        Minute.objects.filter(**condition)
+        .exclude(worker=TREND)
+        .order_by("worker", "minute")
+        .values_list("worker", "minute", "jobs")
+    )
 
 
 # A worker's minutes
@@ -94,7 +100,7 @@ def test_what_a_worker_writes_late_is_added_to_what_is_there(raw: RawDatabase) -
     NumbersKeeper()(raw)
     wrote(raw, old, run_histogram=[2, 0, 0, 5], wait_histogram=[])
     NumbersKeeper()(raw)
-    [merged] = Minute.objects.all()
+    [merged] = Minute.objects.filter(worker=FLEET)
     [total] = Total.objects.all()
     assert (merged.jobs, merged.run_histogram, merged.wait_histogram) == (2, [2, 1, 0, 5], [1])
     assert (total.jobs, total.run_histogram, total.wait_histogram) == (2, [2, 1, 0, 5], [1])
@@ -186,8 +192,70 @@ def test_a_turn_with_nothing_to_take_reads_the_index_alone(raw: RawDatabase) -> 
     )
     raw.query("ANALYZE pgjobs_minute")
     explaining = Explaining(raw, set())
-    store.take_minutes(explaining, hourly=False, seconds=600.0, limit=2000)
+    store.take_minutes(explaining, hourly=None, seconds=600.0, limit=2000)
     assert pages(explaining) < 20
+
+
+# What charts show
+
+
+def trend(raw: RawDatabase, step: int = 60, buckets: int = 60) -> list[store.Bucket]:
+    return store.read_trend(raw, step=step, buckets=buckets, most=1000)
+
+
+def test_charts_show_each_end_once_before_and_after_it_is_added_up(raw: RawDatabase) -> None:
+    """Two names, two workers, two releases; what is older than the chart is not in it."""
+    old, young = ago(raw, 15 * MINUTE), ago(raw, MINUTE)
+    for minute, worker, name in product((old, young), (WORKER, uuid4()), ("shop.mail", "shop.charge")):
+        wrote(raw, minute, worker, name=name)
+        wrote(raw, minute, worker, name=name, outcome="abandoned", run_histogram=[], wait_histogram=[3])
+    wrote(raw, ago(raw, 61 * MINUTE))
+    before = trend(raw)
+    expected = store.Bucket(0, {"succeeded": 4, "abandoned": 4}, [0, 4], [16], ["r1"])
+    assert before == [expected._replace(at=int(minute.timestamp())) for minute in (old, young)]
+    NumbersKeeper()(raw)
+    assert trend(raw) == before
+    [whole] = trend(raw, step=86_400, buckets=2)[-1:]
+    assert whole.ended["succeeded"] >= 4
+
+
+def test_the_trend_is_folded_to_hours_and_deleted_like_the_fleets(raw: RawDatabase) -> None:
+    hour = ago(raw, 2 * DAY).replace(minute=0)
+    for minute in (hour, hour + MINUTE, ago(raw, 31 * DAY)):
+        wrote(raw, minute)
+        wrote(raw, minute, name="other")
+    NumbersKeeper()(raw)
+    assert list(Minute.objects.filter(worker=TREND).values_list("minute", "name", "jobs")) == [(hour, "", 4)]
+
+
+def test_a_chart_reads_few_rows_however_many_names_there_are(raw: RawDatabase) -> None:
+    """A day of 200 names; the trend has one row a minute."""
+    insert = (
+        "INSERT INTO pgjobs_minute (worker, minute, queue, name, outcome, release, jobs, run_seconds, wait_seconds,"
+        " run_histogram, wait_histogram) SELECT %s, minute, 'default', 'n' || n, 'succeeded', '', 1, 1, 1, '{1}', '{1}'"
+        " FROM generate_series(date_trunc('minute', now()) - interval '1 day', now(), '1 min') AS minute,"
+        " generate_series(1, %s) AS n"
+    )
+    raw.query(insert, [FLEET, 40])
+    raw.query(insert, [TREND, 1])
+    raw.query("ANALYZE pgjobs_minute")
+    explaining = Explaining(raw, set())
+    assert len(store.read_trend(raw, step=900, buckets=96, most=20_000)) == 96
+    store.read_trend(explaining, step=900, buckets=96, most=20_000)
+    assert pages(explaining) < 200
+
+
+def test_depths_are_the_most_of_each_queue_and_span(raw: RawDatabase) -> None:
+    minute = ago(raw, 5 * MINUTE)
+    for queue, ready, at in (("a", 3, minute), ("a", 5, minute + MINUTE), ("b", 1, minute), ("a", 9, minute - DAY)):
+        Depth.objects.create(
+            minute=at, queue=queue, ready=ready, scheduled=0, running=0, held=0, oldest_seconds=ready * 2.0
+        )
+    by_minute = store.read_depths(raw, step=60, buckets=60, most=1000)
+    start = int(minute.timestamp())
+    assert by_minute == [(start, "a", 3, 6.0), (start, "b", 1, 2.0), (start + 60, "a", 5, 10.0)]
+    most = store.read_depths(raw, step=21_600, buckets=8, most=1000)
+    assert max(each.ready for each in most if each.queue == "a") == 9
 
 
 # Depths and totals for metrics

@@ -112,6 +112,7 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
     "list_pairs": lambda db, _: store.list_pairs(db),
     "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "list_parked_names": lambda db, _: store.list_parked_names(db, ["known.job"], limit=BATCH),
     "list_prunable": lambda db, _: store.list_prunable(
         db, "succeeded", seconds=-60.0, queues=["mail"], after=store.OLDEST, limit=BATCH
     ),
@@ -318,9 +319,19 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "reserve_ids", "find_keys", "free_keys", "postpone_jobs", "count_unfinished", "count_prunable", "pause",
         "read_why", "run_cron", "list_queue", "read_blockers", "admit_one",
     }  # fmt: skip
-    elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
+    elsewhere |= {
+        "count_due",
+        "count_held",
+        "count_running",
+        "count_ended",
+        "count_retrying",
+        "list_failures",
+        "list_fired",
+        "list_running",
+    }  # in test_figures.py
     elsewhere |= {"count_names"}  # it reads all unfinished jobs, as ``pgjobs names`` has to
     elsewhere |= {"read_why"}  # in test_why.py
+    elsewhere |= {"read_result"}  # in test_results.py
     elsewhere |= {"first_due"}  # in test_listing.py
     elsewhere |= {"read_notice", "read_failures"}  # in test_notices.py
     elsewhere |= {"write_notice"}  # registers one job

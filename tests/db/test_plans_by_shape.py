@@ -21,6 +21,7 @@ from django.test import override_settings
 from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import QueueFull
+from django_pgjobs.inspection.results import read_results
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import statements as store
@@ -236,6 +237,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "why is it not run, with a key": (store.MOST_COUNTED + 1, lambda: one("keys").why()),
     "why is it held": (BATCH, lambda: one("limited").why()),
     "why did it end": (BATCH, lambda: one("ended").why()),
+    "how they went": (BATCH, lambda: read_results("default", IDS["running"] + IDS["ended"])),
     "what blocks it": (BATCH, lambda: one("limited").blocked_by()),
     "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),
     "one of a queue by its key": (BATCH, lambda: Queue("default").status("k77")),

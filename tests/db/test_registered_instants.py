@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from django.db import connection
@@ -42,6 +42,28 @@ def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: b
         row = Job.objects.get(pk=stored.id)
         assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
         assert (stored.run_at.tzinfo is not None) is use_tz
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+@pytest.mark.parametrize(
+    "start",
+    [
+        datetime(999, 5, 5, 3, 4, 5, 6, tzinfo=UTC),
+        datetime(1900, 1, 1, tzinfo=UTC),  # Amsterdam was 19 min 32 s ahead
+        datetime(2026, 12, 1, 1, 2, 3, 120000, tzinfo=timezone(timedelta(hours=5, minutes=30, seconds=15))),
+        *INSTANTS,
+        datetime(9999, 12, 30, tzinfo=UTC),
+    ],
+    ids=str,
+)
+def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: bool, start: datetime) -> None:
+    """It travels as text both ways, whatever its year and its zone."""
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Amsterdam"):
+        stored = store.register_job("default", store.NewJob("shop.clean", "{}", run_at=start))
+        row = Job.objects.get(pk=stored.id)
+        assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
+        if use_tz:
+            assert stored.run_at == start
 
 
 def work() -> None: ...

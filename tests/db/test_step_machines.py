@@ -295,7 +295,7 @@ def test_the_page_of_a_job_shows_its_finished_steps(admin_client: Client) -> Non
     text = admin_client.get(f"/admin/pgjobs/job/{one.pk}/change/").content.decode()
     steps = re.findall(r"<tr><td>(steps\.\w+)</td><td>(\w+)</td><td>(\d)</td><td>run_jobs</td><td>", text)
     assert steps == [("steps.load", "web", "2"), ("steps.extract", "bulk", "1")]
-    assert "<td>1</td><td>steps.load</td><td>Failed</td>" in text
+    assert '<td class="pgjobs-when">1</td><td>steps.load</td><td class="pgjobs-when">Failed</td>' in text
     Step.objects.update(name="<b>")
     assert "<td>&lt;b&gt;</td>" in admin_client.get(f"/admin/pgjobs/job/{one.pk}/change/").content.decode()
     plain = limited.register("a")

@@ -41,7 +41,7 @@ def order(context: JobContext, number: int = 7) -> Any:
 
 
 @job(name="shsteps.secret", takes_context=True, sensitive=("card",))
-def secret(context: JobContext, card: str = "4111") -> None:
+def secret(context: JobContext, card: str = "4111-1111") -> None:
     context.step.using(name="charged")(lambda: card)
     context.sleep(timedelta(days=3))
 
@@ -152,7 +152,7 @@ def test_show_tells_what_a_job_remembers_and_waits_for() -> None:
 
 def test_show_tells_no_result_where_arguments_are_sensitive() -> None:
     row = started(secret)
-    assert "4111" not in pgjobs("show", row.pk)[1] + json.dumps(shown(row))
+    assert "4111-1111" not in pgjobs("show", row.pk)[1] + json.dumps(shown(row))
     charged = shown(row)["memos"][1]
     assert (charged["result"], charged["result_hidden"]) == (None, True)
 

@@ -103,7 +103,7 @@ def test_an_index_finds_a_rare_tag_in_code_and_in_lists(raw: RawDatabase) -> Non
     plain.register_many([(n,) for n in range(3000)])
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE pgjobs_job")
-    from django_pgjobs.presentation.job_list import JobSearch
+    from django_pgjobs.presentation.job_search import JobSearch
 
     for jobs in (Job.objects.tagged("rare"), Job.objects.filter(JobSearch(tag="rare").where()).order_by("-pk")[:50]):
         plan = jobs.explain()

@@ -20,7 +20,7 @@ from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
-from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store import statements as store
@@ -159,9 +159,7 @@ def test_an_age_in_a_filter_is_kept_exactly_in_words_for_people(age: str, words:
     register()
     call_command("pgjobs", "cancel", "--older-than", "0", "--since", "7d", "--yes")
     assert Action.objects.latest("pk").asked == "since 7 days ago, older than 0 s"
-    assert job_list.JobSearch(since=filters.age(age), older=filters.age(age)).words == (
-        f"since {words} ago, older than {words}"
-    )
+    assert JobSearch(since=filters.age(age), older=filters.age(age)).words == (f"since {words} ago, older than {words}")
 
 
 def test_pauses_of_queues_and_jobs_leave_traces_in_code_and_shell() -> None:

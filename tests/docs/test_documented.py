@@ -24,6 +24,7 @@ from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.statements import Author
+from django_pgjobs.tasks.settings import KEYS
 from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
@@ -51,7 +52,7 @@ SUBCOMMAND_PARTS = {
 """Subcommand → what is generated of its options."""
 
 
-INTERNAL = {"BoundJob": {"as_step", "row", "stored"}}
+INTERNAL = {"BoundJob": {"as_step", "row", "stored"}, "JobDefinition": {"plan_with"}}
 """Methods of public classes that only we call."""
 
 
@@ -73,7 +74,7 @@ def test_every_setting_has_a_heading_a_text_and_its_default():
 
 def test_every_setting_is_named_in_words_it_exists_in():
     """A page that names a setting names one there is."""
-    known = set(RULES)
+    known = {*RULES, *KEYS}
     for page in pages():
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(r"`([A-Z][A-Z_]+_(?:SECONDS|BYTES|CHARS|DAYS|CEILING|ATTEMPTS|BACKOFF|SLOTS))`", text))
@@ -120,6 +121,7 @@ def test_options_named_on_any_page_exist():
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel"}  # make bench, manage.py test
+    foreign |= {"--queue-name"}  # db_worker of django-tasks-db
     foreign |= {"--serve", "--data", "--major", "--clean"}  # django_pgjobs.embedded
     for page in pages():
         named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text(encoding="utf-8")))
@@ -152,7 +154,8 @@ def test_every_error_is_in_the_tree_and_in_the_table():
 
 
 def test_every_check_is_in_the_table_and_the_table_has_no_other():
-    texts = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "checks").glob("*.py"))
+    modules = (*(PACKAGE / "checks").glob("*.py"), PACKAGE / "tasks" / "checks.py")
+    texts = "".join(path.read_text(encoding="utf-8") for path in modules)
     used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', texts))
     assert used == {id_ for id_, _ in from_code.check_rows()}
 

@@ -8,6 +8,7 @@ import sys
 import unittest
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ from tests.docs.pages import ROOT, Block, blocks, pages
 TUTORIAL = "docs/tutorial/"
 CHECKED = [page for page in pages() if not page.relative_to(ROOT).as_posix().startswith(TUTORIAL)]
 CODE = ("python", "pycon")
+HAS_TASKS = find_spec("django.tasks") is not None
 PROSE = ("console", "text", "ini", "yaml", "dockerfile", "sql", "", "{pgjobs}", "{toctree}", "{include}", "{eval-rst}")
 
 
@@ -56,8 +58,12 @@ class Page:
         if settings := vars(module).pop("PGJOBS", None):
             assert list(problems(settings)) == [], block.where
             self.stack.enter_context(override_settings(PGJOBS=settings))
+        if tasks := vars(module).pop("TASKS", None):
+            self.stack.enter_context(override_settings(TASKS=tasks))
 
     def execute(self, text: str, block: Block, module: ModuleType) -> None:
+        if not HAS_TASKS:
+            text = text.replace("django.tasks", "django_tasks")  # as the pages say for Django 5.2
         exec(compile(text, block.where, "exec"), vars(module))
 
     def converse(self, block: Block, module: ModuleType) -> None:

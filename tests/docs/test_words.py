@@ -45,6 +45,8 @@ PHRASES = {
 }
 
 ALLOWED = {
+    "forget_misses": "the registry's memory is no row that expires",
+    "forget_found": "the registry's memory is no row that expires",
     "numbered": "rows that a statement has numbered",
 }
 """Whole identifiers that may have such a word, and why."""

@@ -16,6 +16,10 @@ class E2EConfig(AppConfig):
             from tests.e2e import receivers
 
             receivers.connect()
+        if os.environ.get("PGJOBS_TEST_LISTENER"):
+            from tests.e2e import receivers
+
+            receivers.add_listener()
         if os.environ.get("PGJOBS_TEST_HOSTILE"):
             from tests.e2e import hostile
 
@@ -32,3 +36,7 @@ class E2EConfig(AppConfig):
             from tests.e2e import sniping
 
             sniping.lie_in_wait()
+        if os.environ.get("PGJOBS_TEST_RESOLVING"):
+            from tests.e2e import resolving
+
+            resolving.install()

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from django_pgjobs import signals
+from django_pgjobs.execution import events
 from django_pgjobs.models import Job
 from tests.e2e import stage
 
@@ -25,6 +26,11 @@ def connect() -> None:
     signals.compensation_started.connect(on_compensation_started)
     signals.compensation_completed.connect(on_compensation_completed)
     signals.compensation_failed.connect(on_compensation_failed)
+
+
+def add_listener() -> None:
+    """Hear of ends by a listener, which wants abandoned ones, and all while the gate ``hear-all`` is open."""
+    events.add_listener(on_finished, lambda outcome: outcome == "abandoned" or stage.here().is_open("hear-all"))
 
 
 def on_started(context: Any, **_: Any) -> None:

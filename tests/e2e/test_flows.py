@@ -84,11 +84,11 @@ def test_a_chain_with_callbacks_ends_level_by_level(worker: Workers, stage: Stag
 def test_a_gate_that_an_operator_holds_keeps_no_other_batch_waiting(
     worker: Workers, stage: Stage, background: Background
 ) -> None:
-    worker(processes=2, conf=FAST)
     held = Batch("held", settled=flows.after.bind("held")).open()
     held.add_many(flows.member.bind(n) for n in range(20))
     with transaction.atomic():
         Gate.objects.select_for_update().get(pk=held.job.pk)
+        worker(processes=2, conf=FAST)  # by now no member's end can be counted
 
         def other() -> list[Job]:
             with Batch("other", settled=flows.after.bind("other")) as batch:

@@ -272,7 +272,11 @@ def shared_worker(
     Jobs that a test left are let go and ended before the next.
     """
     processes = int(request.module.WORKER.get("processes", 1))
-    wait_until(lambda: len(module_worker.ready_executors()) == processes, 30, f"{processes} executors are ready")
+
+    def is_whole() -> bool:  # one that leaves is ready, too, beside its successor
+        return len(module_worker.executors()) == len(module_worker.ready_executors()) == processes
+
+    wait_until(is_whole, 30, f"{processes} executors are ready, and no other is left")
     module_worker.stage.clear()
     yield module_worker
     assert module_worker.process.poll() is None, module_worker.log

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, assert_type
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, assert_type
 
 from django_pgjobs import (
     Backoff,
@@ -29,10 +31,14 @@ from django_pgjobs.flows.flow import Node
 from django_pgjobs.models import CronEntry, Job, JobQuerySet
 from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.tasks import enqueue_many, job_of, policy, result_of
 from django_pgjobs.testing import Ran, context, crash_at, replay, run_jobs, send_event
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobOf
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @job
@@ -303,3 +309,26 @@ def testing_durable_functions(made: Job) -> None:
     assert_type(send_event("order.approval:7"), bool)
     assert_type(replay(made), Any)
     remembering(context(events={"order.approval:7": {"by": "ann"}}, versions={"fast-path": 1}))
+
+
+@policy(max_attempts=3, key="welcome:{user_id}", timeout=60)
+def marked(user_id: int, *, name: str = "") -> str:
+    return name
+
+
+@dataclass(frozen=True)
+class TaskAtHand(Generic[P, R]):
+    """What checkers see of a task whose stubs know its arguments."""
+
+    func: Callable[P, R]
+    module_path: str = ""
+
+
+def tasks_as_jobs(task: TaskAtHand[[int], str], unknown: Any, made: Job) -> None:
+    assert_type(marked(7, name="a"), str)
+    assert_type(job_of(task), JobDefinition[[int], str])
+    assert_type(job_of(task).using(key="a").register(7), JobOf[str])
+    assert_type(enqueue_many(task, [((7,), {}), ([8], {"a": 1})]), list[str])
+    job_of(unknown).register(1, 2, a=3)
+    result_of(made)
+    plain.as_task("default")

@@ -233,6 +233,22 @@ def test_a_value_that_cannot_be_stored_abandons(definition: JobDefinition[..., A
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_a_body_that_refuses_its_result_abandons_and_its_reason_is_second_in_the_chain(
+    definition: JobDefinition[..., Any],
+) -> None:
+    """O7: a front that knows better what can be stored says so ``from`` the error that callers expect."""
+
+    def refuses() -> None:
+        raise UnstorableResult("the result cannot be stored") from TypeError("Unsupported type: set")
+
+    CHOICES["refused"] = refuses
+    decision = perform(definition, "refused")
+    assert isinstance(decision, decide.Abandon)
+    assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
+    assert failure(decision).chain[1] == ("TypeError", "Unsupported type: set")
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 @pytest.mark.parametrize("limit", [2, 1000], ids=["large", "no JSON"])
 def test_a_value_that_cannot_be_stored_is_dropped_if_the_project_says_so(
     definition: JobDefinition[..., Any], limit: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils.module_loading import import_string
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution.retries import failure_of
@@ -168,6 +169,47 @@ def test_the_traceback_begins_in_the_jobs_code() -> None:
         patch.setattr(failures, "OUR_FILES", {__file__})
         assert "in caught" in failure_of(error).traceback, "all of it, where everything is ours"
     assert lines[-1] == "ValueError: no"
+
+
+def test_the_file_of_a_wrapper_around_bodies_can_be_left_out_too() -> None:
+    """T16, O6: a front that calls the job's function adds its own file; again makes no difference."""
+    names: dict[str, Any] = {"plain": plain}
+    exec(compile("def wrapper():\n    plain()", "a/front.py", "exec"), names)
+    error = caught(names["wrapper"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failures, "OUR_FILES", {__file__})
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # begins in the wrapper
+        assert "front.py" in failure_of(error).traceback
+        patch.setattr(failures, "OUR_FILES", set())
+        for _ in range(2):
+            failures.add_own_file("a/front.py")
+        assert {"a/front.py"} == failures.OUR_FILES
+        text = failure_of(error).traceback
+    assert "front.py" not in text
+    assert "in plain" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        (ValueError(), "builtins.ValueError"),
+        (SystemExit(), "builtins.SystemExit"),
+        (OSError(), "builtins.OSError"),
+        (json.JSONDecodeError("no", "", 0), "json.decoder.JSONDecodeError"),
+        (Mute(), f"{__name__}.Mute"),
+    ],
+    ids=repr,
+)
+def test_the_full_path_of_a_stored_kind_can_be_imported(error: BaseException, path: str) -> None:
+    """§1.5, O6: stored kinds of builtins have no module, and ``import_string`` needs one."""
+    assert failures.full_path(failure_of(error).kind) == path
+    assert import_string(path) is type(error)
+    assert failures.full_path(path) == path
+
+
+def test_of_no_kind_there_is_no_path() -> None:
+    """A lost attempt has no exception."""
+    assert failures.full_path("") == ""
 
 
 def test_an_error_that_was_never_raised_has_no_frames() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,7 +74,8 @@ def test_django_calls_all_of_them_in_order(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_table_lists_exactly_the_ids_there_are() -> None:
     table = re.findall(r"^pgjobs\.([EW]\d{3})", checks.__doc__ or "", re.MULTILINE)
     room = Path(checks.__file__).parent
-    source = "".join(path.read_text(encoding="utf-8") for path in room.glob("[!_]*.py"))
+    paths = [*room.glob("[!_]*.py"), room.parent / "tasks" / "checks.py"]
+    source = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert table == sorted(set(re.findall(r'"pgjobs\.([EW]\d{3})"', source)))
 
 
@@ -157,6 +159,47 @@ def test_every_setting_by_queue_names_queues_that_there_are(settings: Any) -> No
 def test_a_middleware_path_must_lead_somewhere(settings: Any) -> None:
     settings.PGJOBS = {"MIDDLEWARE": ["nowhere.at.all", "contextlib.suppress", "tests.settings.STATIC_URL"]}
     assert ids(checks.check_middleware()) == ["E011", "E011"]
+
+
+def _literal() -> dict[str, Any]:
+    if time.time():
+        return {"tenant": 1, "task": 2}
+    return {}
+
+
+def _called() -> dict[str, Any]:
+    return dict(tenant=1, task=2)  # noqa: C408
+
+
+def _other() -> dict[str, Any]:
+    def task() -> dict[str, str]:
+        return {"task": "not what it returns"}
+
+    return {"tenant": task(), "tasks": {"task": 1}}
+
+
+@pytest.mark.parametrize(
+    ("capture", "found"),
+    [
+        (_literal, ["E020"]),
+        (_called, ["E020"]),
+        (staticmethod(_literal), ["E020"]),
+        (lambda: {"task": 1}, ["E020"]),
+        (_other, []),
+        (lambda: {}, []),
+        (dict, []),
+        (None, []),
+    ],
+)
+def test_middleware_leaves_the_header_of_tasks_alone(settings: Any, capture: Any, found: list[str]) -> None:
+    """As far as the source of its capture shows (paper O3); a check must not call it."""
+    _factory.capture = capture  # type: ignore[attr-defined]
+    settings.PGJOBS = {"MIDDLEWARE": [f"{__name__}._factory"]}
+    assert ids(checks.check_middleware()) == found
+
+
+def _factory(run: Any) -> Any:
+    return run
 
 
 # The database

@@ -140,7 +140,32 @@ def test_the_preview_says_an_interval_in_words() -> None:
             "Every 2 weeks at 07:00 by the clocks of Europe/Berlin, counted from Monday, 5 January 2026"
         )
         assert in_words("every day", "UTC").startswith("Every day at 00:00 by the clocks of UTC")
-    assert in_words("0 7 * * *", "UTC") == in_words("every nonsense", "UTC") == in_words("every day", "Mars") == ""
+    assert in_words("every nonsense", "UTC") == in_words("every day", "Mars") == ""
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("* * * * *", "Every minute"),
+        ("*/15 * * * *", "Every 15 minutes"),
+        ("5 * * * *", "Every hour at minute 5"),
+        ("0 */4 * * *", "Every 4 hours at minute 0"),
+        ("0 7 * * *", "Every day at 07:00"),
+        ("@daily", "Every day at 00:00"),
+        ("15 6,18 * * mon-fri", "Monday to Friday at 06:15, 18:15"),
+        ("0 9 * * 1,4", "Monday, Thursday at 09:00"),
+        ("0 0 1 * *", "On day 1 of each month at 00:00"),
+        *((special, "") for special in (
+            "*/7 * * * *", "0 */5 * * *", "0 7 1 * 1", "0 7 * 6 *", "0-30 7 * * *", "0 7 L * *", "0 7 * * 1#2",
+            "0 7 * * 9",
+            "0 0 7 * * *", "", "x",
+        )),
+    ],
+)  # fmt: skip
+def test_a_cron_expression_is_said_in_words_if_they_say_all_of_it(expression: str, words: str) -> None:
+    """A step that does not divide the hour is shorter at its end; a day and a weekday together mean either."""
+    with translation.override("en"):
+        assert in_words(expression, "UTC") == words
 
 
 # When they fire

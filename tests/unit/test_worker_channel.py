@@ -17,7 +17,9 @@ from django_pgjobs.worker.shared.channel_messages import (
     Done,
     Drain,
     FromExecutor,
+    Interest,
     Interrupted,
+    Learned,
     Notified,
     Notify,
     Progress,
@@ -41,10 +43,12 @@ MESSAGES: list[FromExecutor] = [
     Bye(2**40),
     Succeeded([1, 2], [500, 700], ["1", None]),
     Progress(3, {"n": 1, "total": None, "message": "é"}),
+    Interest(["abandoned", "retried"]),
     Notified(7),
     Interrupted(0.25, ""),
+    Learned("shop.pay", ["on_success"]),
     StackRead(3, "line 1"),
-    Ready({"protocol": 1, "version": "1.0", "pid": 2, "identity": ["it"], "jobs": 3, "rss": 4, "listens": False}),
+    Ready({"protocol": 1, "version": "1.0", "pid": 2, "identity": ["it"], "jobs": 3, "rss": 4, "listens": []}),
     BootFailed("it cannot reach its database", True),
 ]
 ORDERS: list[ToExecutor] = [
@@ -148,7 +152,7 @@ def test_an_executor_ignores_orders_that_it_does_not_know(sockets: tuple[socket.
 
 def test_a_supervisor_of_another_version_understands_who_introduces_itself() -> None:
     """By READY it learns that code was replaced, and stops: whatever else has changed, this frame has not."""
-    hello = Ready({"protocol": 1, "version": "99", "pid": 2, "identity": [], "jobs": 3, "rss": 4, "listens": False})
+    hello = Ready({"protocol": 1, "version": "99", "pid": 2, "identity": [], "jobs": 3, "rss": 4, "listens": []})
     tag, told = encode(hello)
     assert (tag, told["protocol"], told["version"]) == ("READY", 1, "99")
 

@@ -45,7 +45,7 @@ from django_pgjobs.worker.supervisor.executor_process import (
     ExecutorProcess,
 )
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, SignalRelay
+from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND, MOST_DEATHS, SignalRelay
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 HELLO: Hello = {
@@ -53,7 +53,7 @@ HELLO: Hello = {
     "version": __version__,
     "pid": 0,
     "identity": ["it"],
-    "listens": True,
+    "listens": list(EVERY_KIND),
     "jobs": 1,
     "rss": 0,
 }
@@ -304,7 +304,7 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(pool: Ex
 
 
 def events(number: int) -> Callable[[], list[Event]]:
-    return lambda: [("finished", {"job_id": number})]
+    return lambda: [("finished", {"job_id": number, "outcome": "abandoned"})]
 
 
 def answers_at(pool: ExecutorPool, child: ExecutorProcess, instants: list[float]) -> list[str]:
@@ -412,7 +412,7 @@ def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told
     pool.held_jobs.table.held[1] = run
     pool.dismiss()
     assert (one.state, two.state, deaf.state) == (DRAINING, READY, DRAINING)
-    pool.relay.listened = True
+    pool.relay.wanted = one.listens
     pool.relay.notify(events(1))
     del pool.held_jobs.table.held[1]
     pool.dismiss()
@@ -436,7 +436,10 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
             self.ids += [end.id for _, end in entries]
 
     acking: Any = Acking()
-    held_jobs = Real(None, None, acking, wake_for=lambda pair: None, notify=lambda items: None, tallies=Tallies(bool))  # type: ignore[arg-type]
+    nobody: Any = None
+    held_jobs = Real(
+        nobody, nobody, acking, wake_for=lambda pair: None, notify=lambda items, kinds: None, tallies=Tallies(bool)
+    )
     child = child_of()
     one, two = run_of(10, number=1), run_of(20, number=2)
     child.add(one)

@@ -57,6 +57,32 @@ def test_what_a_worker_says_on_stderr_follows_the_verbosity(verbosity: int, pack
     assert (log.level, each.level, log.handlers) == before
 
 
+@pytest.mark.parametrize("name", ["django.tasks", "django_tasks"])
+@pytest.mark.parametrize(
+    ("verbosity", "level"), [(0, logging.WARNING), (1, logging.WARNING), (2, logging.INFO), (3, logging.DEBUG)]
+)
+def test_what_django_says_of_each_task_is_as_quiet_as_our_line_of_each_job(
+    name: str, verbosity: int, level: int
+) -> None:
+    """Paper §1.6: otherwise every end of a task would read a row for a line that nobody asked for."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    be_silent = logs.speak_on_stderr(verbosity)
+    said = logger.level
+    be_silent()
+    assert (before, said, logger.level) == (logging.NOTSET, level, logging.NOTSET)
+
+
+def test_a_level_that_the_project_gave_the_logger_of_tasks_stays() -> None:
+    logger = logging.getLogger("django.tasks")
+    logger.setLevel(logging.DEBUG)
+    try:
+        logs.speak_on_stderr(1)()
+        assert logger.level == logging.DEBUG
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
 def test_what_was_said_is_written_before_the_end(handler: Gated) -> None:
     handler.gate.set()
     with logging_in_a_thread() as listening:

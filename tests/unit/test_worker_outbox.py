@@ -6,9 +6,10 @@ import threading
 from typing import Any, cast
 
 from django_pgjobs import decisions as decide
+from django_pgjobs import signals
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared import channel
-from django_pgjobs.worker.shared.channel_messages import Done, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Done, Interest, Succeeded
 from tests.plugins.fix_db import patience
 
 
@@ -84,3 +85,41 @@ def test_successes_too_long_for_a_frame_are_told_one_by_one() -> None:
     outbox.flush()
     assert end.sent[0] == Done([[1, 0.5, "succeed", '"a"']])
     assert not outbox.waits
+
+
+class Plain:
+    """An end that takes everything."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+def test_a_changed_interest_is_told_before_the_outcomes_and_only_when_it_changes() -> None:
+    """The supervisor knows whom an end interests when it stores it, and hears nothing more while that stays."""
+    end, wanted = Plain(), {"abandoned"}
+    outbox = Outbox(cast(Any, end), lambda: None)
+
+    def listener(**fields: Any) -> None: ...
+
+    signals.job_finished.add_listener(listener, wanted.__contains__)
+    try:
+        assert outbox.declared_interest() == ["abandoned"]
+        outbox.put(1, 0.1, decide.Succeed("1"))
+        outbox.flush()
+        wanted.add("succeeded")
+        for run in (2, 3):
+            outbox.put(run, 0.1, decide.Succeed("1"))
+            outbox.flush()
+    finally:
+        signals.job_finished.remove_listener(listener)
+    outbox.flush()
+    assert end.sent == [
+        Succeeded([1], [100_000], ["1"]),
+        Interest(["abandoned", "succeeded"]),
+        Succeeded([2], [100_000], ["1"]),
+        Succeeded([3], [100_000], ["1"]),
+        Interest([]),
+    ]

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from django_pgjobs.execution.events import OUTCOMES
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, ExecutorProcess
 from django_pgjobs.worker.supervisor.signal_relay import (
@@ -19,7 +20,7 @@ from tests.unit.worker_fakes import child_of, end_of
 
 
 def events(*numbers: int) -> list[Event]:
-    return [("finished", {"job_id": number}) for number in numbers]
+    return [("finished", {"job_id": number, "outcome": "succeeded"}) for number in numbers]
 
 
 def told_to(child: ExecutorProcess) -> list[list[int]]:
@@ -106,3 +107,92 @@ def test_a_receiver_that_ends_its_process_does_not_end_one_after_the_other(caplo
         children[0] = child_of(listens=True)
         relay.died(old, by_itself=False)
     assert told_to(children[0]) == [[2], [3]]
+
+
+def ends(*outcomes: str) -> list[Event]:
+    return [("finished", {"job_id": number, "outcome": outcome}) for number, outcome in enumerate(outcomes, 1)]
+
+
+def test_only_what_somebody_wants_to_hear_of_is_sent() -> None:
+    """§1.6: an end that nobody wants to hear of costs no message, and one that cannot be wanted is not even made."""
+    child = child_of()
+    relay = SignalRelay([child])
+    relay.notify(lambda: pytest.fail("nobody listens"))
+    relay.interested(child, ["abandoned"])
+    relay.notify(lambda: pytest.fail("not wanted"), ("succeeded",))
+    relay.notify(lambda: ends("cancelled"))
+    assert not end_of(child).sent
+    assert not relay.fresh
+    relay.notify(lambda: ends("cancelled", "abandoned", "succeeded"), OUTCOMES)
+    assert told_to(child) == [[2]]
+    relay.interested(child, [])
+    relay.notify(lambda: pytest.fail("not wanted any more"))
+
+
+def test_what_any_executor_wants_counts_until_another_has_said_what_it_wants() -> None:
+    """A recycled executor leaves before its successor is ready; what ends meanwhile waits for the successor."""
+    one, two = child_of(), child_of()
+    children = [one, two]
+    relay = SignalRelay(children)
+    relay.interested(one, ["abandoned"])
+    relay.interested(two, ["retried"])
+    assert relay.wanted == {"abandoned", "retried"}
+    children.clear()
+    relay.notify(lambda: ends("abandoned"))
+    assert list(relay.fresh) == ends("abandoned")
+    three = child_of()
+    children.append(three)
+    relay.interested(three, ["abandoned"])
+    assert relay.wanted == {"abandoned"}
+    assert told_to(three) == [[1]]
+
+
+def test_what_only_one_executor_wants_goes_to_that_one() -> None:
+    """Code that a job has imported there connects its receivers there only; any other executor would call nobody."""
+    narrow, wide, other = child_of(), child_of(), child_of()
+    children = [narrow, wide, other]
+    relay = SignalRelay(children)
+    relay.interested(narrow, ["abandoned"])
+    relay.interested(wide, ["abandoned", "succeeded"])
+    relay.interested(other, ["cancelled"])
+    relay.notify(lambda: ends("abandoned", "succeeded", "abandoned", "cancelled", "succeeded"))
+    assert (told_to(narrow), told_to(wide), told_to(other)) == ([[1]], [[2, 3], [5]], [[4]])
+    end_of(wide).kept = MOST_KEPT_BYTES
+    relay.notify(lambda: ends("succeeded"))
+    assert list(relay.fresh) == ends("succeeded"), "it waits until that one reads"
+    end_of(wide).kept = 0
+    relay.send_pending()
+    assert told_to(wide)[-1] == [1]
+
+
+def test_what_an_executor_has_not_confirmed_goes_to_one_that_wants_all_of_it() -> None:
+    old, narrow, wide = child_of(), child_of(), child_of()
+    children = [old]
+    relay = SignalRelay(children)
+    relay.interested(old, ["abandoned", "succeeded"])
+    relay.notify(lambda: ends("abandoned", "succeeded"))
+    children[:] = [narrow, wide]
+    relay.interested(narrow, ["abandoned"])
+    relay.interested(wide, ["abandoned", "succeeded"])
+    relay.died(old, by_itself=False)
+    assert (told_to(narrow), told_to(wide)) == ([], [[1, 2]])
+
+
+def test_what_only_a_dead_executor_wanted_is_not_kept_for_ever() -> None:
+    one, two = child_of(), child_of()
+    children = [one]
+    relay = SignalRelay(children)
+    relay.interested(one, ["abandoned", "succeeded"])
+    children[:] = [two]
+    relay.notify(lambda: ends("succeeded"))
+    relay.interested(two, ["abandoned"])
+    assert not relay.fresh
+
+
+def test_an_executor_is_needed_while_no_other_wants_as_much() -> None:
+    narrow, wide = child_of(), child_of()
+    relay = SignalRelay([narrow, wide])
+    relay.interested(narrow, ["abandoned"])
+    relay.interested(wide, ["abandoned", "succeeded"])
+    assert relay.needs(wide)
+    assert not relay.needs(narrow)

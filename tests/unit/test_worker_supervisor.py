@@ -312,7 +312,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
 def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -> None:
     serving = worker()
     child = serving.executor(listens=True)
-    serving.main.relay.listened = True
+    serving.main.relay.wanted = child.listens
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
     serving.main._on_message(JobsRescued([rescued]))
     assert serving.admitter.wake_ups == 1

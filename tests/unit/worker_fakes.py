@@ -10,6 +10,7 @@ from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
+from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage, Lost, Stored
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,13 +60,15 @@ class FakeEnd:
 
 
 def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> ExecutorProcess:
-    """Return an executor that is ready and has no process; its board is a real one."""
+    """Return an executor that is ready and has no process; its board is a real one. ``listens``: to everything."""
     # No process has this id: it is past the largest that Linux gives.
     facts: dict[str, Any] = {
         "number": 1, "process": SimpleNamespace(pid=2**22 + 1, poll=lambda: None), "end": FakeEnd(),
         "board": Board.create(threads, async_slots),
         "application_name": "pgjobs fake", "started_at": 0.0, "pidfd": None, "state": READY, "mean_seconds": 1.0,
     }  # fmt: skip
+    if "listens" in changes:
+        changes["listens"] = frozenset(EVERY_KIND if changes["listens"] else ())
     return ExecutorProcess(threads=threads, async_slots=async_slots, **{**facts, **changes})
 
 

@@ -22,10 +22,11 @@ from django_pgjobs.management import (
     show,
     stats,
     steer,
+    top,
     workers,
 )
 
-GROUPS = (run, list_jobs, show, batches, stats, workers, check, names, steer, events, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, names, steer, events, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 

@@ -18,6 +18,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Item, RunControl
@@ -182,6 +183,8 @@ class EventLoop:
         whole = item if item.payload is not None else await self._with_payload(item)
         if not isinstance(whole, Item):
             return whole
+        if registry.find(item.name) is None:  # only this process lacks it: an import would stop the loop
+            await sync_to_async(registry.resolved)(item.name)
         guard: Guard = self.doors[item.run]
         if item.extras is not None and soft_limit_of(item.extras) is not None:
             guard = ShownGuard(guard, self.buffers.board, control.slot)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 
 from django.db import Error
 
 from django_pgjobs.decisions import Decision
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
@@ -26,7 +29,7 @@ from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
-from django_pgjobs.worker.shared.channel_messages import Interrupted
+from django_pgjobs.worker.shared.channel_messages import Interrupted, Learned
 
 log = safe_logger("django_pgjobs")
 
@@ -46,6 +49,7 @@ class JobThreads:
         self.reporter_of = partial(reporter, buffers.end)
         self.transaction = AtomicEnds(database)
         self.memories = Memories(database)
+        self.reported = set(registry.fingerprints())
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
@@ -132,6 +136,18 @@ class JobThreads:
             decision = contextvars.Context().run(self.run, item, control, door)
             seconds = self.buffers.finish(slot, item, decision, control.started)
 
+    def _report_found(self, name: str) -> None:
+        """Say what job was found, before its end is sent. A thread that comes meanwhile says it again: no harm."""
+        if (definition := registry.find(name)) is None:
+            return
+        # Another thread may be in the middle of the module, with the job declared and its callbacks not: wait for it.
+        if (module := definition.func.__module__) in sys.modules:
+            with suppress(Exception):
+                import_module(module)
+        with suppress(OSError):
+            self.buffers.end.send(Learned(name, sorted(definition.traits())))
+        self.reported.add(name)
+
     def _report_interrupt(self, held_seconds: float, kind: str = "") -> None:
         # A supervisor that is gone is the control thread's business.
         with suppress(OSError):
@@ -168,6 +184,8 @@ class JobThreads:
                 self.transaction,
                 self.memories,
             )
+            if item.name not in self.reported:
+                self._report_found(item.name)
             decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, attempt.Prepared) else None

@@ -28,7 +28,6 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed, SoftDeadlinePassed
-from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
@@ -92,7 +91,7 @@ class Executor:
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
-        self.sender = SignalSender(self._confirm)
+        self.sender = SignalSender(self._confirm, database)
 
     def run(self, identity: list[Any]) -> None:
         """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
@@ -111,7 +110,7 @@ class Executor:
             "identity": identity,
             "jobs": len(registry.definitions()),
             "rss": rss_bytes(),
-            "listens": events.anybody_listens(),
+            "listens": self.outbox.declared_interest(),
         }
 
     def _control(self) -> None:
@@ -147,6 +146,7 @@ class Executor:
                     self._stop(control, message)
             case TrustUntil():
                 self.buffers.trust(message.until)
+                self.outbox.flush()  # so that a changed interest is known before the next end
                 self.threads.revive()
                 self.sender.start()  # each few seconds: there may have been no thread for it
             case Notify():

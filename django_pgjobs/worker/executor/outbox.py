@@ -16,10 +16,10 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnstorableResult
-from django_pgjobs.execution import retries
+from django_pgjobs.execution import events, retries
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel import ExecutorEnd, TooLong
-from django_pgjobs.worker.shared.channel_messages import Done, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Done, Interest, Succeeded
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 
 log = safe_logger("django_pgjobs")
@@ -44,6 +44,7 @@ class Outbox:
         self.successes: deque[Success] = deque()
         self.since = 0.0
         self.timer_armed = False
+        self.interest = events.interest()
         self._flushing = threading.Lock()
 
     def put(self, run: int, seconds: float, decision: Decision) -> None:
@@ -54,6 +55,11 @@ class Outbox:
             self.successes.append((run, int(seconds * 1e6), decision.result))
         else:
             self.items.append([run, round(seconds, 6), *pack_decision(decision)])
+
+    def declared_interest(self) -> list[str]:
+        """Return which durable writes anybody here wants to hear of, for the message that tells the supervisor."""
+        self.interest = events.interest()
+        return sorted(self.interest)
 
     @property
     def waits(self) -> bool:
@@ -74,6 +80,10 @@ class Outbox:
             self._send_all()
 
     def _send_all(self) -> None:
+        # Before the outcomes: the supervisor knows whom their ends interest when it stores them.
+        if (interest := events.interest()) != self.interest:
+            self._deliver(Interest(sorted(interest)))
+            self.interest = interest
         while successes := self._some_successes():
             self._send_successes(successes)
             for _ in successes:
@@ -90,7 +100,7 @@ class Outbox:
         except TooLong:
             self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
 
-    def _deliver(self, message: Succeeded | Done) -> None:
+    def _deliver(self, message: Succeeded | Done | Interest) -> None:
         # Try twice: a closed socket fails again, while an OSError from outside does not repeat.
         with suppress(OSError):
             self.end.send(message)

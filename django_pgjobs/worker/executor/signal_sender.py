@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from django.db import DEFAULT_DB_ALIAS
+
 from django_pgjobs.execution import events
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
@@ -24,11 +26,12 @@ class SignalSender:
     """Calls the receivers of durable writes, in order; the first event starts its thread.
 
     The thread calls ``confirm`` with the number of each batch whose receivers have all been called; their errors do not
-    matter. The supervisor limits how many events are on their way.
+    matter. The supervisor limits how many events are on their way. ``database``: the alias of the jobs' rows.
     """
 
-    def __init__(self, confirm: Callable[[int], None]) -> None:
+    def __init__(self, confirm: Callable[[int], None], database: str = DEFAULT_DB_ALIAS) -> None:
         self._confirm = confirm
+        self._database = database
         self._batches: queue.SimpleQueue[tuple[int, list[Event]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -64,7 +67,7 @@ class SignalSender:
 
     def _send(self, what: str, fields: dict[str, Any]) -> None:
         try:
-            events.stored(what, fields)
+            events.stored(what, {**fields, "database": self._database} if what == events.FINISHED else fields)
         except BaseException:
             log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])
         finally:

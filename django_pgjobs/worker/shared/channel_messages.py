@@ -22,7 +22,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class Hello(TypedDict):
-    """How an executor introduces itself. ``listens`` says whether its code has receivers for durable writes."""
+    """How an executor introduces itself. ``listens``: which durable writes it wants to hear of, see ``Interest``."""
 
     protocol: int
     version: str
@@ -30,7 +30,7 @@ class Hello(TypedDict):
     identity: list[Any]
     jobs: int
     rss: int
-    listens: bool
+    listens: list[str]
 
 
 # From an executor
@@ -90,6 +90,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Interest:
+    """Of these durable writes it wants to hear from now on: outcomes of ends, and other events by their names."""
+
+    tag: ClassVar = "INTEREST"
+    kinds: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Notified:
     """The receivers of this batch of events have been called."""
 
@@ -116,6 +124,15 @@ class StackRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """It has found a job that its code did not know when it started, with these ``JobPolicy.traits``."""
+
+    tag: ClassVar = "LEARNED"
+    name: str
+    traits: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """It leaves, with nothing left to run; ``rss`` is the most memory that it has used, in bytes."""
 
@@ -124,7 +141,18 @@ class Bye:
 
 
 FromExecutor = (
-    Ready | BootFailed | Succeeded | Done | RunsReleased | Progress | Notified | Interrupted | StackRead | Bye
+    Ready
+    | BootFailed
+    | Succeeded
+    | Done
+    | RunsReleased
+    | Progress
+    | Interest
+    | Notified
+    | Interrupted
+    | StackRead
+    | Learned
+    | Bye
 )
 
 

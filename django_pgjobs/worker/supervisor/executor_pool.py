@@ -24,7 +24,9 @@ from django_pgjobs.worker.shared.channel_messages import (
     Drain,
     FromExecutor,
     Hello,
+    Interest,
     Interrupted,
+    Learned,
     Notified,
     Progress,
     Ready,
@@ -250,6 +252,8 @@ class ExecutorPool:
                 self.held_jobs.unstarted(child, message.runs)
             case Progress():
                 self.held_jobs.progress(child, message.run, message.progress)
+            case Interest():
+                self.relay.interested(child, message.kinds)
             case Notified():
                 self.relay.confirmed(child, message.batch)
             case StackRead():
@@ -257,6 +261,8 @@ class ExecutorPool:
                     run.stack = message.stack
             case Interrupted():
                 self._on_interrupted(child, message)
+            case Learned():
+                self.held_jobs.learn(message.name, message.traits)
             case Ready():
                 self._on_ready(child, message.hello)
             case BootFailed():
@@ -282,13 +288,13 @@ class ExecutorPool:
         if child.boot_error:
             child.kill()
         elif child.state == STARTING:
-            child.state, child.listens, child.ready_at = READY, hello["listens"], clock.monotonic()
+            child.state, child.ready_at = READY, clock.monotonic()
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = self.boot_delays = 0
             first, self.booted = not self.booted, True
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
-            self.relay.ready(child)
+            self.relay.interested(child, hello["listens"])
             self._replaced()
 
     def _replaced(self) -> None:

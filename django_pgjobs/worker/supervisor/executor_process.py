@@ -81,7 +81,7 @@ class ExecutorProcess:
     drained: bool = False
     leaving: str = ""
     interrupted: int = 0
-    listens: bool = False
+    listens: frozenset[str] = frozenset()
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
     database_away: bool = False
@@ -98,8 +98,8 @@ class ExecutorProcess:
 
     @property
     def may_notify(self) -> bool:
-        """Whether it can receive events of durable writes."""
-        return self.listens and self.state == READY
+        """Whether it can receive events of durable writes, and wants some."""
+        return bool(self.listens) and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
         """How many more jobs to send: its free slots, and some 20 ms of further work, bounded in bytes."""

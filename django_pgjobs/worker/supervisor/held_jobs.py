@@ -20,7 +20,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution import end_lines, events, finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import expiry_of, until_of
-from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
+from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
@@ -35,7 +35,7 @@ from django_pgjobs.store.statements import (
     Stepped,
     Suspended,
 )
-from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
+from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable, facts
@@ -45,7 +45,7 @@ from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
-from django_pgjobs.worker.supervisor.run_events import event_of_end
+from django_pgjobs.worker.supervisor.run_events import KINDS, Notifier, event_of_end
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
@@ -74,7 +74,7 @@ class HeldJobs:
         finaliser: Finaliser,
         *,
         wake_for: Callable[[tuple[str, int]], None],
-        notify: Callable[[Callable[[], list[Event]]], None],
+        notify: Notifier,
         tallies: Tallies,
     ) -> None:
         self.table = table
@@ -135,7 +135,7 @@ class HeldJobs:
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
             run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
-            if run.gate is not None and registry.find(job.name) is None:
+            if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
                 # What waits for it need not wait for code that has the callback.
                 self.ends.callback_ended(run)
                 return False
@@ -187,6 +187,13 @@ class HeldJobs:
                 self.finaliser.put_many(SUCCESS, entries)
         child.done += on_loop
         child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
+
+    def learn(self, name: str, traits: list[str]) -> None:
+        """Take what an executor says of a job that this process does not know, before any end of such a job."""
+        if registry.find(name) is None:
+            registry.learn(name, traits)
+            if "on_success" in traits:
+                self.with_on_success |= {name}
 
     def done(self, child: ExecutorProcess, items: list[list[Any]]) -> None:
         """Take outcomes of one executor, of any kind."""
@@ -356,8 +363,8 @@ class HeldJobs:
                     events.step_refused(facts(run))
                 if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
-        if kind in (SUCCESS, END, RETRY):
-            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries])
+        if kind in KINDS:
+            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], KINDS[kind])
 
     def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
@@ -429,7 +436,7 @@ def _log_ends(kind: str, entries: Sequence[StoredEnd]) -> None:
 
 def _is_atomic(run: HeldRun) -> bool:
     definition = registry.find(run.job.name)
-    return definition is not None and definition.atomic
+    return "atomic" in (registry.learned(run.job.name) or ()) if definition is None else definition.atomic
 
 
 def _strength(mode: str) -> int:

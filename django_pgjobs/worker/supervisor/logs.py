@@ -17,6 +17,8 @@ LIMIT = 10_000
 LAST_WORDS_SECONDS = 3.0
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 JOBS_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+PER_JOB = ("django_pgjobs.jobs", "django.tasks", "django_tasks")
+"""Loggers that say a line per start and end of each job: ours, and those of Django's tasks and their backport."""
 
 
 class _Handler(logging.handlers.QueueHandler):
@@ -138,21 +140,24 @@ class _JobFormatter(logging.Formatter):
 
 
 def _speak_of_ourselves(verbosity: int) -> Callable[[], None]:
-    logger, jobs = logging.getLogger("django_pgjobs"), logging.getLogger("django_pgjobs.jobs")
+    logger = logging.getLogger("django_pgjobs")
     if _configured(logger):
         return lambda: None
-    levels = logger.level, jobs.level
+    level = logger.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 1 else logging.WARNING)
-    if jobs.level == logging.NOTSET:
-        jobs.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 2 else logging.WARNING)
+    per_job = logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 2 else logging.WARNING
+    untouched = [each for each in map(logging.getLogger, PER_JOB) if each.level == logging.NOTSET]
+    for each in untouched:
+        each.setLevel(per_job)
 
     def be_silent() -> None:
         logger.removeHandler(handler)
-        logger.setLevel(levels[0])
-        jobs.setLevel(levels[1])
+        logger.setLevel(level)
+        for each in untouched:
+            each.setLevel(logging.NOTSET)
 
     return be_silent
 

@@ -5,21 +5,18 @@ A job is dropped once its end is flushed or known to be lost. With the last job 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
-from django_pgjobs.execution import finalise
+from django_pgjobs.execution import events, finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import END, RETRY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
 from django_pgjobs.store.statements import End
-from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
-from django_pgjobs.worker.supervisor.run_events import event_of_loss
+from django_pgjobs.worker.supervisor.run_events import Notifier, event_of_loss
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import Refused
 
@@ -29,9 +26,7 @@ log = safe_logger("django_pgjobs")
 class RunEnds:
     """Main thread only, no I/O. ``notify`` sends signals of durable writes."""
 
-    def __init__(
-        self, table: RunTable, finaliser: Finaliser, notify: Callable[[Callable[[], list[Event]]], None]
-    ) -> None:
+    def __init__(self, table: RunTable, finaliser: Finaliser, notify: Notifier) -> None:
         self.table = table
         self.finaliser = finaliser
         self.notify = notify
@@ -81,7 +76,7 @@ class RunEnds:
         for run, action, reason in refused:
             log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
         self.flushed([run for run, _, _ in refused])
-        self.notify(lambda: [event_of_loss(*each) for each in refused])
+        self.notify(lambda: [event_of_loss(*each) for each in refused], (events.LOST,))
 
     def taken_away(self, run: HeldRun, action: str) -> None:
         """Drop a job that another worker took, before anything was written."""

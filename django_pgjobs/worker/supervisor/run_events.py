@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 from django_pgjobs.execution import events
 from django_pgjobs.execution.extras import target_of
-from django_pgjobs.execution.finalise import RETRY, SUCCESS
+from django_pgjobs.execution.finalise import END, RETRY, SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import End, ExpiredJob, Rescheduled, Rescued
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.runs import HeldRun
+
+KINDS = {SUCCESS: (str(Outcome.SUCCEEDED),), RETRY: (events.RETRIED,), END: events.OUTCOMES}
+"""Kind of end → what the signals of such ends may be, see ``events.interest``."""
+
+
+class Notifier(Protocol):
+    """What sends signals of durable writes; ``items`` is called only if one of ``kinds`` is wanted."""
+
+    def __call__(self, items: Callable[[], list[Event]], kinds: Collection[str]) -> None: ...
 
 
 def event_of_end(kind: str, run: HeldRun, end: End, row: object) -> Event:

@@ -1,7 +1,7 @@
 """In the supervisor: signals of durable writes on their way to the receivers in executors. Main thread only.
 
-An executor that listens gets a batch, calls the receivers and confirms it. What an executor had not confirmed when it
-died goes to another: a signal may be sent twice, and none is lost while the worker lives. There are two bounds.
+An executor that wants them gets a batch, calls the receivers and confirms it. What an executor had not confirmed when
+it died goes to another: a signal may be sent twice, and none is lost while the worker lives. There are two bounds.
 ``MOST_PENDING`` signals wait for slow receivers; more are dropped. After ``MOST_DEATHS`` executor deaths an event is
 dropped, or a receiver that kills its process would kill every executor.
 """
@@ -9,9 +9,10 @@ dropped, or a receiver that kills its process would kill every executor.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from django_pgjobs.execution.events import OUTCOMES, WRITES, kind_of_event
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import Event, Notify
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
@@ -29,6 +30,8 @@ MOST_KEPT_BYTES = 1024 * 1024
 
 MOST_DEATHS = 10
 
+EVERY_KIND = (*OUTCOMES, *WRITES)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -41,7 +44,8 @@ class Batch:
 class SignalRelay:
     """The pending events. ``children`` are the executors, one list that the worker's parts share.
 
-    ``listened`` says whether the code of any executor so far has receivers.
+    ``wanted``: of which writes an executor wants to hear, see ``events.interest``; while none is there, the last word
+    of those that were.
     """
 
     def __init__(self, children: Sequence[ExecutorProcess]) -> None:
@@ -49,19 +53,23 @@ class SignalRelay:
         self.fresh: deque[Event] = deque()
         self.again: deque[Batch] = deque()
         self.dropped = 0
-        self.listened = False
+        self.wanted: frozenset[str] = frozenset()
         self._sent: dict[ExecutorProcess, dict[int, Batch]] = {}
         self._last = 0
 
-    def ready(self, child: ExecutorProcess) -> None:
-        """Record that ``child`` is ready; if its code has receivers, it may get the pending events."""
-        self.listened = self.listened or child.listens
+    def interested(self, child: ExecutorProcess, kinds: Iterable[str]) -> None:
+        """Record of which writes ``child`` wants to hear; if of any, it may get the pending events."""
+        child.listens = frozenset(kinds)
+        self.wanted = frozenset().union(*(each.listens for each in {*self.children, child}))
         self.send_pending()
 
-    def notify(self, items: Callable[[], list[Event]]) -> None:
-        """Have an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
-        if self.listened:
-            self.add(items())
+    def notify(self, items: Callable[[], list[Event]], kinds: Collection[str] = EVERY_KIND) -> None:
+        """Have an executor send the signals of durable writes that somebody there wants to hear of.
+
+        ``kinds``: what they may be; ``items`` is called only if one of these is wanted.
+        """
+        if not self.wanted.isdisjoint(kinds):
+            self.add([item for item in items() if kind_of_event(*item) in self.wanted])
 
     def add(self, items: list[Event]) -> None:
         """Send these after the pending events."""
@@ -76,19 +84,26 @@ class SignalRelay:
                 self.fresh.popleft()
 
     def send_pending(self) -> None:
-        """Send pending events to executors with receivers, as many as they accept."""
-        while (self.again or self.fresh) and (child := self._listener()) is not None:
+        """Send pending events to executors with receivers for them, as many as they accept."""
+        while (self.again or self.fresh) and (child := self._listener(self._next_kinds())) is not None:
             if self.dropped:
                 log.warning("receivers of signals keep up again dropped=%d", self.dropped)
                 self.dropped = 0
             room = MOST_UNCONFIRMED - self._unconfirmed(child)
-            batch = self.again.popleft() if self.again else Batch(self._some(room))
+            batch = self.again.popleft() if self.again else Batch(self._some(child, room))
             self._last += 1
             self._sent.setdefault(child, {})[self._last] = batch
             child.end.send(Notify(self._last, batch.items))
 
-    def _listener(self) -> ExecutorProcess | None:
-        ready = (child for child in self.children if child.may_notify and child.end.kept < MOST_KEPT_BYTES)
+    def _next_kinds(self) -> set[str]:
+        return {kind_of_event(*item) for item in (self.again[0].items if self.again else (self.fresh[0],))}
+
+    def _listener(self, kinds: set[str]) -> ExecutorProcess | None:
+        """Return an executor to send events of these kinds to, None if all that want them are busy."""
+        able = [child for child in self.children if child.may_notify]
+        # One whose code has not connected a receiver yet would take an event and call nobody.
+        wanting = [child for child in able if child.listens >= kinds] or able
+        ready = (child for child in wanting if child.end.kept < MOST_KEPT_BYTES)
         return next((child for child in ready if self._unconfirmed(child) < MOST_UNCONFIRMED), None)
 
     def _unconfirmed(self, child: ExecutorProcess) -> int:
@@ -98,8 +113,12 @@ class SignalRelay:
         """Return the batches that ``child`` has not confirmed yet, the oldest first."""
         return [batch for _, batch in sorted(self._sent.get(child, {}).items())]
 
-    def _some(self, most: int) -> list[Event]:
-        return [self.fresh.popleft() for _ in range(min(most, len(self.fresh)))]
+    def _some(self, child: ExecutorProcess, most: int) -> list[Event]:
+        """Take the first event, and those after it that ``child`` wants."""
+        items = [self.fresh.popleft()]
+        while self.fresh and len(items) < most and kind_of_event(*self.fresh[0]) in child.listens:
+            items.append(self.fresh.popleft())
+        return items
 
     def confirmed(self, child: ExecutorProcess, number: int) -> None:
         """``child`` has called the receivers of a batch."""
@@ -129,4 +148,5 @@ class SignalRelay:
 
     def needs(self, child: ExecutorProcess) -> bool:
         """Whether no other executor could send the signals of writes still to come."""
-        return child.may_notify and not any(other.may_notify for other in self.children if other is not child)
+        others = (other for other in self.children if other is not child and other.may_notify)
+        return child.may_notify and not any(other.listens >= child.listens for other in others)

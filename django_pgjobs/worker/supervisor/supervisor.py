@@ -21,6 +21,7 @@ from typing import Any, assert_never
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import Pauses, Rescued
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import RunTable
@@ -253,7 +254,7 @@ class Supervisor:
                 self._on_rescued(message.rescued)
             case JobsExpired():
                 self.tallies.expired(message.expired)
-                self.relay.notify(lambda: [event_of_expiry(job) for job in message.expired])
+                self.relay.notify(lambda: [event_of_expiry(job) for job in message.expired], (Outcome.CANCELLED,))
             case NothingHeld():
                 pass
             case _:

@@ -1,0 +1,97 @@
+"""The attempts of a job: those that did not succeed, the one that runs, and the one that succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left
+from django.utils.text import capfirst
+
+from django_pgjobs.admin.display import when
+from django_pgjobs.models import Attempt, Heartbeat, Step
+from django_pgjobs.presentation.steps import step_at
+from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import JobState, Outcome
+
+ATTEMPTS = 25
+"""How many attempts the page reads, latest first."""
+
+TRACEBACK_CHARS = 20_000
+
+
+def read_attempts(job: Any) -> list[Any]:
+    """Return the rows of the latest attempts, one more than are shown; JSON as text, texts cut."""
+    rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
+    extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
+    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")
+    return list(latest[: ATTEMPTS + 1])
+
+
+def attempt_rows(job: Any, rows: Sequence[Any], steps: list[Step], worker: Heartbeat | None) -> list[dict[str, Any]]:
+    """Return the attempts for the page, latest first; equal ones that follow each other are one row.
+
+    ``worker``: the one that has claimed the job, or ended it.
+    """
+    waits = _waits(job, rows)
+    shown = [_row(job, row, steps, wait) for row, wait in zip(rows[:ATTEMPTS], waits, strict=False)]
+    folded = []
+    for _key, group in groupby(shown, key=lambda each: (each["cause"], each["step"], each["links"], each["release"])):
+        equal = list(group)
+        first = equal[0]
+        numbers = f"{equal[-1]['number']}–{first['number']}" if len(equal) > 1 else first["number"]
+        folded.append({**first, "number": numbers, "times": len(equal) if len(equal) > 1 else 0})
+    if folded:
+        folded[0]["open"] = True
+    return [*_without_row(job, rows, worker), *folded]
+
+
+def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, Any]:
+    return {
+        "cause": visible(capfirst(row.get_cause_display())),
+        "number": row.number,
+        "step": visible(step_at(job, steps, row.ended_at)),
+        "worker": visible(row.worker_name[:200]),
+        "release": visible(row.release[:100]),
+        "started": when(row.started_at),
+        "waited": seconds(waited),
+        "took": seconds(row.duration_seconds),
+        "links": [tuple(map(visible, link)) for link in links_of(row.chain_text, row.exception, row.words)],
+        "traceback": visible(row.trace),
+    }
+
+
+def _waits(job: Any, rows: Sequence[Any]) -> list[float | None]:
+    """How long each attempt waited since the one before, or since the registration."""
+    ends = [row.ended_at for row in rows[1:]] + ([job.created_at] if len(rows) <= ATTEMPTS else [])
+    return [_between(end, row.started_at) for row, end in zip(rows, ends, strict=False)]
+
+
+def _between(first: Any, second: Any) -> float | None:
+    return None if first is None or second is None else max((second - first).total_seconds(), 0.0)
+
+
+def _without_row(job: Any, rows: Sequence[Any], worker: Heartbeat | None) -> list[dict[str, Any]]:
+    """The attempt that has no row of its own: the one that runs, or that succeeded."""
+    succeeded = job.outcome == Outcome.SUCCEEDED and job.worker is not None
+    if job.claimed_at is None or not (succeeded or job.state == JobState.RUNNING):
+        return []
+    before = rows[0].ended_at if rows else job.created_at
+    took = job.duration_seconds if succeeded else _between(job.claimed_at, job.now)
+    return [
+        {
+            "cause": capfirst(str(STATE_LABELS[Outcome.SUCCEEDED.value if succeeded else JobState.RUNNING.value])),
+            "number": job.attempt,
+            "step": visible(job.name),
+            "worker": visible(worker.name[:200]) if worker else "",
+            "release": visible(worker.release[:100]) if worker else "",
+            "started": when(job.claimed_at),
+            "waited": seconds(_between(before, job.claimed_at)),
+            "took": seconds(took),
+            "links": [],
+            "traceback": "",
+        }
+    ]

@@ -1,0 +1,57 @@
+"""What all sections of the overview know: the figures, the viewer's permissions, and where the lists are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import cached_property
+
+from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.presentation.latest import Latest
+from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.store import statements as store
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The figures and the request; ``span``: the key of the charts' time span."""
+
+    request: HttpRequest
+    site: str
+    using: str
+    latest: Latest
+    span: str
+
+    @cached_property
+    def db(self) -> store.Database:
+        """The connection that the sections read."""
+        return store.on(self.using)
+
+    @property
+    def pages(self) -> Pages:
+        """The addresses of jobs and lists of jobs."""
+        return Pages(self.site)
+
+    def may(self, permission: str) -> bool:
+        """Tell whether the viewer has this permission of the app."""
+        return self.request.user.has_perm(f"pgjobs.{permission}")
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the viewer may end pauses, and see the list of them where that is done."""
+        return self.may("pause_queue") and self.may("view_queuestate")
+
+    def page(self, view: str, /, *args: Any, **query: str) -> str:
+        """Return the address of a page of the app; ``view``: the name of its URL without the app."""
+        url = reverse(f"admin:pgjobs_{view}", args=args, current_app=self.site)
+        return f"{url}?{urlencode(query)}" if query else url
+
+
+def number(found: Mapping[str, Any], name: str, jobs: int) -> str:
+    """Return a figure of a queue for people: *10,000* or *≥ 10,000* if counting stopped there."""
+    return f"≥ {grouped(jobs)}" if name in found["at_least"] else grouped(jobs)

@@ -1,0 +1,80 @@
+"""The banner and the tiles: whether anything is wrong, and the figures of all queues together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.utils.translation import gettext as _
+
+from django_pgjobs.admin.overview.seen import Seen
+from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import Hold
+
+FAILED_WITHIN = "1h"
+
+
+def banner(seen: Seen) -> dict[str, Any]:
+    """Return the problems with their links, or one calm sentence."""
+    problems = [{"text": visible(each.text[:500]), "url": _where(seen, each)} for each in seen.latest.problems]
+    return {"problems": problems, "calm": "" if problems else _calm(seen)}
+
+
+def _calm(seen: Seen) -> str:
+    oldest = [each["oldest_ready_seconds"] for each in seen.latest.figures["queues"]]
+    waiting = max((age for age in oldest if age is not None), default=None)
+    if waiting is None:
+        return _("All queues are served, and no job waits.")
+    return _("All queues are served; the oldest due job waits %(time)s.") % {"time": seconds(waiting)}
+
+
+def _where(seen: Seen, problem: HealthProblem) -> str:
+    """Return the list or the page that shows the problem, if the viewer may see it."""
+    match problem.code:
+        case "no_worker" | "latency" if problem.queue is not None:
+            return seen.pages.jobs(state="ready", queue=problem.queue)
+        case "overdue":
+            return seen.pages.jobs(state="running")
+        case "silent" | "lost" | "leader" if seen.may("view_heartbeat"):
+            return seen.page("heartbeat_changelist")
+        case "cron" | "cron_missing" if seen.may("view_cronentry"):
+            return seen.page("cronentry_change", quote(problem.subject))
+        case "parked" | "abandoned":
+            return seen.pages.jobs(state=problem.code)
+    return ""
+
+
+def tiles(seen: Seen) -> dict[str, Any]:
+    """Return the figures of all queues, each with the list that it counts."""
+    queues, workers = seen.latest.figures["queues"], seen.latest.figures["workers"]
+    slots = _("of %(count)s threads") % {"count": grouped(workers["slots"])}
+    failed = _sum(queues, "abandoned", "ended")
+    found = [
+        (_("due"), "ready", *_sum(queues, "ready"), "", seen.pages.jobs(state="ready")),
+        (_("running"), "running", *_sum(queues, "running"), slots, seen.pages.jobs(state="running")),
+        (_("retrying"), "retrying", *_sum(queues, "retrying"), "", seen.pages.jobs(state="retrying")),
+        (
+            _("abandoned"), "abandoned", *failed, _("in the last hour"),
+            seen.pages.jobs(state="abandoned", q=f"since:{FAILED_WITHIN}"),
+        ),
+        (_("parked"), "parked", *_sum(queues, "parked", "held"), "", seen.pages.jobs(state="parked")),
+        (_("limited"), "limited", *_sum(queues, "limited", "held"), "", seen.pages.jobs(state="limited")),
+        (_("paused"), "paused", *_sum(queues, "paused", "held"), "", seen.pages.jobs(state="paused")),
+        (
+            _("waiting"), "waiting", *_sum(queues, Hold.WAITING.value, "held"), _("for other jobs"),
+            seen.pages.jobs(state="waiting"),
+        ),
+    ]  # fmt: skip
+    names = ("label", "state", "jobs", "number", "note", "url")
+    return {"tiles": [dict(zip(names, tile, strict=True)) for tile in found]}
+
+
+def _sum(queues: list[Mapping[str, Any]], name: str, group: str = "") -> tuple[int, str]:
+    """Return a figure of all queues, and for people."""
+    path = f"{group}.{name}" if group else name
+    jobs = sum((each[group] if group else each).get(name, 0) for each in queues)
+    more = any(path in each["at_least"] for each in queues)
+    return jobs, f"≥ {grouped(jobs)}" if more else grouped(jobs)

@@ -1,0 +1,60 @@
+"""The workers: how each does, how much of it is in use, and what it runs now."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from django_pgjobs.admin.display import badge
+from django_pgjobs.admin.overview.seen import Seen
+from django_pgjobs.inspection.liveness import STATUS_LABELS
+from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.store import statements as store
+
+MOST = 20
+MOST_JOBS = 5
+"""How many of a worker's jobs the page names."""
+
+
+def workers(seen: Seen) -> dict[str, Any]:
+    """Return a row for each worker that has not stopped, the latest heartbeat first."""
+    leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
+    beats: Any = Heartbeat.objects.using(seen.using).with_status().annotate(leads=leads)
+    found = list(beats.exclude(state=Heartbeat.State.STOPPED).order_by("-last_beat_at", "pk")[: MOST + 1])
+    shown = found[:MOST]
+    running: dict[Any, list[store.RunningJob]] = defaultdict(list)
+    for each in store.list_running(seen.db, [beat.pk for beat in shown], most=MOST_JOBS + 1) if shown else ():
+        running[each.worker].append(each)
+    return {"workers": [_row(seen, beat, running[beat.pk]) for beat in shown], "more": len(found) > MOST}
+
+
+def _row(seen: Seen, beat: Any, jobs: list[store.RunningJob]) -> dict[str, Any]:
+    slots = beat.processes * beat.threads
+    return {
+        "name": visible(beat.name[:200]),
+        "url": seen.page("heartbeat_change", beat.pk),
+        "status": badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)),
+        "leads": beat.leads,
+        "beat": _("%(time)s ago") % {"time": seconds(beat.beat_age.total_seconds())},
+        "running": beat.running,
+        "slots": max(slots, 1),
+        "use": _("%(running)s of %(slots)s") % {"running": grouped(beat.running), "slots": grouped(slots)},
+        "release": visible(beat.release[:100]) or "–",
+        "jobs": [
+            {
+                "id": job.id,
+                "url": seen.pages.job(job.id),
+                "name": visible(job.name),
+                "since": seconds(job.running_seconds),
+            }
+            for job in jobs[:MOST_JOBS]
+        ],
+        "more": len(jobs) > MOST_JOBS,
+        "more_url": seen.pages.jobs(state="running", q=f"worker:{beat.pk}"),
+    }

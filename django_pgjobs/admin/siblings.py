@@ -1,0 +1,76 @@
+"""Jobs like this one: lists of the same name, error, key of limits, cron entry and tag; and its callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_pgjobs.admin.display import format_html, format_html_join
+from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.models import Job
+from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.states import Outcome
+
+MOST = 100
+"""How many jobs a link counts."""
+
+CALLBACKS: dict[str, Any] = {
+    "on_success": gettext_lazy("when it has succeeded"),
+    "on_abandon": gettext_lazy("when it is abandoned"),
+    "on_cancel": gettext_lazy("when it is cancelled"),
+}
+_BY_ENDING = {"succeeded": "on_success", "abandoned": "on_abandon", "cancelled": "on_cancel"}
+
+
+def siblings(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
+    """Return (label, link) pairs; counts stop at ``MOST`` and cost an index probe each."""
+    found: list[tuple[Any, Any]] = [(_("same name"), _link(pages.jobs(name=job.name), job.name))]
+    jobs: Any = Job.objects.using(job._state.db)
+    if job.outcome == Outcome.ABANDONED and job.error_class:
+        like = jobs.filter(error_class=job.error_class, finished_at__isnull=False)
+        url = pages.jobs(state="abandoned", q=f'error:"{job.error_class}"')
+        found.append((_("same error"), _link(url, job.error_class, _count(like))))
+    if job.limit_key is not None:
+        url = pages.jobs(state="limited", name=job.name)
+        found.append((_("held by the same limits"), _link(url, job.limit_key)))
+    if job.cron_entry is not None:
+        found.append((_("same cron entry"), _link(pages.jobs(q=f'cron:"{job.cron_entry}"'), job.cron_entry)))
+    if job.key is not None:
+        found.append((_("same key"), _link(pages.jobs(q=f'key:"{job.key}"'), job.key)))
+    if job.tags:
+        tags = ((pages.jobs(tag=tag), tag) for tag in job.tags)
+        found.append((_("same tag"), format_html_join(", ", '<a href="{}">{}</a>', tags)))
+    return found
+
+
+def _link(url: str, text: str, count: str = "") -> str:
+    return format_html('<a href="{}">{}</a> {}', url, text[:200], count)
+
+
+def _count(jobs: Any) -> str:
+    number = len(jobs.values_list("pk")[: MOST + 1])
+    more = "≥ " if number > MOST else ""
+    text = ngettext("%(count)s job", "%(count)s jobs", number) % {"count": grouped(min(number, MOST))}
+    return f"({more}{text})"
+
+
+def callbacks(job: Any) -> list[tuple[Any, Any]]:
+    """Return (name, words) pairs: which callbacks the code has, how often one has started, and whether it failed."""
+    definition = registry.resolved(job.name)
+    if definition is None:
+        return []
+    ours = _BY_ENDING.get(job.outcome or job.ending or "")
+    found: list[tuple[Any, Any]] = []
+    for name, words in CALLBACKS.items():
+        if getattr(definition, f"{name}_func") is None:
+            continue
+        starts = job.ending_attempt if name == ours else 0
+        text = ngettext("%(when)s; started once", "%(when)s; started %(count)d times", starts)
+        text = text % {"when": words, "count": starts} if starts else str(words)
+        if starts > 1:
+            text = _("%(text)s, as the starts before failed or were lost") % {"text": text}
+        found.append((name, text))
+    return found

@@ -1,0 +1,105 @@
+"""The plans that ``using`` makes for one definition, remembered: most calls name the same few queues and priorities.
+
+Loaded at the first ``using``, since most processes that declare jobs register without options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.apps import apps
+
+from django_pgjobs.definition import queue_names
+from django_pgjobs.definition.options import (
+    InvalidOption,
+    Plan,
+    check_bypass,
+    checked_register_options,
+)
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import facts
+
+if TYPE_CHECKING:
+    from django_pgjobs.definition.policy import JobPolicy
+
+STEADY = frozenset({"queue", "priority", "timeout", "max_attempts", "database", "on_crash"})
+"""Options whose values many calls share. Their checks ask neither the clock nor another option."""
+
+PLAIN = frozenset({str, int, float, NoneType, timedelta})
+"""The types of values to remember a plan by: equal values of one of them mean the same."""
+
+MOST = 256
+"""Plans that a definition remembers; then it begins anew. A project may have a queue for each customer."""
+
+
+class Variant(NamedTuple):
+    """What options of ``using`` make: the checked fields of the plan that they set, and the whole plan."""
+
+    fields: Mapping[str, Any]
+    plan: Plan
+
+
+class Plans:
+    """The plans of one definition beside its own. Thread-safe: a plan is found beside the own one it was made from."""
+
+    def __init__(self, definition: JobPolicy) -> None:
+        self._definition = definition
+        self._known: tuple[Plan | None, dict[tuple[Any, ...], Variant]] = (None, {})
+
+    def of(self, given: Mapping[str, Any]) -> Variant:
+        """Return what ``using(**given)`` makes. Never blocks; repeatable. Raises ``InvalidJob``, ceilings included."""
+        own = self._definition.plan
+        steady, others = _parted(given)
+        variant = self._steady(own, steady) if steady else Variant({}, own)
+        return self._made(variant, others) if others else variant
+
+    def _steady(self, own: Plan, given: Mapping[str, Any]) -> Variant:
+        made_from, known = self._known
+        if made_from is not own:  # the settings have changed
+            known = {}
+            self._known = own, known
+        # Not by equality alone: 1 == True == 1.0, and only one of them is a priority.
+        at = tuple([(option, value.__class__, value) for option, value in given.items()])
+        variant = known.get(at)
+        if variant is None:
+            variant = self._made(Variant({}, own), given)
+            if apps.ready:  # before, the notice of a misspelt queue waits for the other modules of jobs
+                if len(known) >= MOST:
+                    known.clear()
+                known[at] = variant
+        return variant
+
+    def _made(self, before: Variant, given: Mapping[str, Any]) -> Variant:
+        checked = self._checked(given)
+        plan = self._changed(before.plan, checked)
+        if "queue" in given:
+            queue_names.notice(plan.queue, facts("name=%s", self._definition.name), plan.conf)
+        return Variant({**before.fields, **checked}, plan)
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            check_bypass(given)
+            return checked_register_options(given)
+        except InvalidOption as error:
+            raise InvalidJob(f"job {self._definition.name!r}: {error}") from None
+
+    def _changed(self, plan: Plan, checked: Mapping[str, Any]) -> Plan:
+        try:
+            return plan.changed(checked)
+        except InvalidOption as error:
+            raise InvalidJob(f"job {self._definition.name!r}: {error}") from None
+
+
+def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options to remember a plan by, and the others; among these all, if they must be checked together."""
+    steady: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for option, value in given.items():
+        if option in STEADY and value.__class__ in PLAIN:
+            steady[option] = value
+        else:
+            others[option] = value
+    return ({}, dict(given)) if others.get("bypass") is True else (steady, others)

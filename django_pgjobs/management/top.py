@@ -1,0 +1,114 @@
+"""``manage.py pgjobs top``: problems, queues, workers with what they run now, and the latest failures, live."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import BaseCommand
+
+from django_pgjobs.inspection.words import span
+from django_pgjobs.management import filters, output, stats, watching, workers
+from django_pgjobs.presentation import health
+from django_pgjobs.store import statements as store
+
+MOST_WORKERS = 20
+MOST_JOBS = 5
+MOST_GROUPS = 10
+MOST_FAILURES = 10_000
+HOUR = 3600.0
+
+WORKER_HEADERS = ("WORKER", "STATUS", "BEAT", "JOBS", "SLOTS", "RUNS NOW")
+FAILURE_HEADERS = ("ABANDONED", "LAST", "NAME", "ERROR", "RELEASE")
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``top``."""
+    text = (
+        "Show problems, queues, workers with what they run now, and the failures of the last hour, until q or Ctrl-C; "
+        "without a terminal once."
+    )
+    parser = subcommands.add_parser("top", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_top)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare filter and interval."""
+    queue = "Only this queue, and workers that serve it; repeatable."
+    parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=watching.interval,
+        default=watching.SECONDS,
+        help="Seconds between two drawings (default: %(default)g).",
+    )
+    parser.add_argument("--once", action="store_true", help="Print it once.")
+    filters.add_database(parser)
+
+
+@output.facing_the_database
+def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Draw it until somebody ends it."""
+    using = filters.database_of(options)
+    if not options["once"]:
+        watching.watch(command, using, options["interval"], lambda: _screen(using, options["queue"]))
+        return
+    for line in _screen(using, options["queue"]):
+        output.write_line(command, line)
+
+
+def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
+    with stats.counting(using) as db:
+        problems = health.problems(db, using, health.Limits(queues=queues))
+        failed, _read = store.list_failures(db, seconds=HOUR, groups=MOST_GROUPS, most=MOST_FAILURES)
+    yield from (output.plain(f"{each.code}: {each.text}") for each in problems[:MOST_GROUPS])
+    if not problems:
+        yield "healthy"
+    yield ""
+    yield from stats.lines_of(using, queues=queues, now=False)
+    yield ""
+    yield from _workers(using, queues)
+    if failed:
+        yield ""
+        yield from output.table(FAILURE_HEADERS, map(_failure, failed))
+
+
+def _workers(using: str, queues: list[str] | None) -> Iterator[str]:
+    found = workers.known(using, queues=queues)[:MOST_WORKERS]
+    running: dict[UUID, list[store.RunningJob]] = defaultdict(list)
+    if found:
+        for job in store.list_running(store.on(using), [each.pk for each in found], most=MOST_JOBS + 1):
+            running[job.worker].append(job)
+    yield from output.table(WORKER_HEADERS, (_worker(each, running[each.pk]) for each in found))
+
+
+def _worker(worker: Any, jobs: list[store.RunningJob]) -> tuple[str, ...]:
+    return (
+        output.short(worker.name, 40),
+        output.plain(worker.status) + (", leads" if worker.leads else ""),
+        f"{span(worker.beat_age.total_seconds())} ago",
+        str(worker.running),
+        str(worker.processes * worker.threads),
+        runs_now(jobs),
+    )
+
+
+def runs_now(jobs: list[store.RunningJob]) -> str:
+    """*#17 shop.charge 3 s, …*: what a worker runs now."""
+    words = [f"#{job.id} {output.short(job.name, 40)} {span(job.running_seconds)}" for job in jobs[:MOST_JOBS]]
+    return ", ".join([*words, "…"] if len(jobs) > MOST_JOBS else words) or "-"
+
+
+def _failure(group: store.FailureGroup) -> tuple[str, ...]:
+    return (
+        str(group.jobs),
+        f"{span(group.last_seconds)} ago",
+        output.short(group.name, 60),
+        output.short(group.error_class, 60) or "-",
+        output.short(group.release, 40) or "-",
+    )

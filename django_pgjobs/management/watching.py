@@ -1,0 +1,113 @@
+"""Live views in a terminal: a screen that is drawn again every few seconds, by plain escape codes.
+
+``q`` and Ctrl-C end it. Whatever ends it, the terminal is as before: its own screen, its cursor, its keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db import DatabaseError, connections
+
+from django_pgjobs.management import output
+
+SECONDS = 2.0
+LEAST_SECONDS, MOST_SECONDS = 0.2, 3600.0
+
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def interval(text: str) -> float:
+    """Return how many seconds lie between two drawings."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
+    return seconds
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--watch``."""
+    text = f"Draw it again every so many seconds (default: {SECONDS:g}) until q or Ctrl-C."
+    parser.add_argument("--watch", metavar="SECONDS", nargs="?", type=interval, const=SECONDS, help=text)
+
+
+def watch(command: BaseCommand, using: str, seconds: float, draw: Callable[[], Iterable[str]]) -> None:
+    """Draw until somebody ends it; without a terminal once. An outage of the database is drawn, too."""
+    if not _is_terminal(command):
+        for line in draw():
+            output.write_line(command, line)
+        return
+    with _terminal(command) as write:
+        while True:
+            write(_frame(_lines(using, draw), command))
+            if _is_ended(seconds):
+                return
+
+
+def _lines(using: str, draw: Callable[[], Iterable[str]]) -> list[str]:
+    try:
+        return list(draw())
+    except DatabaseError as error:
+        connections[using].close()
+        return ["The database does not answer; trying again.", *output.block(output.words_of(error))]
+
+
+def _frame(lines: list[str], command: BaseCommand) -> str:
+    size = shutil.get_terminal_size()
+    encoding = getattr(command.stdout, "encoding", None) or "utf-8"
+    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    text = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in shown).encode(encoding, "replace").decode(encoding)
+    return f"{_HOME}{text}{_REST}"
+
+
+def _is_terminal(command: BaseCommand) -> bool:
+    return bool(command.stdout.isatty()) and sys.stdin.isatty()
+
+
+@contextmanager
+def _terminal(command: BaseCommand) -> Iterator[Callable[[str], None]]:
+    """Take over the terminal, and give it back."""
+    import termios  # here: other systems than Unix have no such module
+    import tty  # here: as above
+
+    def write(text: str) -> None:
+        command.stdout.write(text, ending="")
+        command.stdout.flush()
+
+    def end(*_given: Any) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    keys = sys.stdin.fileno()
+    before, terminated = termios.tcgetattr(keys), signal.signal(signal.SIGTERM, end)
+    try:
+        tty.setcbreak(keys)
+        write(_ENTER)
+        with contextlib.suppress(KeyboardInterrupt):
+            yield write
+    finally:
+        write(_LEAVE)
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def _is_ended(seconds: float) -> bool:
+    """Wait, and tell whether somebody has pressed *q* or closed the terminal."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    if not ready:
+        return False
+    typed = os.read(sys.stdin.fileno(), 100)
+    return not typed or b"q" in typed.lower()

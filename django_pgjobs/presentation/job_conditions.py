@@ -1,0 +1,117 @@
+"""Conditions of jobs, worded so that PostgreSQL reads along an index whatever its statistics say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from django.db.models import BooleanField, Case, F, Func, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
+
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.fields import BigIntArrayField
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.presentation.reach import HELD
+from django_pgjobs.states import LABELS, JobState, MemoKind
+
+BIGGEST_ID = 2**63 - 1
+
+ARRAY = "ARRAY(%(subquery)s)"
+"""The template of a subquery that PostgreSQL runs once; it may run one of IN again for each job that it reads."""
+
+LATER = Q(state=JobState.READY.value, run_at__gt=Now())
+ASLEEP = Q(finished_at=None, claim_id=None, ending=None, run_at__gt=Now())
+
+ANY_ID = Q(pk__gte=0, pk__lte=BIGGEST_ID)
+"""For members: without statistics PostgreSQL expects more of them than within bounds, and reads all to sort them."""
+
+
+def search_condition(text: str, job_id: int | None) -> Q:
+    """Return the condition of a search: exactly this id, or a part of name or description."""
+    if job_id is not None:
+        return Q(pk=job_id) if job_id <= BIGGEST_ID else Q(pk__in=[])
+    return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
+
+
+def argument_condition(name: str, value: str, *, reveal: bool) -> Q:
+    """Return the condition of jobs with this argument: a number, true, false or null, or a text, as typed.
+
+    Positional arguments are found in jobs that this process knows. Without ``reveal`` only jobs are found whose
+    definition it knows, and does not call the argument sensitive.
+    """
+    values = _values(value)
+    open_to: set[str] = set()
+    positions: dict[int, set[str]] = {}
+    for definition in registry.definitions():
+        if reveal or not (definition.sensitive and name in definition.sensitive):
+            parameters = list(definition.signature.parameters)
+            open_to.add(definition.name)
+            if name in parameters:
+                positions.setdefault(parameters.index(name), set()).add(definition.name)
+    found = Q(pk__in=[])
+    for each in values:
+        named = Q(payload__contains={"kwargs": {name: each}})
+        found |= named if reveal else named & Q(name__in=sorted(open_to))
+        for position, names in positions.items():
+            found |= Q(**{f"payload__args__{position}": each}, name__in=sorted(names))
+    return found
+
+
+def _values(typed: str) -> list[Any]:
+    """Return what a typed value may mean; in quotes it is a text."""
+    found: list[Any] = [typed.strip('"')]
+    try:
+        read = None if typed.startswith('"') else json.loads(typed)
+    except (ValueError, RecursionError):
+        return found
+    plain = isinstance(read, bool | int) or (isinstance(read, float) and isfinite(read))
+    return [*found, read] if plain or typed == "null" else found
+
+
+def state_condition(state: str) -> Q:
+    """Return the condition of a state or label; an empty one sets no condition."""
+    if state == JobState.READY:
+        return Q(state=JobState.READY.value, run_at__lte=Now())
+    if state in LABELS:
+        return LATER & (Q(attempt__gt=0) if state == "retrying" else Q(attempt=0))
+    if state in HELD:
+        # Not Q(state=…): beside "hold = 'parked'" its "hold IS NOT NULL" makes PostgreSQL expect a tenth of the rows,
+        # and read them all to sort them.
+        return Q(hold=state, claim_id__isnull=True, finished_at__isnull=True)
+    return Q(state=state) if state else Q()
+
+
+def remembers(kind: MemoKind) -> Q:
+    """Return the condition of jobs with an open memo of this kind."""
+    # In CASE: else PostgreSQL may look for the few memos of a job among all open ones of the kind. And not EXISTS,
+    # which it may answer with a hash of all memos.
+    kinds = Case(When(finished_at=None, then=F("kind")), output_field=TextField())
+    memos = Memo.objects.filter(job_id=OuterRef("pk")).annotate(open_kind=kinds).filter(open_kind=kind)
+    return Q(GreaterThan(Subquery(memos.values("pk")[:1]), 0))
+
+
+def tagged(tag: str) -> QuerySet[Any, Any]:
+    """The ids of the jobs with this tag, by the index of tags."""
+    return Job.objects.filter(tags__contains=[tag]).values("pk")
+
+
+def has_tag(tag: str) -> Q:
+    """Return the condition of jobs with this tag, for which PostgreSQL does not take the index of tags."""
+    wanted = Value(json.dumps([tag]), TextField())
+    # With a strict expression instead of COALESCE, it would take the whole of that index, which is of tagged jobs only.
+    words: dict[str, Any] = {"template": "(COALESCE(%(expressions)s::jsonb)", "arg_joiner": ", '[]'::jsonb) @> "}
+    return Q(Func(F("tags"), wanted, output_field=BooleanField(), **words))
+
+
+def is_one_of(array: Any) -> Q:
+    """Return the condition of jobs whose ids are in this array."""
+    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    return Q(Func(F("pk"), array, output_field=BooleanField(), **words))
+
+
+def array_of(ids: Sequence[int]) -> Value:
+    """Pass the ids as one parameter: a statement cannot have 100,000."""
+    return Value(list(ids), BigIntArrayField())

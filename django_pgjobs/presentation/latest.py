@@ -1,0 +1,77 @@
+"""The latest figures of the fleet: the leader's, or counted now while no leader counts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django_pgjobs.conf import get_conf
+from django_pgjobs.inspection import figures
+from django_pgjobs.presentation import health
+from django_pgjobs.presentation.health import HealthProblem, known_workers
+from django_pgjobs.store import statements as store
+
+FRESH_SECONDS = 60.0
+"""Older figures are counted again, because their leader evidently cannot count."""
+
+MOST_NOW = 100_000
+"""The bound of counts that a person asks for."""
+
+NOT_SHOWN = ("server", "totals", "problems")
+"""What the leader stores for metrics, and for pages that show problems."""
+
+
+class Latest(NamedTuple):
+    """Figures as ``inspection.figures`` makes them, and problems; by whom (None: counted now) and when."""
+
+    figures: dict[str, Any]
+    problems: list[HealthProblem]
+    measured_by: str | None
+    measured_at: datetime
+    age_seconds: float
+    now: datetime
+
+
+def figures_of(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
+    """Return the leader's figures with their source and age; count ``now`` or if there are no current ones.
+
+    Workers are always current.
+    """
+    kept = store.read_statistic(db)
+    if now or not is_current(kept, store.read_leader(db)):
+        conf = get_conf()
+        counted = figures.measure(
+            db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
+        )
+        return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
+    shown = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
+    counted = {name: value for name, value in kept.figures.items() if name not in NOT_SHOWN}
+    return {**shown, **figures.with_workers(counted, workers)}
+
+
+def is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:
+    """Tell whether the figures are recent and of the present leader."""
+    if kept.age_seconds is None or leader is None:
+        return False
+    name, seconds = leader
+    return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
+
+
+def latest(db: store.Database, using: str) -> Latest:
+    """Return figures and problems for a page. ``db`` and the alias ``using`` are one connection."""
+    kept = leaders(db)
+    if kept is not None:
+        return kept._replace(figures=figures.with_workers(kept.figures, known_workers(db)))
+    conf, kept_now = get_conf(), store.read_statistic(db).now
+    counted = figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
+    return Latest(counted, health.problems(db, using, health.Limits()), None, kept_now, 0.0, kept_now)
+
+
+def leaders(db: store.Database) -> Latest | None:
+    """Return the leader's figures and problems; None if there are no current ones. Two rows are all that it reads."""
+    kept, leader = store.read_statistic(db), store.read_leader(db)
+    if not is_current(kept, leader) or kept.figures.get("problems") is None:
+        return None
+    problems = [HealthProblem(*each) for each in kept.figures["problems"]]
+    at: Any = kept.measured_at
+    return Latest(kept.figures, problems, kept.worker_name, at, kept.age_seconds or 0.0, kept.now)

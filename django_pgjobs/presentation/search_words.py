@@ -1,0 +1,85 @@
+"""The words of a search: ``error:Declined queue:mail since:1h order 17`` is three filters and a text.
+
+A value with blanks stands in quotes. A word that is none of ``WORDS`` is a part of the text, as in *http://example.org*.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+
+from django_pgjobs.presentation.fronts import FRONTS
+from django_pgjobs.values.setting_rules import MOST_SECONDS
+
+WORDS = ("error", "arg.NAME", "worker", "key", "tag", "queue", "name", "cron", "front", "alias", "since", "older")
+"""What may stand before the colon."""
+
+NO_ERROR = "-"
+"""The error of jobs that were abandoned without one, as an operator does."""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+_NAMED = "|".join(word for word in WORDS if "." not in word)
+_WORD = re.compile(rf'(?<!\S)({_NAMED}|arg\.\w{{1,100}}):("[^"]*"|\S*)')
+_AGE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
+
+
+class Searched(NamedTuple):
+    """A search term taken apart: the rest of the text, and the values by word; a quoted error is exact."""
+
+    text: str
+    values: dict[str, str]
+    exact_error: bool
+    argument: tuple[str, str] | None
+
+
+def taken_apart(term: str) -> Searched:
+    """Return words and text of a search term. Of a repeated word the last counts."""
+    values: dict[str, str] = {}
+    exact, argument = False, None
+    for word, raw in _WORD.findall(term):
+        value = raw.strip('"')
+        if word.startswith("arg."):
+            argument = (word.removeprefix("arg."), raw)
+        else:
+            values[word] = value
+            exact = raw.startswith('"') if word == "error" else exact
+    return Searched(" ".join(_WORD.sub(" ", term).split()) if values or argument else term, values, exact, argument)
+
+
+def age(text: str) -> float | None:
+    """Return an age in seconds, *90s* or *36h*; a number without unit means seconds. None for anything else."""
+    found = _AGE.fullmatch(text)
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
+    return seconds if 0 <= seconds <= MOST_SECONDS else None
+
+
+def moment(text: str) -> datetime | None:
+    """Return an instant such as *2026-11-24T15:41Z*, in UTC if it names no zone; None for anything else."""
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def complaint_of(searched: Searched) -> str:
+    """Return what is wrong with the values, in words; empty if nothing is."""
+    for word in ("since", "older"):
+        value = searched.values.get(word)
+        if value is not None and age(value) is None and moment(value) is None:
+            words = {"word": word, "value": value[:100]}
+            return _("%(word)s: takes 90s, 30m, 36h, 7d or 2026-11-24T15:41Z, not “%(value)s”.") % words
+    front = searched.values.get("front")
+    if front and front not in FRONTS:
+        return _("front: takes task or job, not “%(value)s”.") % {"value": front[:100]}
+    empty = [word for word, value in searched.values.items() if not value]
+    if empty:
+        return _("%(word)s: needs a value.") % {"word": empty[0]}
+    return ""

@@ -1,0 +1,18 @@
+"""Read the headers of a row. Middleware and whoever writes rows may have put anything there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django_pgjobs.states import TASK_HEADER
+
+
+def task_header(text: str | None) -> dict[str, Any] | None:
+    """Return what the front for ``django.tasks`` keeps in headers, given as JSON; None if there is no such object."""
+    try:
+        headers = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+    kept = headers.get(TASK_HEADER) if isinstance(headers, dict) else None
+    return kept if isinstance(kept, dict) else None

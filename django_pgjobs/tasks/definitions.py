@@ -1,0 +1,189 @@
+"""A task as one more kind of job definition: made of the module's own ``Task``, at its first use.
+
+Rows name a task by its path. The definition is made of what stands at that path, never of the ``Task`` object at hand:
+wrappers build a second ``Task`` around another function, and the module's is the one that a worker finds.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from django.apps import apps
+from django.utils.module_loading import import_string
+
+from django_pgjobs.definition.options import InvalidOption, Plan
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.signature import check_function, location_of
+from django_pgjobs.exceptions import InvalidJob, UnknownJob
+from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.states import TASK_FRONT
+from django_pgjobs.tasks import families, running
+from django_pgjobs.tasks.families import DEFAULT_ALIAS, InvalidTask
+from django_pgjobs.tasks.policies import mark_of
+from django_pgjobs.tasks.settings import AliasOptions, options_of, our_aliases, renamed
+
+if TYPE_CHECKING:
+    from django_pgjobs.conf import Conf
+    from django_pgjobs.tasks.families import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_defining = threading.RLock()
+
+
+class TaskDefinition(JobDefinition[P, R]):
+    """The job definition of a task: registers, binds, schedules and limits as every other.
+
+    ``task``: the module's. ``backend_alias``: its alias. ``database``: where its jobs go, None if the router decides.
+    """
+
+    front = TASK_FRONT
+
+    def __init__(self, task: Task, declared: Mapping[str, Any], database: str | None) -> None:
+        self.task = task
+        self.backend_alias: str = task.backend
+        self.database = database
+        super().__init__(task.func, declared)
+        self.func = running.body_of(self, task.func)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now; what it returns stays as it is."""
+        found: R = self.task.func(*args, **kwargs)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __reduce__(self) -> Any:
+        """Pickle and copy by path."""
+        return definition_at, (self.name,)
+
+    @property
+    def declares_rules(self) -> bool:
+        """Whether retry_on or give_up_on comes from somewhere else than the defaults of the alias."""
+        defaults = options_of_task(self.task).defaults
+        rules = {"retry_on": self.retry_on, "give_up_on": self.give_up_on}
+        return any(rule is not None and rule is not defaults.get(name) for name, rule in rules.items())
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
+        """Return a call to register later. Raises ``TypeError`` as ``register`` does."""
+        self.fits(*args, **kwargs)
+        return BoundJob(self, args, kwargs, {} if self.database is None else {"database": self.database})
+
+    def _planned(self, conf: Conf) -> Plan:
+        plan = super()._planned(conf)
+        return plan if self.database is None else replace(plan, database=self.database)
+
+
+def definition_of(task: Task) -> JobDefinition[..., Any]:
+    """Return the definition of what stands at the path of ``task``. May import it.
+
+    Raises ``InvalidTask``, and ``TypeError`` if ``task`` is none.
+    """
+    if not families.is_task(task):
+        raise TypeError(f"{task!r} is no task: write @task above the function")
+    path = task.module_path
+    known = registry.find(path)
+    return definition_at(path) if known is None else cast("JobDefinition[..., Any]", known)
+
+
+def definition_at(path: str) -> JobDefinition[..., Any]:
+    """Return the definition of the task or job at this path. May import it. Raises ``InvalidTask``."""
+    try:
+        return cast("JobDefinition[..., Any]", registry.resolve(path))
+    except UnknownJob as error:
+        if not our_aliases():
+            raise InvalidTask(f"{path} can be no job: no alias of TASKS has a BACKEND of django_pgjobs.") from None
+        raise InvalidTask(f"{path} is no task that a worker could find: {error}") from error
+
+
+def resolver(name: str) -> JobDefinition[..., Any] | None:
+    """Return the definition of the task or job at a dotted path, former ones included; see ``Registry.resolve``.
+
+    Never takes anything else for a task, so that no row can name an arbitrary callable.
+    """
+    if not our_aliases():
+        return None
+    path = renamed(name)
+    if not _may_be_imported(path):
+        return None
+    found = import_string(path)
+    if isinstance(found, JobDefinition):
+        return found
+    if not families.is_task(found):
+        raise InvalidTask(f"{path} is no task")
+    if found.module_path != path:
+        # Another name for a task: rows have the path at which its function was defined.
+        raise InvalidTask(f"{path} is the task {found.module_path}")
+    return define(found)
+
+
+def _may_be_imported(path: str) -> bool:
+    """Whether a path may lead to a task. Rows choose the names: Python's own modules, and programs, hold none."""
+    first = path.partition(".")[0]
+    named = {config.name.partition(".")[0] for config in apps.app_configs.values()}
+    return ".__main__." not in path and (first not in sys.stdlib_module_names or first in named)
+
+
+def define(task: Task) -> TaskDefinition[..., Any]:
+    """Make the module's task known, with its cron entries, unless it is. Raises ``InvalidJob``."""
+    with _defining:
+        known = registry.find(task.module_path)
+        if isinstance(known, TaskDefinition) and known.task is task:
+            return known
+        definition, entries = _made(task)
+        registry.add(definition)
+        for entry in entries:
+            # A copy: an entry belongs to one definition, and settings may change under a mark.
+            copy.copy(entry).declare(definition)
+        return definition
+
+
+def _made(task: Task) -> tuple[TaskDefinition[..., Any], tuple[Any, ...]]:
+    path = task.module_path
+    options = options_of_task(task)
+    declared = options.declared(path, mark_of(task.func))
+    entries = declared.pop("cron", ())
+    aliases = dict.fromkeys((*declared.pop("aliases", ()), *options.former(path)))
+    own = {
+        "name": path,
+        "aliases": tuple(aliases),
+        "queue": task.queue_name,
+        "priority": int(task.priority),
+        "takes_context": task.takes_context,
+    }
+    try:
+        check_function(task.func)
+        return TaskDefinition(task, {**declared, **own}, options.database), entries
+    except InvalidOption as error:
+        keys = "".join(f" OPTIONS['TASKS'][{key!r}] is about it." for key in options.keys_about(path))
+        raise InvalidJob(f"{location_of(task.func)}: task {path!r}: {error}{keys and '.'}{keys}") from None
+
+
+def options_of_task(task: Task) -> AliasOptions:
+    """Return the options of the task's own alias; if that is not ours, of the first one that is."""
+    ours = our_aliases()
+    alias = task.backend if task.backend in ours or not ours else ours[0]
+    return options_of(alias)
+
+
+def as_task(definition: JobDefinition[..., Any], backend: str = DEFAULT_ALIAS) -> Task:
+    """Return a job definition as a task; see ``JobDefinition.as_task``."""
+    if isinstance(definition, TaskDefinition):
+        return definition.task if backend == definition.backend_alias else definition.task.using(backend=backend)
+    return families.Task(
+        func=definition.func,
+        backend=backend,
+        queue_name=definition.queue,
+        priority=definition.priority,
+        takes_context=definition.takes_context,
+    )
+
+
+registry.add_resolver(resolver)

@@ -1,0 +1,94 @@
+"""The policy of a task: ``@policy`` marks its function, and ``OPTIONS`` of ``TASKS`` speak for code of others.
+
+An option comes from the first place that gives it: ``OPTIONS["TASKS"]`` under the exact path, there under a pattern,
+the longest first, ``@policy``, the alias' own ``OPTIONS``, ``PGJOBS``. Needs no family of tasks: whoever imports
+``policy`` may run on another backend, or on none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+from django_pgjobs.definition import options as checks
+from django_pgjobs.definition.options import InvalidOption, PolicyOptions
+from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.signature import call_site, location_of
+from django_pgjobs.exceptions import InvalidJob
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "_pgjobs_policy"
+"""The attribute of a function that holds its ``Mark``; ``functools.wraps`` copies it."""
+
+OF_THE_TASK = {
+    "name": "the name of a task is its path: give former names as aliases",
+    "queue": "write @task(queue_name=…)",
+    "queue_name": "write @task(queue_name=…)",
+    "priority": "write @task(priority=…)",
+    "takes_context": "write @task(takes_context=True)",
+    "run_after": "write using(run_after=…)",
+}
+"""What the task has itself, or nothing has → where it belongs."""
+
+KNOWN = checks.JOB_CHECKS.keys() - OF_THE_TASK.keys()
+
+
+class Mark(NamedTuple):
+    """What ``@policy`` declares: checked options of a job, and where."""
+
+    declared: Mapping[str, Any]
+    location: str
+
+
+def policy(**options: Unpack[PolicyOptions]) -> Callable[[F], F]:
+    """Give a task the policy of a job: ``@task`` over ``@policy(max_attempts=5, key="welcome:{user_id}", …)``.
+
+    Takes the options of ``job`` except ``name``, ``queue``, ``priority`` and ``takes_context``, which the task has
+    itself. It marks the function and returns it, so the module also imports on any other backend, which takes no
+    notice. Raises ``InvalidJob``, naming the file and the line, and ``TypeError`` above ``@task`` or ``@job``.
+    """
+    location = call_site()
+    try:
+        declared = checked_policy(options)
+    except InvalidOption as error:
+        raise InvalidJob(f"{location}: policy: {error}") from None
+
+    def mark(func: F) -> F:
+        if not inspect.isfunction(func):
+            raise TypeError(f"{location}: policy marks the plain function: write @task above @policy, not below")
+        try:
+            _check_signature(func, declared)
+        except InvalidOption as error:
+            raise InvalidJob(f"{location_of(func)}: policy of {func.__qualname__!r}: {error}") from None
+        setattr(func, MARK, Mark(declared, location_of(func)))
+        return func
+
+    return mark
+
+
+def checked_policy(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these options as ``checked_job_options`` does. Raises ``InvalidOption``."""
+    for option in options:
+        if option in OF_THE_TASK:
+            raise InvalidOption(f"a policy takes no {option!r}: {OF_THE_TASK[option]}")
+    checks.check_known(options, KNOWN)
+    return checks.checked_job_options(options)
+
+
+def mark_of(func: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return what ``@policy`` declares for a function; empty without it."""
+    mark: Mark | None = getattr(func, MARK, None)
+    return {} if mark is None else mark.declared
+
+
+def _check_signature(func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
+    """Refuse what does not go with the function's arguments; ``@task`` above says whether the context is one."""
+    others = {option: value for option, value in declared.items() if option != "cron"}
+    if next(iter(inspect.signature(func).parameters), "") == "context":
+        with suppress(InvalidOption):
+            JobPolicy(func, {**others, "takes_context": True})
+            return
+    JobPolicy(func, others)

@@ -1,0 +1,89 @@
+"""``make foreign``: run real software on our backend, each package in an environment of its own.
+
+Uses the server that DATABASE_URL names; its databases begin with test_pgjobs_foreign and are dropped at the end. The
+first run also installs the packages, and takes some ten minutes; most of the later ones' time goes into Wagtail's
+migrations. Status 1 if a scenario failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.peers.installing import run
+from benchmarks.workers import ROOT
+from tests.foreign.environments import environment, versions
+from tests.foreign.results import Result, published, read_report
+from tests.foreign.sites import SITES, Site
+
+HERE = Path(__file__).resolve().parent
+PUBLISHED = ROOT / "docs" / "_data" / "foreign.toml"
+
+
+def main() -> int:
+    """Run the scenarios and print how they went; return the exit status."""
+    options = _options()
+    commit = _clean_commit() if options.publish else ""
+    results = [_run(site, options.arguments) for site in SITES if site.name in options.only]
+    passed, failed = sum(len(each.passed) for each in results), sum(len(each.failed) for each in results)
+    say("\n".join(["", *map(str, results), f"{passed} passed, {failed} failed"]))
+    if options.publish:
+        PUBLISHED.write_text(published(datetime.now(UTC).strftime("%Y-%m-%d"), commit, results), encoding="utf-8")
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    names = [site.name for site in SITES]
+    parser = argparse.ArgumentParser("tests.foreign", description=__doc__)
+    parser.add_argument("--only", metavar="NAME[,NAME…]", help=f"of {', '.join(names)}")
+    parser.add_argument("--publish", action="store_true", help="let the documentation show this run")
+    parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENT", help="of pytest")
+    options = parser.parse_args()
+    if options.publish and (options.only or options.arguments):
+        parser.error("only a whole run is published")
+    options.only = options.only.split(",") if options.only else names
+    if unknown := set(options.only) - set(names):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return options
+
+
+def _clean_commit() -> str:
+    """Return the commit of this tree, whose code is what the run will show."""
+    if changed := run(["git", "-C", str(ROOT), "status", "--porcelain"]):
+        raise SystemExit(f"commit first: the published run names a commit\n{changed}")
+    return run(["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"]).strip()
+
+
+def _run(site: Site, arguments: list[str]) -> Result:
+    python = environment(site)
+    own, django, version = versions(python, "django", site.project)
+    say(f"== {site.project} {version}, Django {django}, Python {own}")
+    folder = HERE / f"{site.name}_site"
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as files:
+        report = Path(files) / "report.xml"
+        command = [str(python), "-X", "dev", "-m", "pytest", "-c", str(HERE / "scenarios.ini"), f"--junit-xml={report}"]
+        environ = os.environ | {
+            "DJANGO_SETTINGS_MODULE": f"tests.foreign.{site.name}_site.settings",
+            "PGJOBS_FOREIGN_FILES": files,
+        }
+        subprocess.run([*command, str(folder), *arguments], env=environ, cwd=ROOT, stdin=subprocess.DEVNULL)
+        passed, failed, figures = read_report(report)
+    seconds = round(time.monotonic() - began)
+    return Result(site.project, version, django, own, seconds, passed, failed, figures)
+
+
+def say(words: str) -> None:
+    """Print at once."""
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

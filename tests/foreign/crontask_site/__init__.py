@@ -1,0 +1,1 @@
+"""A site whose clock is django-crontask: it enqueues, and our workers run."""

@@ -1,0 +1,1 @@
+"""A site with pictures: django-pictures derives files of other sizes in the background."""

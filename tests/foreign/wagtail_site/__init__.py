@@ -1,0 +1,1 @@
+"""A site on Wagtail, which indexes pages, deletes files and purges URLs in the background."""
