@@ -277,7 +277,7 @@ def _alone(count: int) -> None:
     door = Door()
 
     def run(first: int) -> None:
-        buffers.add(time.monotonic() + 1e9, [_travelling(number) for number in range(first, first + count)])
+        buffers.add(time.monotonic() + 1e9, [_travelling(first, count)])
         for _ in range(count):
             item, door.control = buffers.next(0, rouse=False)
             decision = contextvars.Context().run(threads.run, item, door.control, door)
@@ -297,15 +297,14 @@ def _read_all(sock: socket.socket) -> None:
         pass
 
 
-def _travelling(number: int) -> tuple[Any, ...]:
-    """A no-op job as the supervisor sends it."""
+def _travelling(first: int, count: int) -> list[Any]:
+    """No-op jobs as the supervisor sends them."""
     from benchmarks import jobs
-    from django_pgjobs.execution.attempt import Item
 
-    claim_id = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
-    payload = f'{{"args": [{number}], "kwargs": {{}}}}'
-    item = Item(number, "body", number, claim_id, jobs.noop.name, 1, 25, None, payload, None, "default", "", "")
-    return tuple(item)
+    claim_id, numbers = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10", range(first, first + count)
+    common = "body", claim_id, jobs.noop.name, 1, 25, None, None, "default", "", "", False, False, None, None, True
+    payloads = [f'{{"args": [{number}], "kwargs": {{}}}}' for number in numbers]
+    return [common, list(numbers), list(numbers), payloads, [0.0] * count]
 
 
 def _print(text: str) -> None:

@@ -87,6 +87,20 @@ ELSEWHERE = {
 """The names of ``register`` in other job queues → what to write here."""
 
 
+class _Elsewhere:
+    """A method that only other job queues have. It says what to write here.
+
+    By a ``__getattr__`` each attribute of a definition would be found more slowly, and each job reads a dozen.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, definition: JobPolicy | None, owner: type) -> Any:
+        whose = "a job" if definition is None else f"job {definition.name!r}"
+        raise AttributeError(f"{whose} has no {self.name}(): {ELSEWHERE[self.name]}", name=self.name, obj=definition)
+
+
 class JobDefinition(JobPolicy, Generic[P, R]):
     """A function that you can register as a job, and still call.
 
@@ -107,14 +121,6 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def __reduce__(self) -> str:
         """Pickle and copy by name, like functions."""
         return self.func.__qualname__
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise ``AttributeError``; for a name from another job queue, say what to write here."""
-            message = f"job {self.name!r} has no {name}()" if name in ELSEWHERE else f"a job definition has no {name!r}"
-            cure = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-            raise AttributeError(f"{message}{cure}", name=name, obj=self)
 
     # Callbacks
 
@@ -272,6 +278,10 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     async def aregister_many(self, rows: Iterable[Arguments]) -> list[int]:
         """``register_many`` for async callers."""
         return await sync_to_async(self.register_many)(rows)
+
+
+for _name in ELSEWHERE:
+    setattr(JobDefinition, _name, _Elsewhere(_name))
 
 
 class ContextJobDefinition(JobDefinition[P, R]):

@@ -52,6 +52,7 @@ from django_pgjobs.execution.prepared import Definition, Guard, Memories, Report
 from django_pgjobs.execution.prepared import Item as Item
 from django_pgjobs.execution.prepared import Prepared as Prepared
 from django_pgjobs.execution.prepared import RunControl as RunControl
+from django_pgjobs.execution.prepared import items_of as items_of
 from django_pgjobs.execution.retries import (
     NO_ATTEMPTS,
     NOT_RETRIED,
@@ -105,31 +106,36 @@ def prepare(
         words = "" if registry.why_unknown(item.name) else f" {NOT_DECLARED}"
         events.parked(item, f"{error}{words}")
         return decide.Park(str(error))
-    is_body = item.kind == BODY
-    if is_body:
-        if item.attempt > item.max_attempts:
-            events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
-            return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
-        if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
-            return decide.Cancel(EXPIRED)
-        if item.until is not None and clock.monotonic() >= item.until:
-            return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
+    if not item.is_plain and item.kind == BODY and (decision := _before_its_start(item)) is not None:
+        return decision
     try:
         args, kwargs = definition.load(item.payload or "")
-        headers = decode_result(item.headers) if item.headers else None
+        prepared = Prepared(definition, item, args, kwargs, control, guard, reporter_of)
+        if not item.is_plain:
+            if item.headers:
+                prepared.headers = decode_result(item.headers)
+            if item.extras is not None:
+                prepared.recall = recall
+            if item.kind not in (BODY, ON_SUCCESS) and item.error:
+                prepared.error = ended_by(item.id, item.error, history)
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
-    prepared = Prepared(definition, item, args, kwargs, control, guard, reporter_of)
-    if headers is not None:
-        prepared.headers = headers
-    if item.extras is not None:
-        prepared.recall = recall
-    if not is_body and item.kind != ON_SUCCESS and item.error:
-        prepared.error = ended_by(item.id, item.error, history)
     if definition.atomic or definition.is_built_in:
         prepared.transaction = transaction
     prepared.memories = memories
     return prepared
+
+
+def _before_its_start(item: Item) -> Decision | None:
+    """Return the decision about a job that must not start any more."""
+    if item.attempt > item.max_attempts:
+        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
+        return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+    if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
+        return decide.Cancel(EXPIRED)
+    if item.until is not None and clock.monotonic() >= item.until:
+        return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
+    return None
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -145,13 +151,14 @@ def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) ->
 
 def run(prepared: Prepared) -> Decision:
     """Run a synchronous job, or its callback, in this thread and return the decision. Raises nothing."""
-    if prepared.item.kind != BODY:
+    item = prepared.item
+    if item.kind != BODY:
         return _callback(prepared)
     token = activate(prepared)
     decision: Decision
     try:
         events.started(prepared)
-        found = None if prepared.item.extras is None else recalled(prepared)
+        found = None if item.is_plain or item.extras is None else recalled(prepared)
         if found is not None:
             decision = prepared.decision = found
         elif prepared.definition.atomic:

@@ -6,9 +6,10 @@ Each job makes one of each of these, so they keep rarely used values as class at
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 from django_pgjobs import clock
@@ -28,10 +29,7 @@ OUR_FILES.add(__file__)
 
 
 class Item(NamedTuple):
-    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
-
-    Frames carry this very tuple, so the order of its fields is part of the protocol.
-    """
+    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job."""
 
     run: int
     kind: str
@@ -52,6 +50,23 @@ class Item(NamedTuple):
     extras: Mapping[str, Any] | None = None
     until: float | None = None
     """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
+    is_plain: bool = False
+    """Whether it is surely a body with attempts left, no headers, no extras and no deadline of its own."""
+
+
+def items_of(group: Sequence[Any]) -> Iterator[Item]:
+    """Return the items of a group in a frame: what its jobs have in common, then a column of each other field.
+
+    Common are the fields of ``Item`` in their order, without ``run``, ``id``, ``payload`` and ``run_at``, which are the
+    columns. All this is part of the protocol.
+    """
+    common, runs, ids, payloads, run_ats = group
+    kind, claim, name, attempt, most, timeout, headers, queue, description, error, *others = map(repeat, common)
+    columns = zip(
+        runs, kind, ids, claim, name, attempt, most, timeout, payloads, headers, queue, description, error, run_ats,
+        *others, strict=False,
+    )  # fmt: skip
+    return map(tuple.__new__, repeat(Item), columns)  # as ``Item._make``, which is a call for each
 
 
 class RunControl:

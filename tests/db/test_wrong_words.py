@@ -46,13 +46,14 @@ def test_register_many_names_what_is_no_call(given: Any) -> None:
         ("enqueue", r"has no enqueue\(\): write register\(…\)"),
         ("defer", r"has no defer\(\): write register\(…\)"),
         ("apply_async", r"has no apply_async\(\): write using\(…\).register\(…\)"),
-        ("nonsense", "a job definition has no 'nonsense'"),
+        ("nonsense", "'JobDefinition' object has no attribute 'nonsense'"),
     ],
 )
 def test_the_verbs_of_other_queues_name_ours(word: str, cure: str) -> None:
     with pytest.raises(AttributeError, match=cure):
         getattr(succeeds, word)
     assert not hasattr(succeeds, word)
+    assert not hasattr(type(succeeds), word)
 
 
 def test_a_definition_is_still_copied_and_pickled_by_its_name() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import job as define
-from django_pgjobs.execution.attempt import ON_ABANDON, Item
+from django_pgjobs.execution.attempt import ON_ABANDON, Item, items_of
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, RunJobs
-from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, HeldRun
+from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, ExecutorProcess
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
@@ -37,7 +37,13 @@ def asynchronous(id: int) -> HeldRun:
 
 def sent(child: ExecutorProcess) -> list[int]:
     """The ids of the jobs that were sent to an executor, in order."""
-    return [item[2] for message in end_of(child).sent if isinstance(message, RunJobs) for item in message.items]
+    return [item.id for item in items_sent(child)]
+
+
+def items_sent(child: ExecutorProcess) -> list[Item]:
+    """What an executor makes of the jobs that were sent to it, in order."""
+    messages = [message for message in end_of(child).sent if isinstance(message, RunJobs)]
+    return [item for message in messages for group in message.groups for item in items_of(group)]
 
 
 def dispatcher_of(*runs: HeldRun) -> Dispatcher:
@@ -51,20 +57,51 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     run.job = run.job._replace(extras={"idempotency_key": "k"})
     dispatcher_of(run).dispatch([child], NOW)
     [message] = end_of(child).sent
-    [item] = message.items
-    assert message == RunJobs(NOW + START_WITHIN_SECONDS, [item])
-    assert item == (
-        1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
-        DUE.timestamp(), False, False, {"idempotency_key": "k"}, None,
-    )  # fmt: skip
+    assert message.start_by == NOW + START_WITHIN_SECONDS
+    assert items_sent(child) == [
+        Item(
+            run=1, kind="body", id=7, claim_id="claim-7", name="dispatching.plain", attempt=1, max_attempts=3,
+            timeout=30.0, payload='{"args":[1]}', headers='{"a":1}', queue="default", description="seven", error="",
+            run_at=DUE.timestamp(), extras={"idempotency_key": "k"},
+        ),
+    ]  # fmt: skip
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}
+
+
+def test_what_jobs_have_in_common_travels_once_and_what_differs_with_each() -> None:
+    """An executor gets every field of every job, however they are grouped."""
+    claim = HeldClaim("shared", 0.0, 20, 1e12)
+    changes: list[dict[str, Any]] = [
+        {}, {}, {"payload": '{"args":[2]}'}, {"headers": "{}"}, {"headers": "{}"}, {"queue": "mail"}, {"attempt": 2},
+        {"attempt": 4}, {"name": "dispatching.other"}, {"timeout_seconds": None}, {"max_attempts": 7},
+        {"description": "one"}, {"description": "one"}, {"extras": {"cron_entry": "c"}}, {"ending": "abandoned"},
+        {"cancelled": True}, {"until": 99.0, "extras": {"seconds_left": 49.0}},
+        {"kind": ON_ABANDON, "error": "what went wrong"}, {"is_async": True},
+        {"run_at": DUE + timedelta(seconds=1)},
+    ]  # fmt: skip
+    child = child_of(threads=50)
+    runs = [run_of(id, claim=claim, **{"name": "dispatching.plain", **each}) for id, each in enumerate(changes, 1)]
+    Dispatcher()._send(child, runs, NOW)
+    [message] = end_of(child).sent
+    assert [len(group[1]) for group in message.groups][:2] == [3, 2]
+    for run, item in zip(runs, items_sent(child), strict=True):
+        job = run.job
+        assert item[:-1] == Item(
+            run=run.run, kind=run.kind, id=job.id, claim_id="shared", name=job.name, attempt=job.attempt,
+            max_attempts=job.max_attempts, timeout=run.timeout, payload=job.payload, headers=job.headers,
+            queue=job.queue, description=job.description, error=run.earlier_error,
+            run_at=job.run_at.timestamp(), is_async=run.is_async, cancelled=run.cancelled, extras=job.extras,
+            until=run.until,
+        )[:-1]  # fmt: skip
+    plain = [run.job.id for run, item in zip(runs, items_sent(child), strict=True) if item.is_plain]
+    assert plain == [1, 2, 3, 6, 7, 9, 10, 11, 19, 20]
 
 
 def test_only_a_callback_is_told_what_went_wrong() -> None:
     child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
     dispatcher_of(run).dispatch([child], NOW)
-    assert Item._make(end_of(child).sent[0].items[0]).error == "as stored"
+    assert [item.error for item in items_sent(child)] == ["as stored"]
 
 
 def test_each_dispatch_has_a_number_of_its_own() -> None:
@@ -123,11 +160,11 @@ def test_a_job_whose_claim_may_be_lost_is_not_sent() -> None:
 
 def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_always() -> None:
     child = child_of(threads=9)
-    dispatcher = dispatcher_of(*(plain(id, chars=PAYLOAD_BYTES // 2 + 1) for id in range(1, 6)))
+    dispatcher = dispatcher_of(*(plain(id, size=PAYLOAD_BYTES // 2 + 1) for id in range(1, 6)))
     dispatcher.dispatch([child], NOW)
     assert sent(child) == [1, 2]
     huge = child_of(threads=9)
-    dispatcher_of(plain(1, chars=9 * PAYLOAD_BYTES), plain(2)).dispatch([huge], NOW)
+    dispatcher_of(plain(1, size=9 * PAYLOAD_BYTES), plain(2)).dispatch([huge], NOW)
     assert sent(huge) == [1]
 
 
@@ -207,10 +244,7 @@ def test_a_suspect_has_started_and_is_sent_without_its_expiry() -> None:
     other = child_of(threads=4)
     dispatcher.add([run_of(2, extras={"expires_in": 5.0})], NOW)
     dispatcher.dispatch([other], NOW)
-    assert ["expires" in message.items[0][16] for child in (bench, other) for message in end_of(child).sent] == [
-        False,
-        True,
-    ]
+    assert ["expires" in (item.extras or {}) for child in (bench, other) for item in items_sent(child)] == [False, True]
 
 
 def test_a_group_that_comes_back_unstarted_stays_together_and_runs_after_those_that_wait() -> None:

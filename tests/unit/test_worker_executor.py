@@ -38,6 +38,7 @@ from django_pgjobs.worker.shared.channel_messages import (
 )
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 from tests.plugins.fix_db import patience, wait_until
+from tests.unit.worker_fakes import groups_of
 
 PAST, FUTURE = -1.0, 1e12
 
@@ -397,7 +398,7 @@ def test_what_arrives_wakes_an_idle_thread_and_that_one_the_next(working: Execut
     for slot in (0, 1):
         threading.Thread(target=serve, args=(slot,), daemon=True).start()
     wait_until(lambda: len(working.buffers.idle) == 2, 5, "both threads wait")
-    assert not working.buffers.add(FUTURE, [item(1), item(2)])
+    assert not working.buffers.add(FUTURE, groups_of(item(1), item(2)))
     wait_until(lambda: sorted(started) == [1, 2], 5, "both jobs have started")
     assert not working.buffers.idle
 

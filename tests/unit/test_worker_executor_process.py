@@ -71,7 +71,7 @@ def test_more_jobs_than_threads_leave_no_place_idle() -> None:
 
 def test_what_is_removed_makes_room_again() -> None:
     child = child_of(exclusive=True)
-    one, two = run_of(1, number=1, chars=100), run_of(2, number=2, chars=50, is_async=True)
+    one, two = run_of(1, number=1, size=100), run_of(2, number=2, size=50, is_async=True)
     child.add(one)
     child.add(two)
     assert child.payload_bytes == 150
@@ -80,6 +80,19 @@ def test_what_is_removed_makes_room_again() -> None:
     assert child.remove(2) is two
     assert child.remove(2) is None
     assert (child.runs, child.outstanding, child.payload_bytes, child.exclusive) == ({}, {False: 0, True: 0}, 0, False)
+
+
+@pytest.mark.parametrize("culprits", [{}, {1: "timeout"}], ids=["none to blame", "one to blame"])
+def test_many_are_removed_as_each_would_be(culprits: dict[int, str]) -> None:
+    child = child_of(exclusive=True, culprits=dict(culprits))
+    one, two, three = run_of(1, number=1, size=100), run_of(2, number=2, size=50, is_async=True), run_of(3, number=3)
+    child.add(one, two, three)
+    assert child.remove_many([2, 7, 1]) == [two, None, one]
+    assert child.exclusive
+    assert (child.runs, child.outstanding, child.payload_bytes) == ({3: three}, {False: 1, True: 0}, three.size)
+    assert child.culprits == {}
+    assert child.remove_many([3, 3]) == [three, None]
+    assert not child.exclusive
 
 
 def test_the_mean_duration_follows_what_jobs_took() -> None:

@@ -82,7 +82,10 @@ def test_the_size_of_a_run_is_what_travels_to_its_executor() -> None:
     [run] = RunTable().adopt("a", 0.0, [claimed(1, payload=None, headers="h" * 7, description="d", error="e" * 1000)])
     body = 7 + 1 + len("fakes.unknown") + len("default")
     assert (run.size, run.earlier_error) == (body, "")
-    run.kind = ON_ABANDON
-    assert run.size == body + 1000
     run.error = "x" * (ERROR_CHARS + 1)
-    assert run.earlier_error == "x" * ERROR_CHARS
+    run.becomes(ON_ABANDON)
+    assert (run.kind, run.earlier_error) == (ON_ABANDON, "x" * ERROR_CHARS)
+    assert run.size == body + ERROR_CHARS
+    [claimed_so] = RunTable().adopt("b", 0.0, [claimed(2, error="e" * 1000)])
+    claimed_so.becomes(ON_ABANDON)
+    assert claimed_so.earlier_error == "e" * 1000

@@ -22,12 +22,13 @@ from coverage import Coverage
 
 from django_pgjobs import job
 from django_pgjobs.exceptions import DeadlinePassed
-from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Done, Drain, RunJobs, Succeeded, TrustUntil
 from tests.plugins.fix_db import wait_until
+from tests.unit.worker_fakes import groups_of
 
 THREADS = 3
 ROUNDS = 1500
@@ -97,8 +98,8 @@ class Room:
 
     def run(self, name: str) -> int:
         self.sent += 1
-        item = (self.sent, BODY, self.sent, "claim", name, 1, 1, None, "{}", None, "default", "", "")
-        self.end.send(RunJobs(FUTURE, [(*item, 0.0, False, False, None, None)]))
+        item = Item(self.sent, BODY, self.sent, "claim", name, 1, 1, None, "{}", None, "default", "", "")
+        self.end.send(RunJobs(FUTURE, groups_of(item)))
         return self.sent
 
     def hear(self) -> None:

@@ -25,6 +25,7 @@ from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Succeeded
 from tests.plugins.fix_db import wait_until
 from tests.unit.test_worker_executor import FUTURE, End, item, outcomes
+from tests.unit.worker_fakes import groups_of
 
 
 class Refusal:
@@ -113,7 +114,7 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
         return decide.Succeed("2")
 
     monkeypatch.setattr(threads, "run", run)
-    buffers.add(FUTURE, [item(1), item(2)])
+    buffers.add(FUTURE, groups_of(item(1), item(2)))
     threads.start()
     wait_until(lambda: any(isinstance(message, Succeeded) for message in end.sent), 10, "both have an outcome")
     (interrupted,) = [message for message in end.sent if isinstance(message, Interrupted)]
@@ -176,7 +177,7 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
 def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
     """The control thread, which tried, survives."""
     refusal.left = 1
-    executor._obey(RunJobs(FUTURE, [item(1)._replace(is_async=True)]))
+    executor._obey(RunJobs(FUTURE, groups_of(item(1)._replace(is_async=True))))
     assert executor.loop.loop is None
     executor._obey(ReleaseRuns([1]))
     assert end.sent == [RunsReleased([1], "asked")]

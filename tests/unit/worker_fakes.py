@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from django_pgjobs.execution.attempt import Item
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -28,11 +29,23 @@ def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
 
 def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> HeldRun:
     """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
-    own = {key: changes.pop(key) for key in list(changes) if key in HeldRun.__annotations__ or key == "chars"}
+    own = {key: changes.pop(key) for key in list(changes) if key in HeldRun.__annotations__ or key == "size"}
     run = HeldRun(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12)
     for key, value in {**own, "run": number}.items():
         setattr(run, key, value)
     return run
+
+
+def groups_of(*items: Item) -> list[list[Any]]:
+    """Return items as a frame carries them, each as a group of its own; ``items_of`` turns them back."""
+    own = "run", "id", "payload", "run_at"
+    return [
+        [
+            tuple(value for name, value in item._asdict().items() if name not in own),
+            *([getattr(item, name)] for name in own),
+        ]
+        for item in items
+    ]
 
 
 class FakeEnd:

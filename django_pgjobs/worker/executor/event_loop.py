@@ -32,6 +32,7 @@ from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.task_door import TaskDoor
+from django_pgjobs.worker.shared import process
 
 MEND_SECONDS = 0.1
 
@@ -48,7 +49,7 @@ class EventLoop:
         self.recall = partial(find_result, database)
         self.memories = Memories(database)
         self.reporter_of = partial(reporter, buffers.end)
-        self.pid = os.getpid()
+        self.forks = process.forks
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.doors: dict[int, TaskDoor] = {}
@@ -194,7 +195,7 @@ class EventLoop:
         try:
             return await attempt.arun(prepared)
         finally:
-            if os.getpid() != self.pid:
+            if process.forks != self.forks:
                 os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
 
     async def _with_payload(self, item: Item) -> Item | Decision:

@@ -29,6 +29,7 @@ from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
+from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import Interrupted, Learned
 
 log = safe_logger("django_pgjobs")
@@ -50,7 +51,7 @@ class JobThreads:
         self.transaction = AtomicEnds(database)
         self.memories = Memories(database)
         self.reported = set(registry.fingerprints())
-        self.pid = os.getpid()
+        self.forks = process.forks
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
         self.errors: list[BaseException | None] = [None] * count
@@ -170,7 +171,7 @@ class JobThreads:
                 control.decision = whole
                 return whole
             guard: Guard = door
-            if item.extras is not None and soft_limit_of(item.extras) is not None:
+            if not item.is_plain and item.extras is not None and soft_limit_of(item.extras) is not None:
                 guard = ShownGuard(door, self.buffers.board, control.slot)
                 if item.kind == attempt.BODY:
                     door.limit_softly()
@@ -194,7 +195,7 @@ class JobThreads:
                 control.interrupted = True
                 self._report_interrupt(0.0, kind_of(error))
         finally:
-            if os.getpid() != self.pid:
+            if process.forks != self.forks:  # ``getpid`` would be a system call for each job
                 os._exit(0)
             if door.soft is not None:
                 door.end_soft_limit()

@@ -133,7 +133,7 @@ class Executor:
     def _obey(self, message: ToExecutor) -> None:
         match message:
             case RunJobs():
-                for_the_loop = self.buffers.add(message.start_by, message.items)
+                for_the_loop = self.buffers.add(message.start_by, message.groups)
                 self.outbox.timer_armed = True
                 if for_the_loop:
                     self.loop.pump_soon()

@@ -16,14 +16,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import filterfalse, repeat
+from itertools import chain, filterfalse, repeat
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
-from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.attempt import Item, RunControl, items_of
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import ExecutorEnd
@@ -65,11 +65,11 @@ class Buffers:
 
     # By the control thread
 
-    def add(self, start_by: float, items: Sequence[Sequence[Any]]) -> bool:
+    def add(self, start_by: float, groups: Sequence[Sequence[Any]]) -> bool:
         """Add jobs and wake a thread for them; return whether some are for the loop."""
-        made = list(map(tuple.__new__, repeat(Item), items))  # as ``Item._make``, which is a call for each
-        on_loop = list(filter(_IS_ASYNC, made))
-        in_threads = list(filterfalse(_IS_ASYNC, made)) if on_loop else made
+        items = list(chain.from_iterable(map(items_of, groups)))
+        on_loop = list(filter(_IS_ASYNC, items))
+        in_threads = list(filterfalse(_IS_ASYNC, items)) if on_loop else items
         with self.lock:
             self.items["async"].extend(zip(repeat(start_by), on_loop))
             if in_threads:

@@ -161,11 +161,14 @@ FromExecutor = (
 
 @dataclass(frozen=True, slots=True)
 class RunJobs:
-    """Jobs to run, none of which may start after ``start_by``. Each item has the fields of ``attempt.Item``."""
+    """Jobs to run, none of which may start after ``start_by``, in columns: see ``attempt.items_of``.
+
+    Each group holds what its jobs have in common, then the run, id, payload and ``run_at`` of each.
+    """
 
     tag: ClassVar = "RUN"
     start_by: float
-    items: Sequence[Sequence[Any]]
+    groups: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)

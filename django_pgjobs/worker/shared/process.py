@@ -70,6 +70,10 @@ def flush_streams() -> None:
             stream.flush()
 
 
+forks = 0
+"""How many forks by Python lie between this process and the program it was started as."""
+
+
 # Between the fork and the default handlers a signal to the child would be lost: it waits for the end of the block.
 
 
@@ -83,6 +87,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global forks
+    forks += 1
     if _mask.before is None:
         return
     for number in _handled:

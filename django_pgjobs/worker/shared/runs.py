@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Protocol
 
@@ -124,11 +124,12 @@ class HeldRun:
     """The number of the run that was interrupted at its soft limit."""
 
     def __init__(
-        self, job: ClaimedJob, claim: HeldClaim, *, chars: int = 0, fresh_until: float = 0.0, since: float = 0.0
+        self, job: ClaimedJob, claim: HeldClaim, size: int = 0, fresh_until: float = 0.0, since: float = 0.0
     ) -> None:
         self.job = job
         self.claim = claim
-        self.chars = chars
+        self.size = size
+        """Characters that travel to its executor, as far as they may be many."""
         self.fresh_until = fresh_until
         self.since = since
 
@@ -137,10 +138,10 @@ class HeldRun:
         """What every write made for it must match."""
         return (self.job.id, self.claim.claim_id)
 
-    @property
-    def size(self) -> int:
-        """Characters that travel to its executor, as far as they may be many."""
-        return self.chars if self.kind == BODY else self.chars + len(self.earlier_error)
+    def becomes(self, kind: str) -> None:
+        """Go on as this callback, once its error is known."""
+        self.kind = kind
+        self.size += len(self.earlier_error)
 
     @property
     def earlier_error(self) -> str:
@@ -188,10 +189,7 @@ class RunTable:
         trusted_until = asked_at + trust_seconds()
         claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), trusted_until, scanned_at)
         fresh_until = asked_at + FRESH_SECONDS
-        runs = [
-            HeldRun(job, claim, chars=chars, fresh_until=fresh_until, since=asked_at)
-            for job, chars in zip(jobs, _chars(jobs), strict=True)
-        ]
+        runs = [HeldRun(job, claim, size, fresh_until, asked_at) for job, size in zip(jobs, _sizes(jobs), strict=True)]
         self.held.update(zip(map(_ID, jobs), runs, strict=True))
         return runs
 
@@ -251,10 +249,10 @@ def trust_seconds() -> float:
 
 
 _ID = attrgetter("id")
-_TEXTS = attrgetter("payload", "headers", "description", "name", "queue")
+_TEXTS = itemgetter(*map(ClaimedJob._fields.index, ("payload", "headers", "description", "name", "queue")))
 
 
-def _chars(jobs: list[ClaimedJob]) -> list[int]:
+def _sizes(jobs: list[ClaimedJob]) -> list[int]:
     return [
         len(payload or "") + len(headers or "") + len(description) + len(name) + len(queue)
         for payload, headers, description, name, queue in map(_TEXTS, jobs)

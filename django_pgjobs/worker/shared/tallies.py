@@ -5,9 +5,9 @@ The supervisor's main thread adds, a batch of ends at a time. Other threads read
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.execution.attempt import BODY
@@ -22,8 +22,6 @@ MOST_QUEUES = 100
 MOST_CHARS = 200
 OTHERS = "others"
 """Stands for queues and names beyond the bounds, and for names that this code does not define."""
-
-_KEY = attrgetter("queue", "name")
 
 _ALWAYS = {SUCCESS: Ended.SUCCEEDED, NEXT: Ended.STEPPED, SNOOZE: Ended.SNOOZED}
 """The outcome of each kind of write that has but one."""
@@ -93,21 +91,25 @@ class Tallies:
                 self._add(outcome, [end])
 
     def _add(self, outcome: str, ends: Iterable[tuple[HeldRun, End, object]]) -> None:
-        # Every job passes here: the loop costs less than half a µs for each.
-        found = self._found[outcome]
-        for run, end, _ in ends:
+        # Every job passes here: sorted figures are counted by the bucket, at half the cost of one search for each.
+        alike: dict[tuple[str, str, datetime | None], list[tuple[HeldRun, End, object]]] = {}
+        for entry in ends:
+            run = entry[0]
             job = run.job
-            tally = found.get(_KEY(job)) or self._find(job.queue, job.name, outcome)
-            tally.jobs += 1
-            seconds = end.seconds
-            if seconds is None and (seconds := run.duration) is None:
-                continue
-            tally.run_histogram[bisect_left(BOUNDS, seconds)] += 1
-            tally.run_seconds += seconds
-            if (scanned_at := run.claim.scanned_at) is not None:
-                waited = (scanned_at - job.run_at).total_seconds()
-                tally.wait_histogram[bisect_left(BOUNDS, waited)] += 1
-                tally.wait_seconds += waited
+            alike.setdefault((job.queue, job.name, run.claim.scanned_at), []).append(entry)
+        found = self._found[outcome]
+        for (queue, name, scanned_at), entries in alike.items():
+            tally = found.get((queue, name)) or self._find(queue, name, outcome)
+            tally.jobs += len(entries)
+            timed = [
+                (seconds, run.job.run_at)
+                for run, end, _ in entries
+                if (seconds := run.duration if end.seconds is None else end.seconds) is not None
+            ]
+            tally.run_seconds += _count(tally.run_histogram, [seconds for seconds, _ in timed])
+            if scanned_at is not None:
+                waited = [(scanned_at - run_at).total_seconds() for _, run_at in timed]
+                tally.wait_seconds += _count(tally.wait_histogram, waited)
 
     def claimed(self, jobs: int) -> None:
         """Add a claim that found so many jobs."""
@@ -143,6 +145,18 @@ class Tallies:
         if key.queue == queue and key.name == name:
             self._found[outcome][queue, name] = tally
         return tally
+
+
+def _count(histogram: list[int], seconds: list[float]) -> float:
+    """Add figures to a histogram, and return their sum."""
+    seconds.sort()
+    at = 0
+    while at < len(seconds):
+        bucket = bisect_left(BOUNDS, seconds[at])
+        end = bisect_right(seconds, BOUNDS[bucket], at) if bucket < len(BOUNDS) else len(seconds)
+        histogram[bucket] += end - at
+        at = end
+    return sum(seconds)
 
 
 def _bounded(word: str, known: set[str], most: int) -> str:

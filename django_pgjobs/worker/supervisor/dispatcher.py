@@ -21,6 +21,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import dated
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
@@ -28,6 +29,12 @@ from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READ
 log = safe_logger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
+
+_CODE = slice(ClaimedJob._fields.index("name"), ClaimedJob._fields.index("payload"))
+_REST = slice(ClaimedJob._fields.index("headers"), None)
+_RARE = slice(ClaimedJob._fields.index("description"), None)
+_USUAL = tuple(ClaimedJob._field_defaults[name] for name in ClaimedJob._fields[_RARE])
+"""What stands there for a job without any of it."""
 
 
 class Dispatcher:
@@ -57,6 +64,7 @@ class Dispatcher:
             run.state, run.since = WAITING, now
             if run.run:  # it comes back from an executor
                 run.child, run.run, run.started_at = None, 0, 0.0
+                run.stops, run.collateral = UNSTOPPED, False
             name = run.job.name
             if (is_async := colours.get(name)) is None:
                 definition = registry.find(name)
@@ -93,6 +101,7 @@ class Dispatcher:
         for run in runs:
             run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
             run.alone, run.after, run.is_async = True, "", _is_async(run)
+            run.stops, run.collateral = UNSTOPPED, False
         self.suspected += len(runs)
         if self.suspected_at is None:
             self.suspected_at = now
@@ -181,15 +190,14 @@ class Dispatcher:
     def _send(self, child: ExecutorProcess, runs: list[HeldRun], now: float) -> None:
         if not runs:
             return
-        number = self._last
+        number, name = self._last, child.application_name
         for run in runs:
             number += 1
-            run.run, run.child, run.state, run.since, run.collateral = number, child, SENT, now, False
-            run.stops, run.executor = UNSTOPPED, child.application_name
+            run.run, run.child, run.state, run.since, run.executor = number, child, SENT, now, name
         self._last = number
         child.add(*runs)
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
-        child.end.send(RunJobs(start_by, list(map(_item, runs))))
+        child.end.send(RunJobs(start_by, _groups(runs)))
 
     def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
         """Ask executors to release the ``wanted`` runs that they have not started."""
@@ -250,13 +258,51 @@ def _trust(claim: HeldClaim) -> float:
     return claim.trusted_until
 
 
-def _item(run: HeldRun) -> tuple[Any, ...]:
+def _groups(runs: Iterable[HeldRun]) -> list[list[Any]]:
+    """Return runs as a frame carries them, in their order; see ``items_of``."""
+    alike: list[list[HeldRun]] = []
+    claim: HeldClaim | None = None
+    code = rest = queue = on_loop = None
+    for run in runs:
+        job = run.job
+        if (
+            run.claim is claim
+            and job[_CODE] == code
+            and job[_REST] == rest
+            and job.queue == queue
+            and run.is_async == on_loop
+            and run.kind == BODY
+            and not run.cancelled
+        ):
+            alike[-1].append(run)
+        else:
+            alike.append([run])
+            claim = run.claim if _is_usual(run) else None
+            code, rest, queue, on_loop = job[_CODE], job[_REST], job.queue, run.is_async
+    return [
+        [
+            _common(some[0]),
+            [run.run for run in some],
+            [run.job.id for run in some],
+            [run.job.payload for run in some],
+            [run.job.run_at.timestamp() for run in some],
+        ]
+        for some in alike
+    ]
+
+
+def _is_usual(run: HeldRun) -> bool:
+    """Whether only its claim, code, queue and headers tell it from others, besides what is in columns."""
+    return run.kind == BODY and not run.cancelled and run.job[_RARE] == _USUAL
+
+
+def _common(run: HeldRun) -> tuple[Any, ...]:
     job, kind = run.job, run.kind
+    is_plain = _is_usual(run) and job.headers is None and job.attempt <= job.max_attempts
     timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.earlier_error)
     # A suspect has started once: it expires no more.
     extras = job.extras if job.extras is None or run.alone else dated(job.extras, run.claim.asked_at)
     return (
-        run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
-        job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,
-        extras, run.until,
+        kind, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.headers, job.queue,
+        job.description, error, run.is_async, run.cancelled, extras, run.until, is_plain,
     )  # fmt: skip

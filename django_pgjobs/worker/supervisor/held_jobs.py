@@ -51,7 +51,7 @@ from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
 
-_CHARS = attrgetter("chars")
+_SIZE = attrgetter("size")
 
 NO_ROOM_SECONDS = 2.0
 """How long a job waits here for room before another worker may have it."""
@@ -106,7 +106,7 @@ class HeldJobs:
         if (
             self.pauses
             or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
-            or max(map(_CHARS, runs)) > MOST_CHARS
+            or max(map(_SIZE, runs)) > MOST_CHARS
         ):
             runs = [run for run in runs if self._begin(run)]
             self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
@@ -134,7 +134,8 @@ class HeldJobs:
             return False
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
-            run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
+            run.outcome = job.ending
+            run.becomes(CALLBACK_OF[job.ending])
             if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
                 # What waits for it need not wait for code that has the callback.
                 self.ends.callback_ended(run)
@@ -165,28 +166,38 @@ class HeldJobs:
 
     def succeeded(self, child: ExecutorProcess, runs: list[int], micros: list[int], results: list[str | None]) -> None:
         """Take successes of one executor, many at once: their runs, the µs of each, and its return value."""
+        if not len(runs) == len(micros) == len(results):
+            raise ValueError("columns of different lengths")
+        seconds: list[float] = []
+        try:
+            seconds.extend(took / 1e6 for took in micros)
+        finally:
+            # An unreadable one, and what follows it, stays until the executor dies.
+            self._take_successes(child, child.remove_many(runs[: len(seconds)]), seconds, results)
+
+    def _take_successes(
+        self, child: ExecutorProcess, runs: list[HeldRun | None], seconds: list[float], results: list[str | None]
+    ) -> None:
         entries: list[tuple[HeldRun, End]] = []
-        on_loop, on_loop_took = 0, 0
+        on_loop, on_loop_took = 0, 0.0
         with_callback = self.with_on_success
         try:
-            for number, took, result in zip(runs, micros, results, strict=True):
-                # Computed before the run is taken off: an unreadable one stays until the executor dies.
-                seconds = took / 1e6
-                run = child.remove(number)
+            for run, took, result in zip(runs, seconds, results, strict=False):
                 if run is None:
                     continue
                 if run.is_async:
                     on_loop, on_loop_took = on_loop + 1, on_loop_took + took
-                if run.kind == BODY and LOST not in run.stops and not (with_callback and run.job.name in with_callback):
+                job = run.job
+                if run.kind == BODY and LOST not in run.stops and not (with_callback and job.name in with_callback):
                     run.state = ENDING
-                    entries.append((run, End(run.job.id, run.claim.claim_id, seconds, result)))
+                    entries.append((run, End(job.id, run.claim.claim_id, took, result)))
                 else:
-                    self._ended(run, decide.Succeed(result), seconds)
+                    self._ended(run, decide.Succeed(result), took)
         finally:
             if entries:
                 self.finaliser.put_many(SUCCESS, entries)
         child.done += on_loop
-        child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
+        child.learn(sum(seconds) - on_loop_took, len(runs) - on_loop)
 
     def learn(self, name: str, traits: list[str]) -> None:
         """Take what an executor says of a job that this process does not know, before any end of such a job."""
@@ -369,7 +380,7 @@ class HeldJobs:
     def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
         for run in runs:
-            run.kind = CALLBACK_OF[run.outcome]
+            run.becomes(CALLBACK_OF[run.outcome])
             run.is_busy = False
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:

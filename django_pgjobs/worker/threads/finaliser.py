@@ -102,6 +102,8 @@ class Finaliser(Loop):
         self.author = author
         self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
         self.count = 0
+        self.wakes_at = 0
+        """How many ends it takes to wake the thread: while it collects a batch, fewer would wake it for nothing."""
         self.bytes = 0
         self.claims: list[str] = []
         self.backends: list[str] = []
@@ -144,7 +146,8 @@ class Finaliser(Loop):
                 self.pending[kind].extend(entries)
             self.count += len(entries)
             self.bytes += sum(sizes_of(end for _, end in entries))
-            self.wake.notify_all()
+            if self.count >= self.wakes_at:
+                self.wake.notify_all()
 
     def _keeps(self, run: HeldRun, end: End) -> bool:
         return run.in_doubt or self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
@@ -184,6 +187,7 @@ class Finaliser(Loop):
 
     def _until_due(self) -> bool:
         with self.wake:
+            self.wakes_at = 0
             while not (self.count or self.backends or self.progress or self.claims):
                 if self.stopping.is_set():
                     return False
@@ -191,8 +195,10 @@ class Finaliser(Loop):
             leaving = self.stopping.is_set()
             self._sleep(self.busy.until, lambda: self._has_new() or self.stopping.is_set() != leaving)
             if not leaving:
-                enough = self.busy.count + BATCH
-                self._sleep(self.last_flush + FLUSH_SECONDS, lambda: self.count >= enough or self.stopping.is_set())
+                self.wakes_at = self.busy.count + BATCH
+                self._sleep(
+                    self.last_flush + FLUSH_SECONDS, lambda: self.count >= self.wakes_at or self.stopping.is_set()
+                )
             return not leaving or bool(self.count or self.claims)
 
     def _has_new(self) -> bool:
