@@ -106,6 +106,25 @@ def flush(finaliser: Finaliser, link: object = None) -> None:
     finaliser._flush(link)  # type: ignore[arg-type]
 
 
+def test_while_it_collects_a_batch_only_a_whole_one_wakes_it(
+    finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(finaliser.wake, "notify_all", lambda: woken.append(finaliser.count))
+
+    def arrive(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        put(finaliser, SUCCESS, 2, 3)
+        assert not predicate()
+        put(finaliser, SUCCESS, *range(4, BATCH + 1))
+        return predicate()
+
+    put(finaliser, SUCCESS, 1)
+    monkeypatch.setattr(finaliser.wake, "wait_for", arrive)
+    finaliser.last_flush = clock.monotonic()
+    assert finaliser._until_due()
+    assert woken == [1, BATCH], "while it sleeps any end wakes it"
+
+
 def test_what_was_told_is_not_told_again_when_the_rest_of_a_batch_fails(
     server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:

@@ -181,8 +181,9 @@ class HeldJobs:
         entries: list[tuple[HeldRun, End]] = []
         on_loop, on_loop_took = 0, 0.0
         with_callback = self.with_on_success
+        left = zip(runs, seconds, results, strict=False)
         try:
-            for run, took, result in zip(runs, seconds, results, strict=False):
+            for run, took, result in left:
                 if run is None:
                     continue
                 if run.is_async:
@@ -194,6 +195,7 @@ class HeldJobs:
                 else:
                     self._ended(run, decide.Succeed(result), took)
         finally:
+            child.add(*(run for run, _, _ in left if run is not None))  # those behind one that failed
             if entries:
                 self.finaliser.put_many(SUCCESS, entries)
         child.done += on_loop
