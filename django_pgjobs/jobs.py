@@ -91,6 +91,7 @@ class _Elsewhere:
     """A method that only other job queues have. It says what to write here.
 
     By a ``__getattr__`` each attribute of a definition would be found more slowly, and each job reads a dozen.
+    ``dir`` does not list it, or Python and mocks would suggest it.
     """
 
     def __init__(self, name: str) -> None:
@@ -117,6 +118,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.name}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ELSEWHERE]
 
     def __reduce__(self) -> str:
         """Pickle and copy by name, like functions."""

@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -54,6 +55,8 @@ def test_the_verbs_of_other_queues_name_ours(word: str, cure: str) -> None:
         getattr(succeeds, word)
     assert not hasattr(succeeds, word)
     assert not hasattr(type(succeeds), word)
+    assert word not in dir(succeeds), "or a traceback would suggest it for what resembles it"
+    assert not hasattr(Mock(spec=succeeds), word)
 
 
 def test_a_definition_is_still_copied_and_pickled_by_its_name() -> None:

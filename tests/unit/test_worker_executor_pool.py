@@ -449,8 +449,9 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
         held_jobs.succeeded(child, [1, 2], [100_000, "long"], ["1", "2"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="not a decision"):
         held_jobs.done(child, [[2, 0.1, "dance"]])
-    with pytest.raises(ValueError, match="different lengths"):
-        held_jobs.succeeded(child, [2], [100_000], ["1", "2"])
+    for runs in ([2], [2, []]):
+        with pytest.raises(ValueError, match="no columns"):
+            held_jobs.succeeded(child, runs, [1, 1], ["1", "2"])  # type: ignore[arg-type]
     assert acking.ids == [10]
     assert child.runs == {2: two}
     odd, behind = run_of(30, number=3, kind=ON_ABANDON), run_of(40, number=4)

@@ -166,8 +166,8 @@ class HeldJobs:
 
     def succeeded(self, child: ExecutorProcess, runs: list[int], micros: list[int], results: list[str | None]) -> None:
         """Take successes of one executor, many at once: their runs, the µs of each, and its return value."""
-        if not len(runs) == len(micros) == len(results):
-            raise ValueError("columns of different lengths")
+        if not len(runs) == len(micros) == len(results) or set(map(type, runs)) - {int}:
+            raise ValueError("no columns of runs, times and results")
         seconds: list[float] = []
         try:
             seconds.extend(took / 1e6 for took in micros)
