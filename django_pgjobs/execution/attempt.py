@@ -158,7 +158,7 @@ def run(prepared: Prepared) -> Decision:
     decision: Decision
     try:
         events.started(prepared)
-        found = None if item.is_plain or item.extras is None else recalled(prepared)
+        found = None if item.extras is None else recalled(prepared)
         if found is not None:
             decision = prepared.decision = found
         elif prepared.definition.atomic:

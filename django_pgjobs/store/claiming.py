@@ -49,6 +49,11 @@ class ClaimedJob(NamedTuple):
     error: str = ""
     extras: dict[str, Any] | None = None
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it has nothing that few jobs have, besides headers."""
+        return self[_COMMON:] == _PLAIN
+
 
 _COMMON = ClaimedJob._fields.index("description")
 """How many columns a job takes from its row as they are; the rest come from the description and from ``rare``."""

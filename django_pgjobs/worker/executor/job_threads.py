@@ -171,7 +171,7 @@ class JobThreads:
                 control.decision = whole
                 return whole
             guard: Guard = door
-            if not item.is_plain and item.extras is not None and soft_limit_of(item.extras) is not None:
+            if item.extras is not None and soft_limit_of(item.extras) is not None:
                 guard = ShownGuard(door, self.buffers.board, control.slot)
                 if item.kind == attempt.BODY:
                     door.limit_softly()

@@ -32,9 +32,6 @@ START_WITHIN_SECONDS = 1.0
 
 _CODE = slice(ClaimedJob._fields.index("name"), ClaimedJob._fields.index("payload"))
 _REST = slice(ClaimedJob._fields.index("headers"), None)
-_RARE = slice(ClaimedJob._fields.index("description"), None)
-_USUAL = tuple(ClaimedJob._field_defaults[name] for name in ClaimedJob._fields[_RARE])
-"""What stands there for a job without any of it."""
 
 
 class Dispatcher:
@@ -293,7 +290,7 @@ def _groups(runs: Iterable[HeldRun]) -> list[list[Any]]:
 
 def _is_usual(run: HeldRun) -> bool:
     """Whether only its claim, code, queue and headers tell it from others, besides what is in columns."""
-    return run.kind == BODY and not run.cancelled and run.job[_RARE] == _USUAL
+    return run.kind == BODY and not run.cancelled and run.job.is_usual
 
 
 def _common(run: HeldRun) -> tuple[Any, ...]:
