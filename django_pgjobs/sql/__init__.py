@@ -7,15 +7,23 @@ share a clause, ``tests/unit/test_sql_twins.py`` lists it and keeps both copies 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
+
+_COMMENT = re.compile(r"\s*--(?! fence$).*")
 
 
 @cache
 def statement(name: str) -> str:
-    """Return the text of ``name``.sql without its header. Raises ``FileNotFoundError`` if there is no such file."""
+    """Return the text of ``name``.sql without comments, except the marks of fences, and without indentation.
+
+    psycopg remembers what it made of a text, but only up to 4,096 bytes; it parses a longer one at each execution.
+    Raises ``FileNotFoundError`` if there is no such file.
+    """
     text = resources.files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
 
 
 def names() -> list[str]:

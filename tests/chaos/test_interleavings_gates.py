@@ -61,13 +61,13 @@ def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Seq
 
 # --- it can fail -----------------------------------------------------------------------------------------------------
 
-LOCK = "        FOR NO KEY UPDATE"
-SKIPS, WAITS = "    FOR NO KEY UPDATE OF j SKIP LOCKED", "    FOR NO KEY UPDATE OF j"
-UNLOCKED = "    SELECT id, outcome FROM pgjobs_job WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id"
+LOCK = "FOR NO KEY UPDATE"
+SKIPS, WAITS = "FOR NO KEY UPDATE OF j SKIP LOCKED", "FOR NO KEY UPDATE OF j"
+UNLOCKED = "SELECT id, outcome FROM pgjobs_job WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id"
 
 SABOTAGES: tuple[tuple[str, str, str, Scene, tuple[Program, ...]], ...] = (
     ("settle_ends", LOCK, "", gates.two_needed, (gates.a_succeeds, gates.b_succeeds)),
-    ("settle_ends", "    WHERE locked.opens", "    WHERE true", gates.two_needed, (gates.a_succeeds, gates.b_succeeds)),
+    ("settle_ends", "WHERE locked.opens", "WHERE true", gates.two_needed, (gates.a_succeeds, gates.b_succeeds)),
     ("settle_ends", "j.hold IS NOT DISTINCT", "", gates.needed_child, (gates.a_succeeds, gates.cancels_child)),
     ("settle_ends", SKIPS, WAITS, gates.failing_batch, (gates.b_succeeds, gates.cancels_batch)),
     ("settle_ends", "due = CASE", "        due = false,", gates.one_needed, (gates.a_succeeds, gates.needs_child)),
@@ -75,8 +75,8 @@ SABOTAGES: tuple[tuple[str, str, str, Scene, tuple[Program, ...]], ...] = (
     ("open_gates", "ELSE NOT %(locked)s", "ELSE false", gates.empty_batch, (gates.closes, gates.needs_the_batch)),
     ("open_gates", SKIPS, WAITS, gates.empty_batch, (gates.closes, gates.cancels_batch)),
     ("need_jobs", "FOR NO KEY UPDATE", UNLOCKED, gates.alone, (gates.a_succeeds, gates.needs_a)),
-    ("finalise_success_fast", "its end counts", "", gates.alone, (gates.a_succeeds, gates.needs_a)),
-    ("finalise_end", "its end counts", "", gates.alone, (gates.a_fails, gates.needs_a)),
+    ("finalise_success_fast", "j.flow & 7 = 0", "", gates.alone, (gates.a_succeeds, gates.needs_a)),
+    ("finalise_end", "j.flow & 7 = 0", "", gates.alone, (gates.a_fails, gates.needs_a)),
     ("add_members", "AND g.opened_at IS NULL", "", gates.empty_batch, (gates.closes, gates.adds)),
     ("lock_gates", "FOR NO KEY UPDATE", "", gates.two_needed, (gates.a_succeeds, gates.recounts)),
     ("lock_flow", "FOR NO KEY UPDATE", "", gates.failed_batch, (gates.retries_a, gates.claims_and_ends)),

@@ -266,7 +266,7 @@ def test_the_statement_itself_keeps_the_bounds(
         [read] = store.list_crons(raw, everything=False)
         put(raw, name, **{column: value})
         assert store.fire_cron(raw, read, last, None, notify=False) is None, column
-        lines = [line for line in whole.splitlines() if not re.search(rf"^ +AND .*e\.{column}\b", line)]
+        lines = [line for line in whole.splitlines() if not re.search(rf"^AND .*e\.{column}\b", line)]
         assert len(lines) == len(whole.splitlines()) - 1
         monkeypatch.setattr(sql, "statement", {"fire_cron": "\n".join(lines)}.__getitem__)
         assert store.fire_cron(raw, read, last, None, notify=False) is not None, column

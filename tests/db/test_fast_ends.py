@@ -241,7 +241,7 @@ def test_a_waiter_who_comes_while_the_fast_delete_waits_keeps_the_row(
         ends = claim(raw).ends()
         patient(monkeypatch, "finalise_delete_fast")
         if sabotaged:
-            sabotage(monkeypatch, "finalise_delete_fast", "      AND NOT j.waited")
+            sabotage(monkeypatch, "finalise_delete_fast", "AND NOT j.waited")
         store.mark_waited(other, one)
         answer = background(store.finalise_delete_fast, raw, ends)
         wait_until(lambda: blocked_by(other, other.pid), 10, "the delete waits for the row")

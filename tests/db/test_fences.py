@@ -301,7 +301,7 @@ def rescued_anyway(
     gate.query("SELECT pg_advisory_lock(2)")
     texts = sql.statement
     gated = texts("rescue_jobs").replace(
-        "    FROM due\n", "    FROM (SELECT pg_advisory_xact_lock(2) OFFSET 0) AS gate, due\n", 1
+        "FROM due\n", "FROM (SELECT pg_advisory_xact_lock(2) OFFSET 0) AS gate, due\n", 1
     )
     assert "gate" in gated
     with monkeypatch.context() as patch:

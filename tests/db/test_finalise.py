@@ -442,7 +442,7 @@ def test_an_end_that_keeps_nothing_takes_the_history_along(raw: RawDatabase) -> 
     assert (Attempt.objects.count(), Claim.objects.count()) == (0, 0)
 
 
-WAITED = "    WHERE NOT j.waited"
+WAITED = "WHERE NOT j.waited"
 
 
 def test_a_job_that_somebody_waits_for_is_left_to_be_ended_with_its_row(raw: RawDatabase) -> None:
@@ -458,7 +458,7 @@ def test_without_its_guard_a_waiter_would_lose_the_result(raw: RawDatabase, monk
     [waited] = register()
     claimed = claim(raw)
     store.mark_waited(raw, waited)
-    sabotage(monkeypatch, "finalise_delete", WAITED, "    WHERE true")
+    sabotage(monkeypatch, "finalise_delete", WAITED, "WHERE true")
     assert store.finalise_delete(raw, claimed.ends()) == [waited]
 
 

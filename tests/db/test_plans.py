@@ -222,7 +222,7 @@ def test_the_check_above_finds_what_went_wrong_before(
     """The sabotaged twins: an order that the pins turn into a walk over the table, and a claim without its pins."""
     worker = db_connection(autocommit=False)
     whole = sql.statement
-    ordered = whole("finalise_success").replace("    FOR NO KEY", "    ORDER BY j.id\n    FOR NO KEY")
+    ordered = whole("finalise_success").replace("FOR NO KEY", "ORDER BY j.id\nFOR NO KEY")
     monkeypatch.setattr(sql, "statement", lambda name: ordered if name == "finalise_success" else whole(name))
     with analysed_while_empty(raw):
         explaining = Explaining(worker, set())

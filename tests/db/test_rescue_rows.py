@@ -446,7 +446,7 @@ def test_a_worker_leaves_alone_what_it_holds_itself(raw: RawDatabase) -> None:
     assert late(raw) == claimed.ids
 
 
-@pytest.mark.parametrize(("name", "line"), lines_of("-- own", ["rescue_jobs"]), ids=line_id)
+@pytest.mark.parametrize(("name", "line"), lines_of("<> ALL (%(held)s", ["rescue_jobs"]), ids=line_id)
 def test_without_its_guard_a_worker_would_take_its_own(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:

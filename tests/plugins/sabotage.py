@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import resources
 
 import pytest
 
@@ -11,14 +12,21 @@ from django_pgjobs import sql
 FENCE = "-- fence"
 
 
+def source(name: str) -> str:
+    """Return the file of a statement as it is, with comments and indentation."""
+    return resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
 def lines_of(marker: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return (statement, line) for each line that holds ``marker``."""
-    return [(name, line) for name in names for line in sql.statement(name).splitlines() if marker in line]
+    """Return (statement, line) for each line that holds ``marker``; each of these statements must have one."""
+    found = {name: [line for line in sql.statement(name).splitlines() if marker in line] for name in names}
+    assert all(found.values()), f"{marker} is missing in {[name for name, lines in found.items() if not lines]}"
+    return [(name, line) for name, lines in found.items() for line in lines]
 
 
 def fence_lines() -> list[tuple[str, str]]:
     """Return every (statement, line) of every fence there is."""
-    return lines_of(FENCE, sql.names())
+    return [(name, line) for name in sql.names() for line in sql.statement(name).splitlines() if FENCE in line]
 
 
 def line_id(value: str) -> str:
@@ -33,8 +41,8 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, line: str, instead: str
     def statement(asked: str) -> str:
         lines = whole(asked).splitlines()
         if asked == name:
-            assert line in lines
-            lines[lines.index(line)] = instead
+            assert line.strip() in lines
+            lines[lines.index(line.strip())] = instead
         return "\n".join(lines)
 
     monkeypatch.setattr(sql, "statement", statement)
