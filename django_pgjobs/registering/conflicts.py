@@ -221,6 +221,8 @@ def _chosen(new: list[NewJob]) -> list[int]:
             )  # fmt: skip
         same.append(at)
     for same in positions.values():
+        if len(same) == 1:
+            continue
         winner = max((at for at in same if new[at].on_conflict == OnConflict.REPLACE), default=same[0])
         if postponers := [at for at in same if at > winner and new[at].on_conflict == OnConflict.POSTPONE]:
             new[winner] = _postponed(new[winner], new[postponers[-1]])

@@ -80,7 +80,9 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         return new
     if plan.has_keys:
         new = _with_keys(new, row)
-    new = new._replace(tags=plan.tags, not_after=plan.deadline, options=plan.rare)
+    options = plan.rare
+    if plan.tags or plan.deadline is not None or options is not None:
+        new = new._replace(tags=plan.tags, not_after=plan.deadline, options=options)
     if plan.target is not None:
         new = new._replace(target_id=plan.target[0])
     if plan.after:

@@ -1,6 +1,6 @@
 -- register_special: insert one job that has a key, a limit, a cron entry, tags, a deadline or another value that few jobs have; other jobs pay nothing for these.
 -- Fence: none (creates a row that nobody knows yet).
--- Rows: 1 = the new job's id, run_at, created_at, expires_at; 0 = an unfinished job of its queue has its key.
+-- Rows: 1 = the new job's id, and as text its run_at, created_at and expires_at; 0 = an unfinished job of its queue has its key.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (
     name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
@@ -9,17 +9,17 @@ INSERT INTO pgjobs_job (
 )
 VALUES (
     %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s::jsonb, %(headers)s::jsonb, %(description)s,
-    coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8),
+    coalesce(%(run_at)s::timestamptz, statement_timestamp()) + %(delay)s * interval '1 s',
     %(key)s::text, %(key_scope)s::text, CASE WHEN %(key_scope)s::text IN ('until_started', 'until_finished') THEN %(key)s::text END,
     %(idempotency_key)s::text, %(limit_key)s::text, CASE WHEN %(limit_key)s::text IS NOT NULL THEN 'limited' END,
     %(cron_entry)s::text, %(fire_at)s::timestamptz, %(tags)s::jsonb, %(not_after)s::timestamptz,
     -- Seconds count from the start that is asked for.
     coalesce(
         %(expires_at)s::timestamptz,
-        coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8)
-            + make_interval(secs => %(expires)s::float8)
+        coalesce(%(run_at)s::timestamptz, statement_timestamp()) + %(delay)s * interval '1 s'
+            + %(expires)s::float8 * interval '1 s'
     ),
     %(options)s::jsonb
 )
 ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING id, run_at, created_at, expires_at
+RETURNING id, run_at::text, created_at::text, expires_at::text

@@ -1,6 +1,6 @@
 -- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have, or that are part of a flow; the same statement takes the window of a key.
 -- Fence: none (creates rows that nobody knows yet).
--- Rows: one per job: its position in the input, id, run_at, created_at, expires_at; no id if its key is taken.
+-- Rows: one per job: its position in the input, id, and as text its run_at, created_at and expires_at; no id if its key is taken.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (
     SELECT
@@ -58,6 +58,6 @@ inserted AS (
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
     RETURNING id, run_at, created_at, expires_at
 )
-SELECT given.position, inserted.id, inserted.run_at, inserted.created_at, inserted.expires_at
+SELECT given.position, inserted.id, inserted.run_at::text, inserted.created_at::text, inserted.expires_at::text
 FROM given
 FULL JOIN inserted ON inserted.id = given.id -- FULL, because such a join is never a nested loop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from operator import itemgetter
@@ -138,9 +138,24 @@ def register_job(using: str, new: NewJob) -> Registered:
         [(job_id, text)] = db.fetch("register_plain", _plain(new))
         instant = _instant(text, connection)
         return Registered(job_id, instant, instant)
-    [(job_id, start, created)] = db.fetch("register_job", _params(new))
-    instant = _instant(created, connection)
-    return Registered(job_id, instant if start == created else _instant(start, connection), instant)
+    [(job_id, *texts)] = db.fetch("register_job", _params(new))
+    return Registered(job_id, *_Instants(connection).of(texts))
+
+
+class _Instants(dict[Any, Any]):
+    """text → instant, None → None. The jobs of a registration have few instants, however many they are."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        super().__init__({None: None})
+        self.connection = connection
+
+    def __missing__(self, text: str) -> datetime:
+        instant = self[text] = _instant(text, self.connection)
+        return instant
+
+    def of(self, texts: Iterable[str | None]) -> map[Any]:
+        """Return the instant of each text."""
+        return map(self.__getitem__, texts)
 
 
 def _instant(text: str, connection: BaseDatabaseWrapper) -> datetime:
@@ -173,7 +188,7 @@ def register_special(using: str, new: NewJob) -> Registered | None:
         "options": json.dumps(new.options) if new.options else None,
     }
     rows = on(using).fetch("register_special", params)
-    return Registered(*rows[0]) if rows else None
+    return Registered(rows[0][0], *_Instants(connections[using]).of(rows[0][1:])) if rows else None
 
 
 def _plain(new: NewJob) -> dict[str, object]:
@@ -242,10 +257,12 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
             range(len(new)), key=lambda at: (new[at].window_seconds is None, new[at].queue, new[at].key or "")
         )
         portions = list(_portions(new, in_order))
+    instants = _Instants(connections[using])
     for some in portions:
         jobs = ",".join([_special_as_json(new[at]) for at in some])
-        for position, *row in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
-            stored[some[position - 1]] = Registered(*row) if row[0] is not None else None
+        for position, job_id, *texts in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
+            if job_id is not None:
+                stored[some[position - 1]] = Registered(job_id, *instants.of(texts))
     return stored
 
 
@@ -268,29 +285,27 @@ def _length(new: NewJob) -> int:
 
 
 def _special_as_json(new: NewJob) -> str:
-    special = json.dumps(
-        {
-            "key": new.key,
-            "key_scope": new.key_scope,
-            "window": new.window_seconds,
-            "idempotency_key": new.idempotency_key,
-            "limit_key": new.limit_key,
-            "cron_entry": new.cron_entry,
-            "fire_at": new.fire_at.isoformat() if new.fire_at else None,
-            "tags": new.tags or None,
-            "not_after": new.not_after.isoformat() if new.not_after else None,
-            "expires_at": new.expires_at.isoformat() if new.expires_at else None,
-            "expires": new.expires_seconds,
-            "options": new.options,
-            "flow": new.flow,
-            "parent_id": new.parent_id,
-            "target_id": new.target_id,
-            "waits": new.waits,
-            "id": new.id,
-        }
-    )
-    [job] = _as_json(NewJobs(new, (new.payload,)))
-    return f"{job[:-1]}, {special[1:]}"
+    special = {
+        "key": new.key,
+        "key_scope": new.key_scope,
+        "window": new.window_seconds,
+        "idempotency_key": new.idempotency_key,
+        "limit_key": new.limit_key,
+        "cron_entry": new.cron_entry,
+        "fire_at": new.fire_at and new.fire_at.isoformat(),
+        "tags": new.tags or None,
+        "not_after": new.not_after and new.not_after.isoformat(),
+        "expires_at": new.expires_at and new.expires_at.isoformat(),
+        "expires": new.expires_seconds,
+        "options": new.options,
+        "flow": new.flow,
+        "parent_id": new.parent_id,
+        "target_id": new.target_id,
+        "waits": new.waits,
+        "id": new.id,
+    }
+    present = {name: value for name, value in special.items() if value is not None}
+    return _as_json(NewJobs(new, (new.payload,)), present)[0]
 
 
 def _insert_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
@@ -299,7 +314,7 @@ def _insert_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def _as_json(some: NewJobs) -> list[str]:
+def _as_json(some: NewJobs, special: Mapping[str, Any] | None = None) -> list[str]:
     new = some.first
     fields = json.dumps(
         {
@@ -311,6 +326,7 @@ def _as_json(some: NewJobs) -> list[str]:
             "description": new.description,
             "run_at": new.run_at.isoformat() if new.run_at else None,
             "delay": new.delay_seconds or 0.0,
+            **(special or {}),
         }
     )
     begins = f'{fields[:-1]}, "headers": {new.headers or "null"}, "payload": '

@@ -59,11 +59,20 @@ def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: b
 def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: bool, start: datetime) -> None:
     """It travels as text both ways, whatever its year and its zone."""
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Amsterdam"):
-        stored = store.register_job("default", store.NewJob("shop.clean", "{}", run_at=start))
-        row = Job.objects.get(pk=stored.id)
-        assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
-        if use_tz:
-            assert stored.run_at == start
+        plain = store.NewJob("shop.clean", "{}", run_at=start)
+        keyed = plain._replace(key="k", key_scope="until_finished", not_after=start, expires_at=start)
+        several = [keyed._replace(key=key) for key in ("l", "m")]
+        for stored in (
+            store.register_job("default", plain),
+            store.register_special("default", keyed),
+            *store.register_special_jobs("default", several),
+        ):
+            assert stored is not None
+            row = Job.objects.get(pk=stored.id)
+            assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
+            assert stored.expires_at == row.expires_at
+            if use_tz:
+                assert stored.run_at == start
 
 
 def work() -> None: ...
