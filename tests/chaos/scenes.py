@@ -510,6 +510,7 @@ NEVER_TOGETHER = tuple(
         succeeds_in_its_transaction,
         remembers_in_its_transaction,
         snoozes,
+        suspends,
         goes_on,
         goes_on_in_its_transaction,
     )
@@ -517,8 +518,8 @@ NEVER_TOGETHER = tuple(
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
 
 No statement guards that: a run leaves its executor by one DONE, RELEASED or death, main queues one end for it, and
-only the finaliser writes, so ``ending`` is never set when a success, a snooze or a next step of that claim's body is
-written.
+only the finaliser writes, so ``ending`` is never set when a success, a snooze, a suspension or a next step of that
+claim's body is written.
 Whoever adds a second writer (a job that records its end in its own transaction, beside a deadline that marks it) adds
 the guard.
 """
