@@ -209,10 +209,12 @@ def sql_contracts() -> str:
     parts = []
     for name in sql.names():
         text = resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        head = [line.removeprefix("--").strip() for line in text.splitlines() if line.startswith("--")]
+        lines = text.splitlines()
+        head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+        body = [line for line in lines if not line.startswith("--")]
         parts += [f"## {name}", "", head[0].partition(": ")[2], ""]
         parts += [f"* **{line.partition(': ')[0]}**: {escaped(line.partition(': ')[2])}" for line in head[1:]]
-        parts += ["", "```text", sql.statement(name).strip("\n"), "```", ""]
+        parts += ["", "```text", *body, "```", ""]
     return "\n".join(parts)
 
 

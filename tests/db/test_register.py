@@ -474,6 +474,32 @@ def test_the_two_ways_of_registering_many_store_the_same(monkeypatch: pytest.Mon
     assert stored[0] == stored[1]
 
 
+def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() -> None:
+    when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
+    new = store.NewJob(
+        "test.job", '{"args": [], "kwargs": {}}', queue="q", priority=-3, max_attempts=7, timeout_seconds=1.25,
+        headers='{"h": "1"}', description="Ω", run_at=when, delay_seconds=2.5, limit_key="l", key="k",
+        key_scope="until_finished", idempotency_key="i", cron_entry="c", fire_at=when, tags=("a", "b"),
+        not_after=when + timedelta(days=1), expires_at=when + timedelta(hours=1), options={"on_crash": "abandon"},
+    )  # fmt: skip
+    flowing = new._replace(key="k3", limit_key=None, flow=1, parent_id=5, target_id=6, waits=True, id=4_000_000)
+    several = store.register_special_jobs("default", [new._replace(key="k2"), flowing])
+    stored = [store.register_special("default", new), *several]
+    rows = [Job.objects.get(pk=each.id) for each in stored if each is not None]
+    expected = {
+        "name": "test.job", "queue": "q", "priority": -3, "max_attempts": 7, "timeout_seconds": 1.25,
+        "payload": {"args": [], "kwargs": {}}, "headers": {"h": "1"}, "description": "Ω",
+        "run_at": when + timedelta(seconds=2.5), "key_scope": "until_finished", "idempotency_key": "i",
+        "cron_entry": "c", "fire_at": when, "tags": ("a", "b"), "not_after": when + timedelta(days=1),
+        "expires_at": when + timedelta(hours=1), "options": {"on_crash": "abandon"},
+    }  # fmt: skip
+    assert [{name: getattr(row, name) for name in expected} for row in rows] == [expected] * 3
+    assert [(row.key, row.unique_key) for row in rows] == [("k", "k"), ("k2", "k2"), ("k3", "k3")]
+    assert [(row.limit_key, row.hold) for row in rows] == [("l", "limited"), ("l", "limited"), (None, "waiting")]
+    assert [(row.flow, row.parent_id, row.target_id) for row in rows] == [(0, None, None), (0, None, None), (1, 5, 6)]
+    assert rows[2].pk == 4_000_000
+
+
 def test_few_that_are_very_large_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """They need not be one parameter, which PostgreSQL bounds by 1 GiB."""
     monkeypatch.setattr(registering, "TEXT_AT_ONCE", 1000)

@@ -1,4 +1,4 @@
-"""The instant of a plain registration travels as text; it must be the value that Django's cursor would have loaded."""
+"""The instants of a registration travel as text; each must be the value that Django's cursor would have loaded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: b
             assert stored is not None
             row = Job.objects.get(pk=stored.id)
             assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
-            assert stored.expires_at == row.expires_at
+            assert (stored.expires_at, row.not_after) == (row.expires_at, row.expires_at)
+            assert (row.expires_at is not None) is bool(row.key)
             if use_tz:
                 assert stored.run_at == start
 

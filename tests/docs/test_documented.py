@@ -28,6 +28,7 @@ from django_pgjobs.tasks.settings import KEYS
 from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
+from tests.plugins.sabotage import source
 
 PACKAGE = Path(django_pgjobs.__file__).parent
 made = generated()
@@ -177,7 +178,10 @@ def test_every_state_and_every_other_word_on_a_row_is_explained(words):
 @pytest.mark.parametrize("name", sql.names())
 def test_every_statement_is_documented_with_its_fence(name):
     section = from_code.sql_contracts().split(f"\n## {name}\n" if name != sql.names()[0] else f"## {name}\n", 1)[1]
-    assert "**Fence**" in section.split("\n## ")[0]
+    section = section.split("\n## ")[0]
+    assert "**Fence**" in section
+    body = [line for line in source(name).splitlines() if not line.startswith("--")]
+    assert "\n".join(["```text", *body, "```"]) in section  # with its comments, to be read
 
 
 def test_every_frame_of_the_channel_is_on_the_page_of_the_protocol():
