@@ -143,7 +143,7 @@ def register_job(using: str, new: NewJob) -> Registered:
 
 
 class _Instants(dict[Any, Any]):
-    """text → instant, None → None. The jobs of a registration have few instants, however many they are."""
+    """text → instant, None → None. The jobs of a statement mostly have the same two."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         super().__init__({None: None})
@@ -257,8 +257,8 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
             range(len(new)), key=lambda at: (new[at].window_seconds is None, new[at].queue, new[at].key or "")
         )
         portions = list(_portions(new, in_order))
-    instants = _Instants(connections[using])
     for some in portions:
+        instants = _Instants(connections[using])
         jobs = ",".join([_special_as_json(new[at]) for at in some])
         for position, job_id, *texts in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
             if job_id is not None:
