@@ -35,6 +35,9 @@ HEIR: dict[str, Any] = {"claiming": {"do": "wait"}}
 UNREACHED = {"spawned", "rescuing", "rescued", "firing", "fired"}
 """Points where a supervisor has nothing of its own: its start, the rescue of others, fires (``test_faults_cron``)."""
 
+OF_OTHER_JOBS = {"closing", "committing", "stepping", "stepped", "suspending", "suspended"}
+"""Points of atomic jobs (``e2e/test_atomic_crashes``) and of durable functions (``e2e/test_remembering``)."""
+
 RARE = {"settling", "releasing", "released"}
 """Points that are reached when an executor dies, or a job is to be handed back."""
 
@@ -214,10 +217,9 @@ def test_a_success_between_sigterm_and_death_stands(ground: Ground, record_prope
 
 
 def points_of(process: str) -> dict[str, Any]:
-    """Return all points of such processes, each to kill once."""
-    return {
-        name: {"do": "kill"} for name, place in PLACES.items() if place.process == process and name not in UNREACHED
-    }
+    """Return the points that the jobs here reach in such processes, each to kill once."""
+    names = [name for name, place in PLACES.items() if place.process == process]
+    return {name: {"do": "kill"} for name in names if name not in UNREACHED | OF_OTHER_JOBS}
 
 
 def some_of_each(ground: Ground) -> list[Job]:
