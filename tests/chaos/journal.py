@@ -35,6 +35,8 @@ class Journal:
         """Yield what was noted, oldest first; only these kinds if any are named."""
         with self.path.open() as file:
             for text in file:
+                if not text.endswith("\n"):
+                    return  # somebody is writing it
                 line: dict[str, Any] = json.loads(text)
                 if not kinds or line["what"] in kinds:
                     yield line
