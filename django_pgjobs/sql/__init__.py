@@ -21,9 +21,13 @@ def statement(name: str) -> str:
     psycopg remembers what it made of a text, but only up to 4,096 bytes; it parses a longer one at each execution.
     Raises ``FileNotFoundError`` if there is no such file.
     """
-    text = resources.files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    lines = (_COMMENT.sub("", line).strip() for line in source(name).splitlines())
     return "\n".join(line for line in lines if line)
+
+
+def source(name: str) -> str:
+    """Return ``name``.sql as it is written, to be read. Raises ``FileNotFoundError`` if there is no such file."""
+    return resources.files(__name__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 def names() -> list[str]:

@@ -8,7 +8,6 @@ import re
 import tomllib
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from importlib import resources
 from typing import Any
 from uuid import UUID
 
@@ -208,8 +207,7 @@ def sql_contracts() -> str:
     """Every statement: its four-line contract, and its text."""
     parts = []
     for name in sql.names():
-        text = resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        lines = text.splitlines()
+        lines = sql.source(name).splitlines()
         head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
         body = [line for line in lines if not line.startswith("--")]
         parts += [f"## {name}", "", head[0].partition(": ")[2], ""]

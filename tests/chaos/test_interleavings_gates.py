@@ -70,7 +70,7 @@ SABOTAGES: tuple[tuple[str, str, str, Scene, tuple[Program, ...]], ...] = (
     ("settle_ends", "WHERE locked.opens", "WHERE true", gates.two_needed, (gates.a_succeeds, gates.b_succeeds)),
     ("settle_ends", "j.hold IS NOT DISTINCT", "", gates.needed_child, (gates.a_succeeds, gates.cancels_child)),
     ("settle_ends", SKIPS, WAITS, gates.failing_batch, (gates.b_succeeds, gates.cancels_batch)),
-    ("settle_ends", "due = CASE", "        due = false,", gates.one_needed, (gates.a_succeeds, gates.needs_child)),
+    ("settle_ends", "due = CASE", "due = false,", gates.one_needed, (gates.a_succeeds, gates.needs_child)),
     ("open_gates", LOCK, "", gates.empty_batch, (gates.closes, gates.adds)),
     ("open_gates", "ELSE NOT %(locked)s", "ELSE false", gates.empty_batch, (gates.closes, gates.needs_the_batch)),
     ("open_gates", SKIPS, WAITS, gates.empty_batch, (gates.closes, gates.cancels_batch)),

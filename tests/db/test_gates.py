@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib import resources
 from itertools import product
 
 import pytest
@@ -226,7 +225,7 @@ def written(raw: RawDatabase, name: str, taken: Claimed) -> list[int]:
 
 def test_every_statement_that_writes_an_outcome_asks_whether_it_counts() -> None:
     """One path ends the jobs of a flow: the others leave them to it."""
-    texts = {name: resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in sql.names()}
+    texts = {name: sql.source(name) for name in sql.names()}
     updates = {name for name, text in texts.items() if WRITERS.search(text)}
     assert {*GUARDED, "end_atomic", "cancel_jobs", "abandon_jobs", "expire_jobs", "rescue_jobs"} <= updates
     assert {name for name in updates if "flow & 7" not in texts[name]} == set()

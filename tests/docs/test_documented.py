@@ -28,7 +28,6 @@ from django_pgjobs.tasks.settings import KEYS
 from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
-from tests.plugins.sabotage import source
 
 PACKAGE = Path(django_pgjobs.__file__).parent
 made = generated()
@@ -180,7 +179,7 @@ def test_every_statement_is_documented_with_its_fence(name):
     section = from_code.sql_contracts().split(f"\n## {name}\n" if name != sql.names()[0] else f"## {name}\n", 1)[1]
     section = section.split("\n## ")[0]
     assert "**Fence**" in section
-    body = [line for line in source(name).splitlines() if not line.startswith("--")]
+    body = [line for line in sql.source(name).splitlines() if not line.startswith("--")]
     assert "\n".join(["```text", *body, "```"]) in section  # with its comments, to be read
 
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 
 import pytest
 
 from django_pgjobs import sql
 
 FENCE = "-- fence"
-
-
-def source(name: str) -> str:
-    """Return the file of a statement as it is, with comments and indentation."""
-    return resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 def lines_of(marker: str, names: Iterable[str]) -> list[tuple[str, str]]:

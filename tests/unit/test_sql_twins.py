@@ -14,7 +14,6 @@ import pytest
 
 from django_pgjobs import sql
 from tests.mutations.faults import faults_of
-from tests.plugins.sabotage import source
 
 CLAUSE = re.compile(r"^(?:WITH (?:RECURSIVE )?)?(\w+) AS (?:MATERIALIZED )?\($", re.MULTILINE)
 CLOSE = re.compile(r"^\),?$", re.MULTILINE)
@@ -236,14 +235,14 @@ def differences(twins: Twins, one: dict[str, str], other: dict[str, str]) -> lis
 
 @pytest.mark.parametrize("twins", TWINS, ids=str)
 def test_what_stands_in_two_statements_is_the_same_in_both(twins: Twins) -> None:
-    assert differences(twins, clauses(source(twins.one)), clauses(source(twins.other))) == []
+    assert differences(twins, clauses(sql.source(twins.one)), clauses(sql.source(twins.other))) == []
 
 
 @pytest.mark.parametrize("twins", TWINS, ids=str)
 def test_a_fault_in_one_of_two_is_noticed(twins: Twins) -> None:
     """Every fault of one line that the mutation run could put there."""
-    text = source(twins.one)
-    sound, other = clauses(text), clauses(source(twins.other))
+    text = sql.source(twins.one)
+    sound, other = clauses(text), clauses(sql.source(twins.other))
     tried = 0
     for fault in faults_of(f"{twins.one}.sql", text):
         faulty = clauses(fault.apply(text))
