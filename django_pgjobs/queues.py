@@ -165,10 +165,11 @@ class Queue:
             raise TypeError(f"name a job by its id (int) or its key (str), not by {job!r}")
         which = {"pk": job} if isinstance(job, int) else {"unique_key": job}
         jobs = Job._base_manager.using(self.database)
-        found = jobs.filter(queue=self.name, finished_at=None, **which).annotate(due=_DUE).first()
-        if found is None:
+        # Not first(): ordered by id, a planner that expects one job walks all of them.
+        found = list(jobs.filter(queue=self.name, finished_at=None, **which).annotate(due=_DUE)[:1])
+        if not found:
             raise JobDoesNotExist(self._missing(job))
-        return found
+        return found[0]
 
     def _missing(self, job: int | str) -> str:
         return f"Queue {self.name!r} has no unfinished job {job!r}."

@@ -21,7 +21,7 @@ found AS MATERIALIZED (
             ELSE 'slept'
         END AS status
     FROM held
-    LEFT JOIN pgjobs_memo AS m ON m.job_id = held.id AND m.name = %(name)s::text
+    LEFT JOIN pgjobs_memo AS m ON m.job_id = %(id)s::bigint AND m.name = %(name)s::text
     LEFT JOIN pgjobs_event AS e ON e.name = %(event)s::text
 ),
 marked AS (

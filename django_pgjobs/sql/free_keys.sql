@@ -46,9 +46,10 @@ locked AS MATERIALIZED (
 freed AS (
     DELETE FROM pgjobs_key_window AS w
     USING locked
-    WHERE w.queue = ANY (ARRAY[locked.queue])
-      AND w.key = ANY (ARRAY[locked.key])
-      AND w.begins_at = ANY (ARRAY[locked.begins_at])
+    WHERE locked.id + 0 = locked.id -- always so, but the planner expects few such rows and begins with them
+      AND w.queue = ANY (ARRAY[locked.queue])
+      AND w.key = locked.key
+      AND w.begins_at = locked.begins_at
 )
 UPDATE pgjobs_job AS j
 SET unique_key = NULL

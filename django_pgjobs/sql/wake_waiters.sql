@@ -2,30 +2,34 @@
 -- Fence: none (only unclaimed jobs; checked under the row lock).
 -- Rows: one per job that still waits for the event, with the workers to wake (no priority: admitters) if it was made ready.
 -- Clock: statement_timestamp().
-WITH waiting AS MATERIALIZED (
+WITH open AS MATERIALIZED ( -- else a planner that expects one waiter walks all memos in the order of their jobs
     SELECT m.job_id
     FROM pgjobs_memo AS m
-    WHERE m.kind = ANY (ARRAY['event', 'gather'])
-      AND m.event = %(event)s::text
-      AND m.finished_at IS NULL
-      AND m.job_id > %(after)s::bigint
-    ORDER BY m.job_id
+    WHERE m.kind = ANY (ARRAY['event', 'gather']) AND m.event = %(event)s::text AND m.finished_at IS NULL
+),
+waiting AS MATERIALIZED (
+    SELECT job_id
+    FROM open
+    WHERE job_id > %(after)s::bigint
+    ORDER BY job_id
     LIMIT %(most)s::integer
 ),
 locked AS MATERIALIZED (
-    SELECT j.id
+    SELECT waiter.id
     FROM waiting
-    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[waiting.job_id])
-    WHERE j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
-    ORDER BY j.id
-    FOR NO KEY UPDATE OF j
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM pgjobs_job AS j
+        WHERE j.id = waiting.job_id AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS waiter
 ),
 woken AS (
     UPDATE pgjobs_job AS j
     SET run_at = least(j.run_at, statement_timestamp()),
         ready_at = statement_timestamp()
-    FROM locked
-    WHERE j.id = ANY (ARRAY[locked.id]) AND j.finished_at IS NULL AND j.claim_id IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority
 )
 SELECT waiting.job_id, woken.queue, woken.priority

@@ -14,7 +14,7 @@ import pytest
 
 from django_pgjobs import sql
 from django_pgjobs.store import statements as store
-from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, faults, nodes
+from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, as_if_emptied, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -192,7 +192,7 @@ def fill(raw: RawDatabase) -> Claimed:
     return held
 
 
-@pytest.mark.parametrize("prepared", ["before", "after"])
+@pytest.mark.parametrize("prepared", ["before", "after", "emptied"])
 def test_every_statement_of_a_worker_costs_its_batch_and_not_the_table(
     db_connection: Connect, raw: RawDatabase, prepared: str
 ) -> None:
@@ -207,6 +207,8 @@ def test_every_statement_of_a_worker_costs_its_batch_and_not_the_table(
                     run(explaining, nothing)
             worker.commit()
         held = fill(raw)
+        if prepared == "emptied":
+            as_if_emptied(raw)
         wrong = {}
         for name, run in STATEMENTS.items():
             run(explaining, held)
@@ -286,7 +288,7 @@ def fill_gates(raw: RawDatabase) -> tuple[list[int], list[int]]:
     return ended, waiting[:BATCH]
 
 
-@pytest.mark.parametrize("prepared", ["before", "after"])
+@pytest.mark.parametrize("prepared", ["before", "after", "emptied"])
 def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
     db_connection: Connect, raw: RawDatabase, prepared: str
 ) -> None:
@@ -298,6 +300,8 @@ def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
                 run(explaining, [])
             worker.commit()
         ended, waiting = fill_gates(raw)
+        if prepared == "emptied":
+            as_if_emptied(raw)
         wrong = {}
         for name, run in OF_GATES.items():
             run(explaining, waiting if name in ("open_gates", "recount_gates") else ended)

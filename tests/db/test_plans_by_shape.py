@@ -27,7 +27,7 @@ from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import PINS
 from tests.db.test_plans import ENDED
-from tests.plugins.explaining import Explained, analysed_while_empty
+from tests.plugins.explaining import Explained, analysed_while_empty, as_if_emptied
 from tests.plugins.fix_db import RawDatabase, claim
 
 READY = 40_000
@@ -106,10 +106,10 @@ def connected() -> Iterator[RawDatabase]:
         yield RawDatabase(raw)
 
 
-@pytest.fixture(scope="module", params=["empty", "drained", "older", "pairs"])
+@pytest.fixture(scope="module", params=["empty", "drained", "older", "pairs", "emptied"])
 def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
-    """A full table whose statistics are of the empty one, of ended jobs only, older than its keyed jobs, or of
-    thousands of pairs.
+    """A full table whose statistics are of the empty one, of ended jobs only, older than its keyed jobs, of thousands
+    of pairs, or of pages without a row.
     """
     with django_db_blocker.unblock(), registry.isolated(), connected() as raw:
         with analysed_while_empty(raw):
@@ -130,8 +130,6 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                 "INSERT INTO pgjobs_job (name, payload, target_id) "
                 "SELECT 'pgjobs.undo', '{}', g FROM generate_series(1, 5000) AS g"
             )
-            raw.query("TRUNCATE pgjobs_key_window")
-            raw.query("ANALYZE pgjobs_key_window")
             # Of a handful of rows a scan is the right plan, and whether the server chose it hung on what ran before.
             raw.query(
                 "INSERT INTO pgjobs_key_window (queue, key, begins_at, ends_at, job_id)"
@@ -141,6 +139,8 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
             store.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
             if request.param == "pairs":
                 raw.query("ANALYZE pgjobs_job")
+            if request.param == "emptied":
+                as_if_emptied(raw)
             for kind, where in KINDS.items():
                 IDS[kind] = [
                     row[0]
