@@ -12,6 +12,7 @@ from django.utils.text import capfirst
 
 from django_pgjobs.admin.display import when
 from django_pgjobs.models import Attempt, Heartbeat, Step
+from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.steps import step_at
 from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
@@ -27,7 +28,7 @@ def read_attempts(job: Any) -> list[Any]:
     """Return the rows of the latest attempts, one more than are shown; JSON as text, texts cut."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
     extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")
+    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)
     return list(latest[: ATTEMPTS + 1])
 
 

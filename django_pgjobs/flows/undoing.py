@@ -56,11 +56,12 @@ def undo(context: JobContext, job_id: int) -> None:
 def parts_of(job_id: int, alias: str | None) -> list[Part]:
     """Return what can be undone of a job, the latest first; one more than ``MOST`` if there is more than that."""
     from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
+    from django_pgjobs.models.base import LATEST_FIRST
 
     memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
     parts: list[Part] = [
         {"job": job_id, "step": name, "undo": (call or {})["name"]}
-        for name, call in memos.order_by("-pk").values_list("name", "undo")[: MOST + 1]
+        for name, call in memos.order_by(LATEST_FIRST).values_list("name", "undo")[: MOST + 1]
     ]
     target = Job.objects.using(alias).filter(pk=job_id).first()
     if target is None or not target.flow & Flow.GATED:

@@ -18,6 +18,7 @@ from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, memo_lines, undoing_facts
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
+from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
@@ -186,7 +187,7 @@ def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
     extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[:most]
+    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)[:most]
     return [
         {
             "number": row.number,

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.models import EventState, Job, Memo
+from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.wording import Hidden, json_text, parsed
 from django_pgjobs.states import Flow, MemoKind, Outcome
 from django_pgjobs.store import statements as store
@@ -44,7 +45,7 @@ def remembered(job: Job) -> Remembered:
         "name_start": Left("name", 500),
         "event_start": Left("event", 500),
     }
-    rows = every.annotate(**texts).defer("result", "undo", "error", "name", "event").order_by("-pk")
+    rows = every.annotate(**texts).defer("result", "undo", "error", "name", "event").order_by(LATEST_FIRST)
     memos = list(rows[: MOST + 1])
     return Remembered(memos[:MOST], every.count() - MOST if len(memos) > MOST else 0)
 
@@ -61,7 +62,7 @@ def awaited(job_id: int, using: str | None) -> str | None:
     found = Memo.objects.using(using).filter(
         job_id=job_id, kind=MemoKind.EVENT, finished_at=None, wake_at__isnull=False, event__isnull=False
     )
-    name = found.order_by("-pk").values_list("event", flat=True).first()
+    name = found.order_by(LATEST_FIRST).values_list("event", flat=True).first()
     if name is None or EventState.objects.using(using).filter(pk=name, sent_at__isnull=False).exists():
         return None
     return name

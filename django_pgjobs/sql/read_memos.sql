@@ -3,7 +3,7 @@
 -- Rows: one per memo.
 -- Clock: statement_timestamp().
 WITH remembered AS MATERIALIZED ( -- else a planner that expects one memo walks all of them in that order
-    SELECT m.*
+    SELECT m.id, m.name, m.kind, m.result, m.finished_at, m.error, m.failures, m.event, m.wake_at
     FROM pgjobs_memo AS m
     WHERE m.job_id = %(id)s::bigint
 )

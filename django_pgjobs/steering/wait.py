@@ -57,7 +57,9 @@ def value(job: models.Model, timeout: float | timedelta | None) -> Any:
 
 
 def _failure(job: Any) -> JobFailed:
-    last = job.attempts.using(job._state.db).order_by("id").last()
+    from django_pgjobs.models.base import LATEST_FIRST  # here for start-up time
+
+    last = job.attempts.using(job._state.db).order_by(LATEST_FIRST).first()
     error = job.error
     if job.outcome == Outcome.CANCELLED and (job.cancel_by or job.cancel_reason):
         error = ": ".join(part for part in (f"by {job.cancel_by}" if job.cancel_by else "", job.cancel_reason) if part)

@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from io import StringIO
 from itertools import islice
 from typing import Any, cast
 
 import psycopg
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
 from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import QueueFull
+from django_pgjobs.exceptions import JobFailed, QueueFull
+from django_pgjobs.flows.undoing import parts_of
 from django_pgjobs.inspection.results import read_results
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
@@ -125,6 +128,14 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
             raw.query(
                 "INSERT INTO pgjobs_event (name) SELECT 'shapes.approval:' || g FROM generate_series(0, 999) AS g"
             )
+            raw.query(
+                "INSERT INTO pgjobs_attempt (job_id, claim_id, number, cause) "
+                "SELECT id, gen_random_uuid(), 1, 'failed' FROM pgjobs_job"
+            )
+            raw.query(
+                "INSERT INTO pgjobs_step (job_id, claim_id, name, queue, payload, attempt) "
+                "SELECT id, gen_random_uuid(), name, queue, payload, 1 FROM pgjobs_job"
+            )
             raw.query("UPDATE pgjobs_job SET flow = 32 WHERE outcome = 'abandoned'")
             raw.query(
                 "INSERT INTO pgjobs_job (name, payload, target_id) "
@@ -149,6 +160,7 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                 assert len(IDS[kind]) == BATCH, kind
             yield request.param
         raw.query("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_cron_entry, pgjobs_key_window, pgjobs_action, pgjobs_memo")
+        raw.query("TRUNCATE pgjobs_attempt, pgjobs_step")
         raw.query("TRUNCATE pgjobs_event")
         connection.close()
 
@@ -173,6 +185,16 @@ def one(kind: str) -> Job:
 
 
 WINDOW = timedelta(hours=1)
+
+
+def value_of(job: Job) -> None:
+    with suppress(JobFailed):
+        job.value(1)
+
+
+def show(*kinds: str) -> None:
+    for kind in kinds:
+        call_command("pgjobs", "show", str(IDS[kind][0]), stdout=StringIO())
 
 
 def windows() -> None:
@@ -212,6 +234,10 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "into a bounded queue that is full": (BATCH, lambda: bounded("default")),
     "into a bounded queue of held jobs": (BATCH, lambda: bounded("limited")),
     "register again": (BATCH, lambda: one("plain").register_again()),
+    "register again, from its first step": (BATCH, lambda: one("ended").register_again()),
+    "what it returned": (BATCH, lambda: value_of(one("ended"))),
+    "what is undone of it": (BATCH, lambda: parts_of(IDS["ended"][0], None)),
+    "show it": (BATCH, lambda: show("ended", "running", "limited")),
     "what it remembers": (1, remembered),
     "send an event": (BATCH, lambda: approval.send(7)),
     "send an event that nobody knows": (1, lambda: approval.send(1000)),

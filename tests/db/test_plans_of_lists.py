@@ -25,7 +25,7 @@ from django_pgjobs.presentation import job_list, reach
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import STATES, SUSPENDED, JobSearch
 from django_pgjobs.store import statements as store
-from tests.db.test_plans_by_shape import statistics  # noqa: F401 (a fixture)
+from tests.db.test_plans_by_shape import IDS, statistics  # noqa: F401 (a fixture)
 from tests.plugins.explaining import Explained
 from tests.plugins.fix_db import WORKER
 
@@ -210,6 +210,7 @@ def test_a_list_costs_what_it_looks_at_and_not_the_table(
             *((asked, partial(read_page, pairs, asked)) for asked in FILTERS),
             *((options, partial(list_jobs, options)) for options in OPTIONS),
             *((page, partial(see, root, page)) for page in PAGES),
+            *((kind, partial(see, root, f"pgjobs/job/{IDS[kind][0]}/change/")) for kind in ("ended", "running")),
         ]
         wrong = {str(what): found for what, run in runs if (found := faults_of(run))}
         # An index of tags finds all rows of a tag at once, however few are asked for; but it does not read them.
