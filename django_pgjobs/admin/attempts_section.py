@@ -11,8 +11,8 @@ from django.db.models.functions import Cast, Left
 from django.utils.text import capfirst
 
 from django_pgjobs.admin.display import when
+from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.models import Attempt, Heartbeat, Step
-from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.steps import step_at
 from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds
 from django_pgjobs.serialization.escapes import visible

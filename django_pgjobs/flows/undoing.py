@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from django_pgjobs.context import running_alias
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Abandon, MembersFailed, UnknownJob
+from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.states import Flow, Outcome
@@ -56,7 +57,6 @@ def undo(context: JobContext, job_id: int) -> None:
 def parts_of(job_id: int, alias: str | None) -> list[Part]:
     """Return what can be undone of a job, the latest first; one more than ``MOST`` if there is more than that."""
     from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
-    from django_pgjobs.models.base import LATEST_FIRST
 
     memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
     parts: list[Part] = [

@@ -13,12 +13,12 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, memo_lines, undoing_facts
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
-from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of

@@ -36,12 +36,6 @@ def written_at(row: models.Model) -> str:
     return transactions.written_at(row)
 
 
-LATEST_FIRST = (models.F("pk") + 0).desc()
-"""The order of one job's attempts or memos. Not ``-pk``: where statistics say that their table is empty, the planner
-would walk all rows in the order of the primary key.
-"""
-
-
 class PostgresModel(models.Model):
     """A model for PostgreSQL only; migrations leave a project's other databases untouched."""
 

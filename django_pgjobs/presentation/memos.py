@@ -13,8 +13,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.models import EventState, Job, Memo
-from django_pgjobs.models.base import LATEST_FIRST
 from django_pgjobs.presentation.wording import Hidden, json_text, parsed
 from django_pgjobs.states import Flow, MemoKind, Outcome
 from django_pgjobs.store import statements as store

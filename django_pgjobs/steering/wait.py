@@ -21,6 +21,7 @@ from django_pgjobs.exceptions import (
     JobNotFinished,
     RemoteTraceback,
 )
+from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
@@ -57,8 +58,6 @@ def value(job: models.Model, timeout: float | timedelta | None) -> Any:
 
 
 def _failure(job: Any) -> JobFailed:
-    from django_pgjobs.models.base import LATEST_FIRST  # here for start-up time
-
     last = job.attempts.using(job._state.db).order_by(LATEST_FIRST).first()
     error = job.error
     if job.outcome == Outcome.CANCELLED and (job.cancel_by or job.cancel_reason):
