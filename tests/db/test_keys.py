@@ -348,6 +348,18 @@ def test_within_a_window_one_that_has_not_started_is_replaced(raw: RawDatabase) 
         newest.register("a")
 
 
+def test_windows_of_two_lengths_take_and_free_a_key_apart() -> None:
+    """The long one began in 2019 and ends in 2029: never with the hour, but once."""
+    long = report.using(key_scope=Window(timedelta(days=3650)), on_conflict="replace")
+    first = long.register("a")
+    short = report.using(on_conflict="replace")
+    second, third = short.register("a"), short.register("a")
+    assert set(KeyWindow.objects.values_list("job_id", flat=True)) == {first.pk, third.pk}
+    assert list(Job.objects.filter(finished_at__isnull=False)) == [second]
+    fourth = long.register("a")
+    assert set(KeyWindow.objects.values_list("job_id", flat=True)) == {third.pk, fourth.pk}
+
+
 # Many
 
 

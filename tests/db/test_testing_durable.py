@@ -141,7 +141,8 @@ def test_a_sent_event_makes_its_waiters_ready() -> None:
     run_jobs()
     assert send_event(approval, 7, payload={"by": "ann"})
     assert not send_event("shop.approval:7", payload={"by": "bob"})
-    assert run_jobs().succeeded == [registered.pk]
+    ran = run_jobs()
+    assert ran.ran == ran.succeeded == [registered.pk], "the other waits for another event"
     registered.refresh_from_db()
     assert registered.result == {"by": "ann"}
     assert send_event("shop.approval", 8)
@@ -155,6 +156,24 @@ def test_a_moved_wait_has_timed_out() -> None:
     assert run_jobs().succeeded == [registered.pk]
     registered.refresh_from_db()
     assert registered.result == "late"
+
+
+def test_an_event_that_comes_too_late_cuts_no_sleep_short() -> None:
+    @job(takes_context=True, name="patient")
+    def body(context: JobContext) -> str:
+        try:
+            context.wait_for(approval, 7, timeout=timedelta(days=14))
+        except WaitTimedOut:
+            context.sleep(timedelta(days=30))
+        return "awake"
+
+    registered = body.register()
+    run_jobs()
+    backdate(registered, run_at=timedelta(days=14))
+    assert outcomes(run_jobs()) == {"suspended": [registered.pk]}
+    assert send_event(approval, 7, payload={"by": "ann"})
+    assert run_jobs().ran == []
+    assert registered.why().code == "sleeping"
 
 
 # Released, undone
