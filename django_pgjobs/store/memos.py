@@ -37,7 +37,7 @@ class StoredMemo(NamedTuple):
 
 
 def read_memos(db: Database, job_id: int) -> list[StoredMemo]:
-    """Return what a job remembers, in the order in which it began."""
+    """Return what a job remembers, in no order."""
     return [StoredMemo._make(row) for row in db.fetch("read_memos", {"id": job_id})]
 
 

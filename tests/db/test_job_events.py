@@ -46,6 +46,24 @@ def test_an_event_of_a_job_may_be_sent_before_it_waits() -> None:
     assert run_jobs().succeeded == [registered.pk]
 
 
+@job(name="durable.countersigned", takes_context=True)
+def countersigned(context: JobContext, names: list[str]) -> list[Any]:
+    context.step(str, 1)
+    return [context.wait_for(name, timeout=60) for name in names]
+
+
+@pytest.mark.parametrize("names", [["anna", "bert"], ["bert", "anna"]])
+def test_each_wait_of_a_job_is_told_from_its_others(names: list[str]) -> None:
+    """And from its steps."""
+    registered = countersigned.register(names)
+    for name in names:
+        assert run_jobs().suspended == [registered.pk]
+        assert registered.send(name, name)
+    assert run_jobs().ran == [registered.pk]
+    registered.refresh_from_db()
+    assert registered.result == names
+
+
 def test_an_event_of_a_job_for_async_code() -> None:
     registered = asigned.register()
     assert async_to_sync(registered.asend)("signed", 7)

@@ -16,7 +16,7 @@ from django_pgjobs.models import Action, ActionPart, EventState
 from django_pgjobs.steering import events
 from django_pgjobs.steering.events import Sent
 from django_pgjobs.store import statements as store
-from django_pgjobs.testing import run_jobs
+from django_pgjobs.testing import run_job, run_jobs
 from tests.plugins.fix_admin import LIST, said
 from tests.plugins.fix_db import RawDatabase
 from tests.plugins.shell import pgjobs
@@ -73,8 +73,10 @@ def test_the_callers_transaction_keeps_its_own_patience(other: RawDatabase) -> N
 def test_all_who_wait_are_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "WAITERS_AT_ONCE", 2)
     monkeypatch.setattr(store, "wake_waiters", partial(store.wake_waiters, most=2))
-    rows = [order.register().pk for _ in range(5)]
-    run_jobs()
+    registered = [order.register() for _ in range(5)]
+    for row in reversed(registered):  # they begin to wait in another order than that of their ids
+        run_job(row)
+    rows = [row.pk for row in registered]
     assert events.send_by_operator("default", "locked.approval", 1, by="anna") is Sent.SENT
     action = Action.objects.get()
     assert (action.changed, action.kind, action.subject) == (5, "event", "locked.approval")
