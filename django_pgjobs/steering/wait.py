@@ -33,6 +33,8 @@ J = TypeVar("J", bound=models.Model)
 T = TypeVar("T")
 
 POLL_SECONDS = 1.0
+LOCKED_SECONDS = 0.01
+"""The first pause where the row is locked, most likely by its end, which then notifies nobody; each next is doubled."""
 
 
 def wait(job: J, timeout: float | timedelta | None) -> J:
@@ -99,29 +101,31 @@ def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
 
 def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
     """Poll ``job`` on the waiter's own autocommit connection, now, each second and at a notification of its end."""
+    locked = LOCKED_SECONDS
     while True:
-        ended = _poll(own, job.pk)
-        if ended is None:
+        seen = _poll(own, job.pk)
+        if seen is None:
             _refresh(job, own.wrapper.alias)
             raise JobNotCommitted(
                 f"Job {job.pk} is not committed: waiting inside the transaction that registered it would never end."
             )
-        left = None if until is None else until - time.monotonic()
-        if ended:
+        if seen.ended:
             return
-        if left is not None and left <= 0:
+        left = POLL_SECONDS if until is None else until - time.monotonic()
+        if left <= 0:
             raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
-        _listen(own, job.pk, POLL_SECONDS if left is None else min(left, POLL_SECONDS))
+        _listen(own, job.pk, min(left, POLL_SECONDS if seen.marked else locked))
+        locked = LOCKED_SECONDS if seen.marked else min(locked * 2, POLL_SECONDS)
 
 
-def _poll(own: store.WrapperDatabase, job_id: int) -> bool | None:
-    """Return whether the job has ended; None if it is not committed; False while its row is locked."""
+def _poll(own: store.WrapperDatabase, job_id: int) -> store.Marked | None:
+    """Return whether the job has ended and is marked; None if it is not committed."""
     try:
         return store.mark_waited(own, job_id)
     except DatabaseError:
         if not own.wrapper.is_usable():
             raise
-        return False
+        return store.Marked(ended=False, marked=False)
 
 
 def _listen(own: store.WrapperDatabase, job_id: int, seconds: float) -> None:

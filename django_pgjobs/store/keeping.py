@@ -82,10 +82,17 @@ def read_identity(db: Database) -> Identity:
     return Identity._make(db.fetch("read_identity", {})[0])
 
 
-def mark_waited(db: Database, job_id: int) -> bool | None:
-    """Ask for a notification at the job's end; return whether it has ended, None if it is not committed."""
+class Marked(NamedTuple):
+    """Whether a job has ended; and whether its end will notify, which it will not if its row was locked just now."""
+
+    ended: bool
+    marked: bool
+
+
+def mark_waited(db: Database, job_id: int) -> Marked | None:
+    """Ask for a notification at the job's end; return None if it is not committed."""
     rows = db.fetch("mark_waited", {"id": job_id})
-    return bool(rows[0][0]) if rows else None
+    return Marked._make(rows[0]) if rows else None
 
 
 class ExpiredJob(NamedTuple):

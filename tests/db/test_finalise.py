@@ -448,7 +448,7 @@ WAITED = "WHERE NOT j.waited"
 def test_a_job_that_somebody_waits_for_is_left_to_be_ended_with_its_row(raw: RawDatabase) -> None:
     waited, plain = register(2)
     claimed = claim(raw, 2)
-    assert store.mark_waited(raw, waited) is False
+    assert store.mark_waited(raw, waited) == (False, True)
     assert store.finalise_delete(raw, claimed.ends()) == [plain]
     assert store.finalise_success(raw, claimed.ends(result="1")[:1], AUTHOR) == [waited]
 

@@ -161,16 +161,39 @@ def test_a_row_that_was_locked_at_first_is_marked_later(
     assert answer.result().state == "succeeded"
 
 
+@pytest.mark.usefixtures("never_polls")
+def test_an_end_that_had_its_row_locked_already_is_seen_soon(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """Such an end read the row before anybody waited, so it notifies nobody: the waiter looks again by itself."""
+    [one] = register()
+    claimed = claim(raw)
+    other.lock(one)
+    answer = background(job(one).wait, 50)
+    wait_until(lambda: listeners(raw), 5, "somebody has looked")
+    store.finalise_success(other, claimed.ends(result="7"), AUTHOR)
+    other.commit()
+    assert answer.result(patience(10)).state == "succeeded"
+
+
 def test_looking_again_writes_nothing(raw: RawDatabase) -> None:
     """One row version a job that somebody waits for, not one a second."""
     [one] = register()
-    assert store.mark_waited(raw, one) is False
+    assert store.mark_waited(raw, one) == (False, True)
     version = raw.value("SELECT xmin FROM pgjobs_job")
-    assert store.mark_waited(raw, one) is False
+    assert store.mark_waited(raw, one) == (False, True)
     assert raw.value("SELECT xmin FROM pgjobs_job") == version
     store.finalise_success(raw, claim(raw).ends(), AUTHOR)
-    assert store.mark_waited(raw, one) is True
+    assert store.mark_waited(raw, one) == (True, True)
     assert store.mark_waited(raw, one + 1) is None
+
+
+def test_a_locked_row_is_not_marked(raw: RawDatabase, other: RawDatabase) -> None:
+    [one] = register()
+    other.lock(one)
+    assert store.mark_waited(raw, one) == (False, False)
+    other.rollback()
+    assert store.mark_waited(raw, one) == (False, True)
 
 
 def test_a_job_that_is_gone_does_not_exist(raw: RawDatabase) -> None:
