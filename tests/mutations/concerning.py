@@ -82,6 +82,13 @@ BY_MODULE = {
     "watchdog": "orphans",
 }
 
+BY_FOLDER = {
+    "checks": "booting", "execution": "failures durable atomic flows step_machines", "flows": "flows durable",
+    "inspection": "shell", "management": "shell", "metrics": "metrics numbers", "notifying": "notices",
+    "registering": "flows idempotency", "running": "booting entry", "steering": "cancelling pausing bulk",
+    "store": "failures rescuing flows", "tasks": "tasks tasks_apart", "telemetry": "tracing libraries",
+}  # fmt: skip
+
 BY_WORD = {
     "admi": "limits", "blockers": "limits", "limited": "limits", "starts": "limits",
     "cancel": "cancelling", "claim": "rescuing", "cron": "cron", "key": "idempotency", "pause": "pausing",
@@ -95,7 +102,7 @@ def concerning(fault: Fault, root: Path) -> list[str]:
     """Return the end-to-end test files that concern what this fault is in."""
     stem = Path(fault.file).stem
     if fault.file.endswith(".py"):
-        names = BY_MODULE.get(stem, EVERYDAY).split()
+        names = (BY_MODULE.get(stem) or BY_FOLDER.get(Path(fault.file).parent.name, EVERYDAY)).split()
     else:
         found = [files for word, files in BY_WORD.items() if any(part.startswith(word) for part in stem.split("_"))]
         names = list(dict.fromkeys(" ".join(found or [EVERYDAY]).split()))

@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDERS = ("django_pgjobs/sql", "django_pgjobs/worker", "django_pgjobs/maintenance")
+ENGINE = ("django_pgjobs/sql", "django_pgjobs/worker", "django_pgjobs/maintenance")
+AROUND = (
+    "django_pgjobs/admin", "django_pgjobs/checks", "django_pgjobs/definition", "django_pgjobs/execution",
+    "django_pgjobs/flows", "django_pgjobs/inspection", "django_pgjobs/management", "django_pgjobs/metrics",
+    "django_pgjobs/models", "django_pgjobs/notifying", "django_pgjobs/presentation", "django_pgjobs/registering",
+    "django_pgjobs/running", "django_pgjobs/serialization", "django_pgjobs/steering", "django_pgjobs/store",
+    "django_pgjobs/tasks", "django_pgjobs/telemetry", "django_pgjobs/testing", "django_pgjobs/values",
+    "django_pgjobs/*.py",
+)  # fmt: skip
+FOLDERS = (*ENGINE, *AROUND)
+"""Half of the faults are drawn in the first three, half in all others. Without migrations and the embedded server."""
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
@@ -102,16 +112,25 @@ def faults_of(file: str, text: str) -> list[Fault]:
     return [fault for fault in faults if fault.after != fault.before]
 
 
+def files_of(folder: str, root: Path = ROOT) -> list[Path]:
+    """Return the files of a folder, or of a pattern, that can have faults."""
+    found = root.glob(folder) if "*" in folder else (root / folder).rglob("*")
+    return sorted(path for path in found if path.suffix in (".py", ".sql"))
+
+
 def choose(seed: int, count: int, root: Path = ROOT) -> list[Fault]:
     """Choose that many different lines at random, and of each one of its faults; the same seed chooses the same."""
-    by_line: dict[tuple[str, int], list[Fault]] = {}
-    for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".sql"):
-                name = path.relative_to(root).as_posix()
-                for fault in faults_of(name, path.read_text(encoding="utf-8")):
-                    by_line.setdefault((name, fault.line), []).append(fault)
     chance = random.Random(seed)
+    engine = _draw(chance, ENGINE, count - count // 2, root)
+    return engine + _draw(chance, AROUND, count - len(engine), root)
+
+
+def _draw(chance: random.Random, folders: tuple[str, ...], count: int, root: Path) -> list[Fault]:
+    by_line: dict[tuple[str, int], list[Fault]] = {}
+    for path in (path for folder in folders for path in files_of(folder, root)):
+        name = path.relative_to(root).as_posix()
+        for fault in faults_of(name, path.read_text(encoding="utf-8")):
+            by_line.setdefault((name, fault.line), []).append(fault)
     places = chance.sample(list(by_line), min(count, len(by_line)))
     return [chance.choice(by_line[place]) for place in places]
 

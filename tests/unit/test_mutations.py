@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tests.mutations.concerning import BY_MODULE, BY_WORD, EVERYDAY, concerning
-from tests.mutations.faults import FOLDERS, ROOT, Fault, choose, faults_of
+from tests.mutations.concerning import BY_FOLDER, BY_MODULE, BY_WORD, EVERYDAY, concerning
+from tests.mutations.faults import ENGINE, FOLDERS, ROOT, Fault, choose, faults_of, files_of
 from tests.mutations.trying import near
 
 PYTHON = '''\
@@ -59,7 +59,7 @@ def test_sql_is_changed_where_it_is_no_comment() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_fault_leaves_a_file_that_can_be_read(folder: str) -> None:
     """One that does not would be noticed by anything, and say nothing about the tests."""
-    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sql")]
+    files = files_of(folder)
     for path in random.Random(1).sample(files, min(8, len(files))):
         text = path.read_text(encoding="utf-8")
         for fault in faults_of(path.relative_to(ROOT).as_posix(), text):
@@ -74,6 +74,17 @@ def test_the_same_seed_chooses_the_same_faults_of_as_many_lines() -> None:
     chosen = choose(7, 40)
     assert chosen == choose(7, 40)
     assert len({(fault.file, fault.line) for fault in chosen}) == 40
+
+
+def test_half_of_the_faults_are_outside_of_the_engine() -> None:
+    engine = [fault for fault in choose(7, 40) if fault.file.startswith(ENGINE)]
+    assert len(engine) == 20
+
+
+def test_every_folder_of_the_package_can_have_faults() -> None:
+    left_out = {"embedded", "migrations", "static", "templates", "__pycache__"}
+    package = {path.name for path in (ROOT / "django_pgjobs").iterdir() if path.is_dir()} - left_out
+    assert {f"django_pgjobs/{name}" for name in package} <= set(FOLDERS)
 
 
 def test_a_line_that_has_moved_is_found_and_one_that_is_gone_is_said_to_be() -> None:
@@ -91,7 +102,7 @@ def test_the_tests_of_a_module_and_of_a_statement_are_the_nearest() -> None:
 
 
 def test_the_end_to_end_tests_that_concern_a_module_or_a_statement_exist() -> None:
-    for name in " ".join([*BY_MODULE.values(), *BY_WORD.values(), EVERYDAY]).split():
+    for name in " ".join([*BY_MODULE.values(), *BY_FOLDER.values(), *BY_WORD.values(), EVERYDAY]).split():
         assert (ROOT / f"tests/e2e/test_{name}.py").is_file(), name
     assert (
         concerning(Fault("django_pgjobs/worker/executor/cleanup.py", 1, "", ""), ROOT)[0] == "tests/e2e/test_hygiene.py"
