@@ -59,8 +59,9 @@ def on_finished(job_id: int, outcome: str, **facts: Any) -> None:
 
 
 def on_retried(job_id: int, attempt: int, delay: float, **facts: Any) -> None:
+    again = facts["retry_at"]
     stage.here().note(
-        "facts", job_id, "retried", facts["executor"], facts["duration"], facts["retry_at"].isoformat(), facts["error"]
+        "facts", job_id, "retried", facts["executor"], facts["duration"], again and again.isoformat(), facts["error"]
     )
     stage.here().note("signal", job_id, "retried", attempt, delay, Job.objects.get(pk=job_id).state)
 

@@ -277,10 +277,9 @@ def test_a_callback_over_its_time_is_interrupted_and_its_job_ends(shared_worker:
     shared_worker.wait_for_log("callback failed callback=on_abandon name=tests.e2e.hard.gives_up_slowly")
 
 
-@pytest.mark.slow
 def test_jobs_around_their_interrupt_end_once_each(shared_worker: WorkerProcess) -> None:
     """C30: 60 jobs that finish within some ms of being interrupted: one outcome each, no result of another."""
-    before = shared_worker.executors()
+    before = deaths(shared_worker)
     calls = (hard.ends_about.using(timeout=0.2).bind(n, seconds=1.17 + n / 500) for n in range(60))
     after = ended(*Job.objects.filter(pk__in=register_many(calls)).order_by("id"), timeout=90)
     for n, job in enumerate(after):
@@ -289,4 +288,4 @@ def test_jobs_around_their_interrupt_end_once_each(shared_worker: WorkerProcess)
         else:
             assert (job.outcome, history(job)) == ("abandoned", [(1, "timeout")])
     assert {job.outcome for job in after} == {"succeeded", "abandoned"}
-    assert shared_worker.executors() == before
+    assert deaths(shared_worker) == before

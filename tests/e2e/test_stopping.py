@@ -150,7 +150,6 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> No
                 assert time.monotonic() - began < patience(15), address
 
 
-@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process_behind(worker: Workers, stage: Stage) -> None:
     """C12 D11: before its lease ends, a job that keeps the interpreter included; another worker takes the jobs over."""
     conf = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
