@@ -1,6 +1,6 @@
 /* Keeps parts of a page current: each 5 seconds it reads the page again and replaces what has data-live and an id.
-   A part with data-live="cells" is a list with checkboxes: only the cells of rows that are still there change.
-   It rests while the page is hidden, something is open, ticked or focused in a part, or somebody has paused it. */
+   A part with data-live="cells" is a list with checkboxes: under the pointer no row moves, and new ones come last.
+   It rests while the page is hidden, something is open, changed or focused in a part, or somebody has paused it. */
 "use strict";
 (() => {
     const SECONDS = 5;
@@ -21,30 +21,39 @@
         button.setAttribute("aria-pressed", String(on));
     };
     const parts = () => document.querySelectorAll("[data-live][id]");
+    // What the page came with, such as a chosen radio button, is not in use.
+    const isChanged = (part) => [...part.querySelectorAll("input, option")].some((each) => each.matches("option")
+        ? each.selected && each.index > 0 && !each.defaultSelected
+        : each.checked !== each.defaultChecked);
     const inUse = () => [...parts()].some((part) =>
-        part.contains(document.activeElement) || part.querySelector("details[open]:not([data-live-open]), input:checked"))
+        part.contains(document.activeElement) || part.querySelector("details[open]:not([data-live-open])") || isChanged(part))
         || !window.getSelection().isCollapsed;
 
-    const replaceCells = (old, fresh) => {
-        const rows = new Map([...fresh.querySelectorAll("tbody tr")].map((row) => [row.querySelector("input")?.value, row]));
-        for (const row of old.querySelectorAll("tbody tr")) {
-            const now = rows.get(row.querySelector("input")?.value);
-            row.classList.toggle("pgjobs-gone", !now);
-            if (!now) continue;
-            const cells = [...now.children];
-            [...row.children].forEach((cell, at) => {
-                if (!cell.querySelector("input") && cells[at] && cell.innerHTML !== cells[at].innerHTML) {
-                    cell.replaceChildren(...cells[at].cloneNode(true).childNodes);
-                }
-            });
+    const idOf = (row) => row.querySelector("input, a")?.matches("input") ? row.querySelector("input").value : row.querySelector("a")?.href;
+    const replaceRows = (old, fresh) => {
+        const body = old.querySelector("tbody"), freshBody = fresh.querySelector("tbody");
+        if (body && freshBody && old.matches(":hover")) {
+            const rows = new Map([...freshBody.rows].map((row) => [idOf(row), row]));
+            for (const row of body.rows) {
+                const now = rows.get(idOf(row));
+                row.classList.toggle("pgjobs-gone", !now);
+                if (now) row.replaceChildren(...now.children);
+                rows.delete(idOf(row));
+            }
+            freshBody.replaceChildren(...body.cloneNode(true).rows, ...rows.values());
+            const counter = fresh.querySelector("[data-actions-icnt]");
+            if (counter) counter.dataset.actionsIcnt = freshBody.rows.length;
         }
+        old.replaceChildren(...document.adoptNode(fresh).childNodes);
+        const boxes = old.querySelectorAll("tr input.action-select");
+        if (boxes.length && window.Actions) window.Actions(boxes); // Django's script knows the nodes that it found
     };
     const replace = (text) => {
         const page = new DOMParser().parseFromString(text, "text/html");
         for (const part of parts()) {
             const fresh = page.getElementById(part.id);
             if (!fresh) continue;
-            if (part.dataset.live === "cells") replaceCells(part, fresh);
+            if (part.dataset.live === "cells") replaceRows(part, fresh);
             else if (part.innerHTML !== fresh.innerHTML) part.replaceChildren(...document.adoptNode(fresh).childNodes);
         }
     };
