@@ -33,6 +33,8 @@ J = TypeVar("J", bound=models.Model)
 T = TypeVar("T")
 
 POLL_SECONDS = 1.0
+MOST_HEARD = 10_000
+"""Of more notifications in one wait it hears nothing any more: every role of the database may send some."""
 LOCKED_SECONDS = 0.01
 """The first pause where the row is locked, most likely by its end, which then notifies nobody; each next is doubled."""
 
@@ -129,8 +131,13 @@ def _poll(own: store.WrapperDatabase, job_id: int) -> store.Marked | None:
 
 
 def _listen(own: store.WrapperDatabase, job_id: int, seconds: float) -> None:
-    for notification in own.wrapper.connection.notifies(timeout=seconds):
+    for heard, notification in enumerate(own.wrapper.connection.notifies(timeout=seconds)):
         if notification.payload == str(job_id):
+            return
+        if heard > MOST_HEARD:
+            # A flood. The next poll connects anew and does not listen: it would have to take all that comes before its
+            # answer.
+            own.wrapper.close()
             return
 
 

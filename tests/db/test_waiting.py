@@ -245,3 +245,21 @@ def test_waiting_from_asynchronous_code_leaves_no_connection_behind(raw: RawData
 def test_a_pool_of_the_engine_is_not_used_for_waiting() -> None:
     """A listening connection that went back into the pool would be handed to somebody else."""
     assert wait._without_pool({"OPTIONS": {"pool": True, "sslmode": "require"}}) == {"sslmode": "require"}
+
+
+def test_a_waiter_that_is_flooded_with_notifications_only_polls(
+    raw: RawDatabase, background: Background, other: RawDatabase
+) -> None:
+    """Every role of the database may send them: ten times the bound ends the listening, not the wait."""
+    [one] = register()
+    answer = background(job(one).wait, 50)
+    is_waited_for(raw, one)
+    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%SET waited = true%%' AND pid <> pg_backend_pid()"
+    first = raw.value(listening)
+    sent = "SELECT count(pg_notify('pgjobs_ended', 'x' || n)) FROM generate_series(1, %s) AS n"
+    other.query(sent, [10 * wait.MOST_HEARD])
+    other.commit()
+    wait_until(lambda: [row for row in raw.query(listening) if row[0] != first], 10, "it has connected anew")
+    assert not answer.done()
+    job(one).cancel()
+    assert answer.result().state == "cancelled"

@@ -411,7 +411,7 @@ class Notice:
 def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
     """Every role of the database may notify; a priority that no column holds would make every claim fail."""
     claimer.frontier.excluded = frozenset({"excluded"})
-    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(payload)
     assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 
 
@@ -420,7 +420,7 @@ def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(c
     claimer.frontier.excluded = frozenset({"excluded"})
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, lambda: stirred.append(1))
     for payload in ("limited:a", "limited:", "limited:excluded", "limited:a b", "Limited:a"):
-        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+        listener._hand_on(payload)
     assert (stirred, claimer.hints.pairs) == ([1], set())
 
 
@@ -429,7 +429,7 @@ def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
     claimer.frontier.learn([("a", 0), ("b", 0)])
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
-        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+        listener._hand_on(payload)
     assert (claimer.hints.released, claimer.notified, claimer.hints.pairs) == ({"a"}, 1, set())
     claimer._learn()
     assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
@@ -440,9 +440,9 @@ def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Cl
     claimer.frontier.excluded = frozenset({"excluded"})
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     for payload in ("busy:excluded", "busy:", "busy:a b", "Busy:a"):
-        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+        listener._hand_on(payload)
     assert claimer.settles_at == 0.0
-    listener._hand_on(Notice("busy:a"))  # type: ignore[arg-type]
+    listener._hand_on("busy:a")
     assert claimer.settles_at > clock.monotonic()
     assert claimer.hints.pairs == set()
 
@@ -451,7 +451,7 @@ def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Cl
     ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
 )
 def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
-    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(payload)
     assert (claimer.hints.pairs, claimer.notified) == ({pair}, 1)
 
 
@@ -512,6 +512,15 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
     assert not claimer.listening.is_set()
 
 
+def test_a_listener_never_asks_while_notifications_arrive(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the answer come all that the server has for it, however many: none of them could be left."""
+    monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
+    way: Any = Way([[Notice("0:a")] * 3 for _ in range(9)], listener.stopping.set)
+    listener.serve(way)
+    assert way.asked == 1, "to listen at all"
+
+
 def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     way: Any = Way([], listener.stopping.set)
@@ -551,7 +560,7 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
 def test_a_pause_is_heard_of(claimer: Claimer) -> None:
     looked: list[bool] = []
     listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), wake_up)
-    listener._hand_on(Notice("pauses"))  # type: ignore[arg-type]
+    listener._hand_on("pauses")
     assert looked == [True]
     assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 

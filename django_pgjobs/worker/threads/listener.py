@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import psycopg
-
 from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
+log = safe_logger("django_pgjobs")
+
 WAIT_SECONDS = 1.0
+MOST_HEARD = 100_000
+"""Of more in ``FLOOD_SECONDS`` it hears nothing for ``DEAF_SECONDS``: a process sends 200 a second of one queue."""
+
+FLOOD_SECONDS = 5.0
+DEAF_SECONDS = 60.0
 ASK_SECONDS = 30.0
 PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
@@ -50,26 +56,47 @@ class Listener(Loop):
             self.claimer.listening.set()
             self.claimer.poll_now()  # for jobs registered while nobody listened
             self.claimer.keep_polling()  # somebody may be busy
-            asked_at = clock.monotonic()
-            while not self.stopping.is_set():
-                if clock.monotonic() > asked_at + ASK_SECONDS:
-                    # Silence may mean a quiet queue or a lost connection: only an answer tells.
+            heard_at = counted_at = clock.monotonic()
+            heard = 0
+            while not self.stopping.is_set() and heard <= MOST_HEARD:
+                arrived = [each.payload for each in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1)]
+                for payload in set(arrived):
+                    self._hand_on(payload)
+                now = clock.monotonic()
+                if arrived:
+                    heard_at = now
+                if now > counted_at + FLOOD_SECONDS:
+                    heard, counted_at = 0, now
+                heard += len(arrived)
+                if now > heard_at + ASK_SECONDS:
+                    # Silence may mean a quiet queue or a lost connection: only an answer tells. But never ask amid
+                    # notifications: the server sends all that it has, perhaps a gigabyte, before it answers.
                     self._ask(db)
-                    asked_at = clock.monotonic()
-                for notification in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1):
-                    self._hand_on(notification)
+                    heard_at = now
         finally:
             self.claimer.listening.clear()
+        if heard > MOST_HEARD:
+            self._be_deaf(db)
+
+    def _be_deaf(self, db: WorkerConnection) -> None:
+        """Leave the notifications alone for a while: unread ones fill the server's queue, and then commits fail."""
+        db.close()
+        log.warning(
+            "more than %d notifications on the channel pgjobs in %g s, so it polls for %g s instead of listening: find "
+            "the role that sends them",
+            MOST_HEARD, FLOOD_SECONDS, DEAF_SECONDS,
+        )  # fmt: skip
+        self.stopping.wait(DEAF_SECONDS)
 
     def _ask(self, db: WorkerConnection) -> None:
         db.fetch("listen", {})
 
-    def _hand_on(self, notification: psycopg.Notify) -> None:
+    def _hand_on(self, payload: str) -> None:
         """Ignore payloads that none of our statements sends: every role of the database may notify."""
-        if notification.payload == PAUSES:
+        if payload == PAUSES:
             self.read_pauses()
             return
-        word, _, queue = notification.payload.partition(":")
+        word, _, queue = payload.partition(":")
         if not QUEUE_NAME.fullmatch(queue) or not self.claimer.frontier.serves(queue):
             return
         if PRIORITY.fullmatch(word):
