@@ -7,6 +7,7 @@ it is *suspended*: no worker runs it, and its body begins anew when it goes on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -89,9 +90,12 @@ class Memory(Protocol):
     def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     def sleep(self, seconds: float, name: str) -> None: ...
+    async def asleep(self, seconds: float, name: str) -> None: ...
     def wait_for(self, event: str, seconds: float) -> Any: ...
+    async def await_for(self, event: str, seconds: float) -> Any: ...
     def version(self, name: str, number: int) -> int: ...
     def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]: ...
+    async def agather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]: ...
 
 
 Gatherer = Callable[..., list[Any]]
@@ -122,12 +126,12 @@ class Steps:
     def using(self, **options: Unpack[StepOptionsGiven]) -> Steps:
         """Return it with options for the next call.
 
-        ``name``: of the step, by default that of the function. ``key`` (text or number): tells calls of one name apart;
-        without it, the second is called *name#2*. ``attempts``: how often to try in all; between them the job is
-        suspended, for as long as ``backoff`` says. Then ``StepFailed`` is raised. Without ``attempts`` a step that
-        raises fails the attempt of the job. ``atomic``: commit what the step does in the database of the jobs together
-        with its result, or not at all. ``undo``: a job that undoes the step, called with its arguments, if the job is
-        abandoned or cancelled. Raises ``InvalidJob``.
+        ``name``: of the step, by default that of the function. ``key`` (text or number): tells calls of one name apart,
+        each used once in a run; without it, the second is called *name#2*, and in a task beside the body refused.
+        ``attempts``: how often to try in all; between them the job is suspended, for as long as ``backoff`` says. Then
+        ``StepFailed`` is raised. Without ``attempts`` a step that raises fails the attempt of the job. ``atomic``:
+        commit what the step does in the database of the jobs together with its result, or not at all. ``undo``: a job
+        that undoes the step, called with its arguments, if the job is abandoned or cancelled. Raises ``InvalidJob``.
         """
         return Steps(self._memory, _checked(replace(self._options, **options)))
 
@@ -184,6 +188,24 @@ def job_event(job_id: int, name: object) -> str:
     """Return under which name an event of one job is stored. Raises ``InvalidJob``."""
     words = "the name of an event of a job"
     return check_name(words, f"job:{job_id}:{check_name(words, name)}")
+
+
+def memo_name(base: str, *, key: str | int | None = None, count: int = 1) -> str:
+    """Return under which name a step is remembered. Of two calls that differ in any part the names differ.
+
+    ``n``, ``n#2`` for the second call in turn, ``n[7]`` and ``n[eu]`` with a key. A text that reads as a number stands
+    in quotes, ``n["7"]``, and a mark that is part of the name itself behind a backslash, ``n\\[7]``.
+    """
+    plain = _MARKS.sub(r"\\\g<0>", base)
+    if key is None:
+        return plain if count == 1 else f"{plain}#{count}"
+    if isinstance(key, str) and (key.startswith('"') or _READS_AS_NUMBER.fullmatch(key)):
+        return f'{plain}["{key}"]'
+    return f"{plain}[{key}]"
+
+
+_MARKS = re.compile(r"[\\[#]")
+_READS_AS_NUMBER = re.compile(r"-?[0-9]+")
 
 
 def check_name(what: str, name: object) -> str:
@@ -251,7 +273,7 @@ class Durable:
 
     async def asleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
         """``sleep`` for ``async def`` jobs."""
-        await sync_to_async(self.sleep)(duration, name=name)
+        await self._remembered().asleep(_duration("sleep", duration), name)
 
     @overload
     def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
@@ -265,11 +287,14 @@ class Durable:
         counts too. Raises ``InvalidJob`` as ``step`` does.
         """
         seconds = _duration("timeout", timeout)
+        return self._remembered().wait_for(self._name_of(event, key), seconds)
+
+    def _name_of(self, event: EventName[Any] | str, key: tuple[str | int, ...]) -> str:
         if not isinstance(event, str):
-            return event.typed(self._remembered().wait_for(event.name_of(*key), seconds))
+            return event.name_of(*key)
         if key:
             raise InvalidJob(f"wait_for: {event!r} is an event of this job, which takes no key: write it into the name")
-        return self._remembered().wait_for(job_event(self.id, event), seconds)
+        return job_event(self.id, event)
 
     @overload
     async def await_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
@@ -277,7 +302,8 @@ class Durable:
     async def await_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
     async def await_for(self, event: Any, /, *key: str | int, timeout: float | timedelta) -> Any:
         """``wait_for`` for ``async def`` jobs."""
-        return await sync_to_async(self.wait_for)(event, *key, timeout=timeout)
+        seconds = _duration("timeout", timeout)
+        return await self._remembered().await_for(self._name_of(event, key), seconds)
 
     def version(self, name: str, number: int) -> int:
         """Return the ``number`` of the first call under this name, in whichever version of the code that was.
@@ -329,7 +355,7 @@ class Durable:
     ) -> list[Settled[T]]: ...
     async def agather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
         """``gather`` for ``async def`` jobs."""
-        return await sync_to_async(self._remembered().gather)(list(calls), name, settled=settled)
+        return await self._remembered().agather(list(calls), name, settled=settled)
 
     async def aversion(self, name: str, number: int) -> int:
         """``version`` for ``async def`` jobs."""

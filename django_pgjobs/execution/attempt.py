@@ -7,9 +7,11 @@ signal receivers, backoff and retry rules run here and nowhere else.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable
+from threading import get_ident
 from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -155,6 +157,7 @@ def run(prepared: Prepared) -> Decision:
     if item.kind != BODY:
         return _callback(prepared)
     token = activate(prepared)
+    prepared.lane = get_ident()
     decision: Decision
     try:
         events.started(prepared)
@@ -180,6 +183,7 @@ async def arun(prepared: Prepared) -> Decision:
     if prepared.item.kind != BODY:
         return await sync_to_async(_callback)(prepared)
     token = activate(prepared)
+    prepared.lane = asyncio.current_task()
     decision: Decision
     try:
         events.started(prepared)

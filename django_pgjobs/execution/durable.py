@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +22,7 @@ from django.db import connections, transaction
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import NAME_LIMIT, StepOptions, Undo, check_name, gatherer
+from django_pgjobs.durable import StepOptions, Undo, check_name, gatherer
 from django_pgjobs.exceptions import (
     INTERRUPTS,
     InvalidJob,
@@ -38,6 +37,7 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable
+from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
@@ -48,8 +48,6 @@ from django_pgjobs.store.statements import NewMemo, StoredMemo
 from django_pgjobs.values.setting_rules import MOST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from django_pgjobs.execution.prepared import Prepared
 
 OUR_FILES.add(__file__)
@@ -90,16 +88,14 @@ class DurableMemory:
         self.claim_lost = False
         self._memos: dict[str, StoredMemo] | None = None
         self._size = 0
-        self._counts: dict[str, int] = {}
-        self._funcs: dict[str, Any] = {}
-        self._in_flight: set[str] = set()
+        self.names = Names(prepared.lane, self.has_ended)
 
     # Steps
 
     def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``func``, or return what it came to before; see ``durable.Steps``."""
         self.check_usable("step")
-        with self._running(options, func) as name:
+        with self.names.of_step(options, func) as name:
             self.load()
             found = self._recalled(name)
             if found is not _MISSING:
@@ -118,7 +114,7 @@ class DurableMemory:
         """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
         self._check_going_on()
         is_async = self._is_async(options, func)
-        with self._running(options, func) as name:
+        with self.names.of_step(options, func) as name:
             await sync_to_async(self.load)()
             found = self._recalled(name)
             if found is not _MISSING:
@@ -195,8 +191,16 @@ class DurableMemory:
 
     def sleep(self, seconds: float, name: str) -> None:
         """Return if the job has slept; else suspend it."""
+        self._check_going_on()
+        self._slept(seconds, self.names.of_pause("sleep", name))
+
+    async def asleep(self, seconds: float, name: str) -> None:
+        """``sleep`` for coroutines."""
+        self._check_going_on()
+        await sync_to_async(self._slept)(seconds, self.names.of_pause("asleep", name))
+
+    def _slept(self, seconds: float, name: str) -> None:
         self.check_usable("sleep")
-        name = self._counted(check_name("name", name))
         self.load()
         memo = self.known(name, MemoKind.SLEEP)
         if memo is not None and memo.finished:
@@ -208,6 +212,17 @@ class DurableMemory:
 
     def wait_for(self, event: str, seconds: float) -> Any:
         """Return the payload of ``event`` if it was sent; else suspend the job. Raises ``WaitTimedOut``."""
+        self._check_going_on()
+        self.names.check_outside("wait_for")
+        return self._waited(event, seconds)
+
+    async def await_for(self, event: str, seconds: float) -> Any:
+        """``wait_for`` for coroutines."""
+        self._check_going_on()
+        self.names.check_outside("await_for")
+        return await sync_to_async(self._waited)(event, seconds)
+
+    def _waited(self, event: str, seconds: float) -> Any:
         self.check_usable("wait_for")
         self.load()
         memo = self.known(event, MemoKind.EVENT)
@@ -246,30 +261,18 @@ class DurableMemory:
 
     def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """Run calls as jobs, and return what they returned; see ``flows.gathering``."""
+        self._check_going_on()
+        return self._gathered(calls, self.names.of_pause("gather", name), settled=settled)
+
+    async def agather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+        """``gather`` for coroutines."""
+        self._check_going_on()
+        name = self.names.of_pause("agather", name)
+        return await sync_to_async(self._gathered)(calls, name, settled=settled)
+
+    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         self.check_usable("gather")
-        return gatherer()(self, calls, self._counted(check_name("name", name)), settled=settled)
-
-    # Names
-
-    @contextmanager
-    def _running(self, options: StepOptions, func: Callable[..., Any]) -> Iterator[str]:
-        """Yield the name of a step; no other may run under it meanwhile."""
-        base = options.name or _name_of(func)
-        if options.name is None and self._funcs.setdefault(base, func) != func:
-            raise InvalidJob(f"step: two functions are called {base!r}: tell their steps apart by using(name=…)")
-        mark = base if options.key is None else f"{base}[{options.key}]"
-        if mark in self._in_flight:
-            raise InvalidJob(f"step: {mark!r} is running: tell steps that run side by side apart by using(key=…)")
-        name = check_name("the name of a step", mark if options.key is not None else self._counted(base))
-        self._in_flight.add(mark)
-        try:
-            yield name
-        finally:
-            self._in_flight.discard(mark)
-
-    def _counted(self, base: str) -> str:
-        count = self._counts[base] = self._counts.get(base, 0) + 1
-        return base if count == 1 else f"{base}#{count}"
+        return gatherer()(self, calls, name, settled=settled)
 
     # Memos
 
@@ -291,6 +294,11 @@ class DurableMemory:
         if memo is not None and memo.kind != kind:
             raise InvalidJob(f"{kind}: {name!r} is the name of a {memo.kind} of this job: use another name")
         return memo
+
+    def has_ended(self, name: str) -> bool:
+        """Whether the job remembers the end of something of this name."""
+        memo = (self._memos or {}).get(name)
+        return memo is not None and memo.finished
 
     def _recalled(self, name: str) -> Any:
         memo = self.known(name, MemoKind.STEP)
@@ -420,14 +428,6 @@ def _call(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: Mappi
     if getattr(func, "takes_context", False):  # a job definition
         return func(prepared.context, *args, **kwargs)
     return func(*args, **kwargs)
-
-
-def _name_of(func: Callable[..., Any]) -> str:
-    own: str | None = getattr(func, "name", None) if hasattr(func, "fingerprint") else None
-    name = own or getattr(func, "__qualname__", "")
-    if not name or "<lambda>" in name:
-        raise InvalidJob(f"step: {func!r} has no name of its own: give it one by using(name=…)")
-    return str(name)[:NAME_LIMIT]
 
 
 def _of_step(name: str, failure: decide.Failure) -> decide.Failure:

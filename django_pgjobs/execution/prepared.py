@@ -164,6 +164,9 @@ class Prepared:
     memory: Any = None
     """What the job remembers, once it has asked for it: a ``durable.DurableMemory``."""
 
+    lane: object = None
+    """The task of an event loop, or else the thread, in which the body runs; None: not known."""
+
     outer_blocks = 0
     """How many ``atomic()`` blocks are open around the job; none, except in a test."""
 

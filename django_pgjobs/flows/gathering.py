@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from django_pgjobs.exceptions import InvalidJob, MembersFailed, StepLimit
 from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import checked_calls, wake
 from django_pgjobs.jobs import BoundJob
-from django_pgjobs.serialization.payload import decode_result, revive
+from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
 from django_pgjobs.states import BUILT_IN, MemoKind, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.backoff import LONGEST_SECONDS
@@ -43,18 +44,24 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
     memory.load()
     memo = memory.known(name, MemoKind.GATHER)
     stored: dict[str, Any] = decode_result(memo.result or "{}") if memo is not None else {}
+    digest = _digest(calls)
+    if memo is not None and stored["calls"] != digest:
+        raise InvalidJob(
+            f"{name}: these are not the calls that it gathered before: let a step return what they are made from, or "
+            "give the new ones another name=…"
+        )
     if memo is not None and memo.finished:
         return _values(stored["members"], settled=settled)
     if not calls and memo is None:
         return []
     if memo is None or "members" in stored:
         event = None if memo is None else memo.event
-        stored = _begin(memory, calls, name, stored.get("members", []), event)
+        stored = _begin(memory, calls, name, stored.get("members", []), event, digest)
     members = _ended(memory, name, stored)
     if members is None:
         memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
     failed = any(member[0] != Outcome.SUCCEEDED for member in members)
-    text = json.dumps({"members": members}, ensure_ascii=False)
+    text = json.dumps({"members": members, "calls": digest}, ensure_ascii=False)
     if len(text) > get_conf().steps_limit_bytes:
         raise StepLimit(
             f"{name}: the results of {len(members)} jobs take {len(text)} bytes, more than a job may remember "
@@ -78,8 +85,22 @@ def _checked(given: Iterable[Any]) -> list[BoundJob]:
     return calls
 
 
+def _digest(calls: Sequence[BoundJob]) -> str:
+    """Return what tells these calls from others, by names, arguments and order."""
+    limit = get_conf().payload_limit_bytes
+    found = [
+        [call.name, encode_payload(call.args, dict(call.kwargs), limit, call.definition.signature)] for call in calls
+    ]
+    return sha256(json.dumps(found).encode()).hexdigest()
+
+
 def _begin(
-    memory: DurableMemory, calls: Sequence[BoundJob], name: str, before: list[Member], event: str | None
+    memory: DurableMemory,
+    calls: Sequence[BoundJob],
+    name: str,
+    before: list[Member],
+    event: str | None,
+    digest: str,
 ) -> dict[str, Any]:
     """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
     positions = [n for n in range(len(calls)) if n >= len(before) or before[n][0] != Outcome.SUCCEEDED]
@@ -94,7 +115,7 @@ def _begin(
         if batch.add_many([calls[n].using(database=alias) for n in positions]) < len(positions):
             raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
         batch.close()
-        stored = {"batch": batch.job.pk, "event": sent, "positions": positions, "kept": before}
+        stored = {"batch": batch.job.pk, "event": sent, "positions": positions, "kept": before, "calls": digest}
         kept = store.begin_gather(
             store.on(alias),
             item.id,

@@ -82,13 +82,13 @@ kept AS (
     FROM recorded
 ),
 renamed AS (
-    -- What a step remembers is not what the next one asks for under the same name.
+    -- What a step remembers is not what the next one asks for under the same name. No name given holds U+00A0.
     UPDATE pgjobs_memo AS m
-    SET name = m.name || '@' || m.id
+    SET name = m.name || U&'\00A0@' || m.id
     FROM recorded
     WHERE recorded.old_flow & 32 = 32
       AND m.job_id = ANY (ARRAY[recorded.id])
-      AND right(m.name, length(m.id::text) + 1) <> '@' || m.id
+      AND right(m.name, length(m.id::text) + 2) <> U&'\00A0@' || m.id
 ),
 bounds AS MATERIALIZED (
     -- This sees the steps before the one that is kept now.

@@ -24,6 +24,7 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
 )
 from django_pgjobs.execution.durable import DurableMemory
+from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.jobs import BoundJob
@@ -41,7 +42,8 @@ class FakeMemory(DurableMemory):
     """Has the names and the limits of a job's memory, and keeps what it remembers to itself."""
 
     def __init__(self, context: JobContext, events: Mapping[str, object], versions: Mapping[str, int]) -> None:
-        super().__init__(cast(Any, SimpleNamespace(context=context)), DEFAULT_DB_ALIAS)
+        super().__init__(cast(Any, SimpleNamespace(context=context, lane=None)), DEFAULT_DB_ALIAS)
+        self.names = Names(None, lambda name: False)  # a test may call the function with this context again
         self._memos = {}
         self.events = events
         self.versions = versions
@@ -51,7 +53,7 @@ class FakeMemory(DurableMemory):
 
     def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``func``, as often as its attempts allow, and without a pause between them."""
-        with self._running(options, func) as name:
+        with self.names.of_step(options, func) as name:
             if self._has(name):
                 return self._recalled(name)
             for attempt in self._attempts(options, args, kwargs):
@@ -64,7 +66,7 @@ class FakeMemory(DurableMemory):
     async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """``step`` for coroutines."""
         is_async = self._is_async(options, func)
-        with self._running(options, func) as name:
+        with self.names.of_step(options, func) as name:
             if self._has(name):
                 return self._recalled(name)
             for attempt in self._attempts(options, args, kwargs):
@@ -104,11 +106,10 @@ class FakeMemory(DurableMemory):
     def _written(self, memo: NewMemo) -> bool:
         return True
 
-    def sleep(self, seconds: float, name: str) -> None:
+    def _slept(self, seconds: float, name: str) -> None:
         """Return at once."""
-        self._counted(check_name("name", name))
 
-    def wait_for(self, event: str, seconds: float) -> Any:
+    def _waited(self, event: str, seconds: float) -> Any:
         """Return the payload that the test gives for this event, or raise it if it is an exception."""
         if event not in self.events:
             raise LookupError(
@@ -125,9 +126,8 @@ class FakeMemory(DurableMemory):
         """Return the number that the test gives for this name; else ``number``, as a job that begins now does."""
         return self.versions.get(check_name("name", name), number)
 
-    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """Call the functions, one after the other."""
-        self._counted(check_name("name", name))
         found = [self._member(number, call) for number, call in enumerate(checked_calls(calls), 1)]
         if settled:
             return found

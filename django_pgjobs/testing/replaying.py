@@ -83,12 +83,11 @@ class ReplayMemory(DurableMemory):
             self.suspend(decide.Suspend(name, kind, 0.0))
         return memo
 
-    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """Return what is remembered; of no calls nothing is."""
-        return super().gather(calls, name, settled=settled) if calls else self._nothing(name)
-
-    def _nothing(self, name: str) -> list[Any]:
-        self.asked.add(self._counted(name))
+        if calls:
+            return super()._gathered(calls, name, settled=settled)
+        self.asked.add(name)
         return []
 
     def remembers(self, name: str) -> bool:
@@ -98,7 +97,7 @@ class ReplayMemory(DurableMemory):
     def left(self) -> list[StoredMemo]:
         """Return what was not asked for, in the order in which it began, without what a step machine has put apart."""
         memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
-        earlier = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
+        earlier = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"\xa0@{pk}")}
         return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | earlier]
 
 
