@@ -109,7 +109,7 @@ class Conf:
     """How long an idle worker sleeps at most between two polls, if no NOTIFY reaches it."""
 
     rescue_grace_seconds: float = _setting(30.0, rules.seconds())
-    """How long after a job's deadline its own worker may still stop it before other workers rescue it."""
+    """How long after a job's deadline its worker tries to stop it before it gives the job up, to run again."""
 
     retention_hours: Retention = _setting(Retention(), rules.retention)  # noqa: RUF009 (Retention is frozen)
     """How long ended jobs are kept, with their failed attempts: hours, or a ``timedelta``, by outcome.

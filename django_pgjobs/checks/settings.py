@@ -47,7 +47,7 @@ def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
         yield Error(
             f"PGJOBS: RESCUE_GRACE_SECONDS ({conf.rescue_grace_seconds:g}) is not more than the {LADDER_SECONDS:g} s "
             f"that stopping a job takes and CALLBACK_SECONDS ({conf.callback_seconds:g}) together: "
-            "other workers would rescue a job that its own worker is just ending.",
+            "the worker would give up a job that it is just ending.",
             hint=f'Set "RESCUE_GRACE_SECONDS" to more than {needed:g}.',
             id="pgjobs.E007",
         )

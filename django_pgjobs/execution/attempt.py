@@ -136,6 +136,7 @@ def _before_its_start(item: Item) -> Decision | None:
     if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
         return decide.Cancel(EXPIRED)
     if item.until is not None and clock.monotonic() >= item.until:
+        events.log.error("job abandoned %s: its deadline had passed before it started", events.facts(item))
         return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     return None
 

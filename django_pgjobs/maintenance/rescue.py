@@ -1,8 +1,12 @@
 """Rescue: every worker, always, rescues jobs that other workers have lost; it needs no leader.
 
-Only an expired lease or a passed deadline allows a rescue; heartbeats only word the cause. A job rescued with attempts
-left is ready at once; with none left only its callback runs, never the body; with a cancel request it ends as
-cancelled. The lost worker cannot change the job any more: its claim_id is gone from the row.
+Only an expired lease allows a rescue; heartbeats only word the cause. A job rescued with attempts left is ready at
+once; with none left only its callback runs, never the body; with a cancel request it ends as cancelled. The lost worker
+cannot change the job any more: its claim_id is gone from the row.
+
+While a lease runs, deadlines are its worker's business, as it alone knows when the job started and whether it is being
+stopped. If its ladder fails (a process in the kernel's hands outlives SIGKILL), the worker itself rescues that job,
+``RESCUE_GRACE_SECONDS`` after the deadline.
 
 Silence is not death. After an outage every lease has expired, and the first worker back, or first at the ledger after a
 lock on it, could rescue the jobs of all the others. So living workers get time to renew:
@@ -11,7 +15,7 @@ lock on it, could rescue the jobs of all the others. So living workers get time 
   one period after its own check has failed, and after a silence as long as the silence lasted. It renews first.
 * A rescue passes the server's time that its worker has just read, and takes only leases that had expired by then. Sent
   before a silence, it may arrive after it, and must not act on later expiries.
-* A worker never rescues jobs that it holds itself, until it has read that it has lost them.
+* A worker never rescues jobs that it holds itself, until it has read that it has lost them, or cannot stop them.
 """
 
 from __future__ import annotations
@@ -29,7 +33,6 @@ from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.outcomes import RETRIED
 from django_pgjobs.logs import facts_of_attempt, safe_logger
-from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -64,6 +67,10 @@ class OwnClaims(Protocol):
 
     def holds(self) -> Collection[str]:
         """Return the claims that the worker holds and renews."""
+        ...
+
+    def overdue(self) -> Collection[tuple[int, str]]:
+        """Return (id, claim_id) of the jobs that the worker could not stop after their deadlines."""
         ...
 
     def silences(self, longer_than: float) -> Iterable[Silence]:
@@ -129,7 +136,7 @@ class Rescuer:
         known = None
         while self.checks and self.checks[0][0] <= now - CONFIRM_SECONDS:
             known = self.checks.popleft()[1]
-        return known if self.urgent else None
+        return known if self.urgent or (self.claims and self.claims.overdue()) else None
 
     def _observe_silence(self, began: float, now: float, conf: Conf) -> None:
         """Rescue nothing after a silence for as long as it lasted: statements sent in it may be repeated that late.
@@ -154,7 +161,8 @@ class Rescuer:
         began = clock.monotonic()
         try:
             held = list(self.claims.holds()) if self.claims else []
-            while rescued := _rescue_batch(db, conf, CLAIMS[self.size], seen, held):
+            overdue = list(self.claims.overdue()) if self.claims else []
+            while rescued := _rescue_batch(db, conf, CLAIMS[self.size], seen, held, overdue):
                 everything += rescued
                 _log(rescued)
                 store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True)
@@ -171,9 +179,14 @@ class Rescuer:
 
 
 def _rescue_batch(
-    db: Connected, conf: Conf, limit: int, seen: datetime | None = None, held: Sequence[str] = ()
+    db: Connected,
+    conf: Conf,
+    limit: int,
+    seen: datetime | None = None,
+    held: Sequence[str] = (),
+    overdue: Sequence[tuple[int, str]] = (),
 ) -> list[store.Rescued]:
-    """Rescue the jobs of up to ``limit`` ledger rows that had expired by ``seen``."""
+    """Rescue the jobs of up to ``limit`` ledger rows that had expired by ``seen``, and those that are ``overdue``."""
     definitions = {name: registry.get(name) for name in registry.names()}
     return store.rescue_jobs(
         db,
@@ -185,14 +198,14 @@ def _rescue_batch(
         without_on_abandon=[name for name, d in definitions.items() if d.on_abandon_func is None],
         seen=seen,
         held=held,
+        overdue=overdue,
     )
 
 
 def _log(rescued: list[store.Rescued]) -> None:
     for job in rescued:
-        abandoned = Outcome.ABANDONED in (job.outcome, job.ending)
         log.log(
-            logging.ERROR if abandoned else logging.WARNING,
+            logging.ERROR if job.given_up else logging.WARNING,
             "job rescued %s outcome=%s cause=%s: %s",
             facts_of_attempt(job.name, job.id, job.attempt, None, job.claim_id, job.queue),
             job.outcome or job.ending or RETRIED, job.cause, job.message,

@@ -116,7 +116,7 @@ class Migration(migrations.Migration):
                 (
                     "deadline_at",
                     models.DateTimeField(
-                        help_text="Backstop: when others may take it.", null=True, verbose_name="deadline"
+                        help_text="When its worker should have stopped it.", null=True, verbose_name="deadline"
                     ),
                 ),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),

@@ -168,7 +168,7 @@ class Job(Steerable, PostgresModel):
     run_at = InstantField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
     created_at = InstantField(_("registered at"), db_default=Now())
     claimed_at = InstantField(_("claimed at"), null=True)
-    deadline_at = InstantField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
+    deadline_at = InstantField(_("deadline"), null=True, help_text=_("When its worker should have stopped it."))
     finished_at = InstantField(_("finished at"), null=True)
     ready_at = InstantField(_("ready again at"), null=True)
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)

@@ -377,6 +377,7 @@ def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> 
         inbox,
         held=table.fences,
         check_ins=table.check_ins,
+        overdue=table.overdue,
         facts=facts,
         lease_seconds=conf.lease_seconds,
         renew_seconds=conf.renew_seconds,

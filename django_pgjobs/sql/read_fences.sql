@@ -7,7 +7,13 @@ SELECT
     j.claim_id IS NOT DISTINCT FROM fence.claim_id AS ours,
     j.outcome IS NOT NULL AS ended,
     coalesce(
-        (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = fence.claim_id),
+        (
+            SELECT
+                -- Where a rescue gives up a job for its deadline, there is no exception; a worker's own end has one.
+                CASE WHEN a.exception = '' AND a.cause = 'timeout' THEN 'lost' ELSE a.cause END
+            FROM pgjobs_attempt AS a
+            WHERE a.job_id = j.id AND a.claim_id = fence.claim_id
+        ),
         CASE
             WHEN j.flow <> 0
             THEN coalesce(

@@ -1,4 +1,4 @@
--- rescue_jobs: rescue jobs whose lease has expired or whose deadline has passed; nothing else makes a claim void.
+-- rescue_jobs: rescue jobs whose lease has expired, and those that their own worker could not stop at their deadline; nothing else makes a claim void.
 -- Fence: required.
 -- Rows: one per job rescued, with its new state; locked rows are skipped until the next check.
 -- Clock: statement_timestamp().
@@ -7,10 +7,14 @@ WITH known AS MATERIALIZED (
     SELECT coalesce(%(seen)s::timestamptz, statement_timestamp()) AS until
 ),
 due AS MATERIALIZED (
-    SELECT claim_id, part, worker, lease_expires_at, lease_expires_at <= (SELECT until FROM known) AS expired, job_ids
+    SELECT claim_id, part, worker, claim_id <> ALL (%(given_up)s::uuid[]) AS expired, job_ids
     FROM pgjobs_claim
     WHERE check_at <= (SELECT until FROM known)
-      AND claim_id <> ALL (%(held)s::uuid[]) -- own
+      AND (
+          lease_expires_at <= (SELECT until FROM known) -- no worker takes a job from another whose lease runs
+          AND claim_id <> ALL (%(held)s::uuid[]) -- own
+          OR claim_id = ANY (%(given_up)s::uuid[])
+      )
       -- After an outage every lease has expired; live workers renew first.
       AND pg_postmaster_start_time() <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
     ORDER BY check_at
@@ -40,8 +44,12 @@ dead AS MATERIALIZED (
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.id])
-    -- Read the deadline again under the lock: its owner may have reached the callback, which has a deadline of its own.
-    WHERE (locked.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known))
+    WHERE (
+          locked.expired
+          OR j.id = ANY (%(overdue)s::bigint[])
+          -- Read the deadline under the lock: the job may have reached its callback, which has a deadline of its own.
+          AND j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known)
+      )
       AND j.claim_id = locked.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -90,7 +98,8 @@ rescued AS (
     WHERE j.id = ANY (ARRAY[judged.id])
     RETURNING
         j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited, j.outcome, j.ending,
-        judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.release, judged.message
+        judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.release, judged.message,
+        coalesce(judged.ends = 'abandoned', false) AS given_up
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -131,6 +140,6 @@ dropped AS (
 )
 SELECT
     id, name, queue, priority, attempt, claim_id, message, coalesce(outcome, '') AS outcome,
-    coalesce(ending, '') AS ending, CASE WHEN expired THEN 'lost' ELSE 'timeout' END AS cause,
+    coalesce(ending, '') AS ending, CASE WHEN expired THEN 'lost' ELSE 'timeout' END AS cause, given_up,
     CASE WHEN waited AND outcome IS NOT NULL THEN pg_notify('pgjobs_ended', id::text) END
 FROM rescued

@@ -288,8 +288,8 @@ def list_claims(db: Database, worker: UUID) -> list[str]:
 class FenceReading(NamedTuple):
     """The state of a job whose fenced write matched no row; ``recorded``: the cause kept under this claim.
 
-    ``ours``: the row carries our claim; ``claimed``: it carries some claim; ``counted``: its end counts in a gate. Read
-    without a lock.
+    It is "lost" whenever a rescue wrote it, also for a deadline. ``ours``: the row carries our claim; ``claimed``: it
+    carries some claim; ``counted``: its end counts in a gate. Read without a lock.
     """
 
     id: int

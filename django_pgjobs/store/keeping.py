@@ -131,6 +131,7 @@ class Rescued(NamedTuple):
     """A job that was rescued from a worker that had lost it.
 
     ``outcome``: how it ended, empty if it is ready again. ``ending``: the outcome to come if only its callback is left.
+    ``given_up``: this rescue abandons it, with or without a callback to come.
     """
 
     id: int
@@ -143,10 +144,11 @@ class Rescued(NamedTuple):
     outcome: str
     ending: str
     cause: str
+    given_up: bool = False
 
 
 def check_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
-    """Return the server's time, and whether a ledger row is due for a check now or within ``soon_seconds``."""
+    """Return the server's time, and whether a lease has run out or will within ``soon_seconds``."""
     row = db.fetch("check_claims", {"soon": soon_seconds})[0]
     return row[0], bool(row[1])
 
@@ -162,13 +164,15 @@ def rescue_jobs(
     without_on_abandon: Sequence[str],
     seen: datetime | None = None,
     held: Sequence[str] = (),
+    overdue: Sequence[tuple[int, str]] = (),
 ) -> list[Rescued]:
     """Rescue the jobs of up to ``limit`` ledger rows that are due for a check.
 
-    It takes only leases and deadlines that had expired by ``seen``, a time of the server that the caller has read; None
-    stands for the statement's own time, however late it arrives. ``held``: the caller's own claims, which it leaves
-    alone. It takes nothing within ``quiet_seconds`` of the server's start, and none for a passed deadline until
-    ``grace_seconds`` after it. A name in neither list has a callback, or is not known here.
+    It takes only leases that had expired by ``seen``, a time of the server that the caller has read; None stands for
+    the statement's own time, however late it arrives. ``held``: the caller's own claims, which it leaves alone, but for
+    the jobs in ``overdue``, (id, claim_id): the caller could not stop them, and their deadlines passed
+    ``grace_seconds`` ago. It takes nothing within ``quiet_seconds`` of the server's start. A name in neither list has a
+    callback, or is not known here.
     """
     params = {
         "limit": limit,
@@ -179,8 +183,10 @@ def rescue_jobs(
         "without_on_abandon": list(without_on_abandon),
         "seen": seen,
         "held": list(held),
+        "given_up": list({claim_id for _, claim_id in overdue}),
+        "overdue": [job_id for job_id, _ in overdue],
     }
-    return [Rescued._make(row[:10]) for row in db.fetch("rescue_jobs", params)]
+    return [Rescued._make(row[:11]) for row in db.fetch("rescue_jobs", params)]
 
 
 def mark_lost(db: Database, taken: Sequence[Rescued], *, quiet_seconds: float) -> list[str]:

@@ -17,6 +17,9 @@ ROWS_DATA = ("22", "23", "54", "XX")
 TRIGGERS = ("P0",)
 """The class of errors that a trigger raises."""
 
+LINK_LOST = ("08", "57P")
+"""What a server or a pooler says when it ends a connection, whatever has become of the statement."""
+
 NOT_ALLOWED = ("42",)
 """The class of a missing privilege."""
 
@@ -29,6 +32,12 @@ def sqlstate_of(error: BaseException) -> str:
 def class_of(error: BaseException) -> str:
     """Return the class of the server's code, its first two characters; empty if the error has no code."""
     return sqlstate_of(error)[:2]
+
+
+def is_answer(error: BaseException) -> bool:
+    """Return whether the server has given a statement up, so that nothing of it was committed."""
+    code = sqlstate_of(error)
+    return bool(code) and not code.startswith(LINK_LOST)
 
 
 def is_data_trouble(error: BaseException) -> bool:

@@ -357,6 +357,8 @@ def rescues(world: World, actor: Actor) -> None:
         stale_seconds=60,
         without_on_cancel=[PLAIN],
         without_on_abandon=[PLAIN],
+        # While its lease runs, only its own worker may take it, after its deadline.
+        overdue=world.claimed.fences() if world.lease_is_good else [],
     )
     world.answer(actor, len(rescued))
 

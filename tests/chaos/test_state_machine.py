@@ -279,6 +279,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule()
     def rescues(self) -> None:
         self.db.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")  # it looks at all, and leaves alone what lives
+        live = {n: job for n, job in self.model.jobs.items() if job.overdue and job.claim not in self.model.expired}
         rescued = store.rescue_jobs(
             self.db,
             limit=100,
@@ -287,6 +288,7 @@ class JobsMachine(RuleBasedStateMachine):
             stale_seconds=60,
             without_on_cancel=[PLAIN],
             without_on_abandon=[PLAIN],
+            overdue=[(number, str(job.claim)) for number, job in live.items()],  # their worker could not stop them
         )
         assert {job.id for job in rescued} == self.model.rescue()
         assert all((self.model.jobs[job.id].outcome or "") == job.outcome for job in rescued)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,8 +38,8 @@ def pass_by(registered: Job) -> None:
         cursor.execute("UPDATE pgjobs_job SET not_after = statement_timestamp() - interval '1 s'")
 
 
-def test_a_job_is_not_started_after_its_deadline() -> None:
-    """D26: abandoned with the reason, its callback called, its body not."""
+def test_a_job_is_not_started_after_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """D26 P38: abandoned with the reason and one ERROR, its callback called, its body not."""
     abandoned: list[Any] = []
 
     @job
@@ -51,7 +52,11 @@ def test_a_job_is_not_started_after_its_deadline() -> None:
 
     registered = body.using(deadline=soon(60)).register()
     pass_by(registered)
-    assert run_jobs().abandoned == [registered.pk]
+    with caplog.at_level(logging.WARNING, "django_pgjobs"):
+        assert run_jobs().abandoned == [registered.pk]
+    [line] = caplog.records
+    assert (line.levelname, f" job={registered.pk} " in line.getMessage()) == ("ERROR", True)
+    assert line.getMessage().endswith(": its deadline had passed before it started")
     registered.refresh_from_db()
     assert (ran, registered.attempt) == ([], 1)
     assert "deadline had passed before the attempt could start" in registered.error

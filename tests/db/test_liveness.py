@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -90,12 +91,12 @@ def test_a_running_job_without_a_lease_is_lost_and_no_other_has_a_fate(raw: RawD
 # A rescuer marks the heartbeat
 
 
-def taken_back(raw: RawDatabase) -> list[store.Rescued]:
-    """Rescue the jobs of dead workers."""
+def taken_back(raw: RawDatabase, overdue: Sequence[tuple[int, str]] = ()) -> list[store.Rescued]:
+    """Rescue the jobs of dead workers, or as their own worker those that it could not stop."""
     found: list[store.Rescued] = []
 
     def read_status() -> bool:
-        without: dict[str, Any] = {"without_on_cancel": [], "without_on_abandon": []}
+        without: dict[str, Any] = {"without_on_cancel": [], "without_on_abandon": [], "overdue": overdue}
         found.extend(store.rescue_jobs(raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=20, **without))
         return bool(found)
 
@@ -130,7 +131,8 @@ def test_a_worker_that_may_live_is_not_marked(raw: RawDatabase, alive: str) -> N
     """A lock on one row of the ledger lets one lease run out; its worker lives."""
     worker("web-1", id=WORKER, heard=1 if alive == "it beat a moment ago" else 8)
     register(2, timeout_seconds=1.0)
-    [held] = claim(raw).ids
+    claimed = claim(raw)
+    [held] = claimed.ids
     if alive == "it was a deadline":
         backdate(job(held), deadline_at=60)
     else:
@@ -140,7 +142,8 @@ def test_a_worker_that_may_live_is_not_marked(raw: RawDatabase, alive: str) -> N
     if alive == "it has stopped":
         Heartbeat.objects.update(state="stopped")
     before = states()
-    assert store.mark_lost(raw, taken_back(raw), quiet_seconds=7) == []
+    own = claimed.fences() if alive == "it was a deadline" else []
+    assert store.mark_lost(raw, taken_back(raw, own), quiet_seconds=7) == []
     assert states() == before
 
 

@@ -1,6 +1,7 @@
 """Rescue, row by row: which jobs it makes ready, which it leaves, and their rows afterwards.
 
-Only an expired lease or a passed deadline makes work dead. Each case moves the stored instants instead of waiting.
+Only an expired lease makes work dead, or its own worker that could not stop it. Each case moves the stored instants
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -38,8 +39,15 @@ from tests.plugins.sabotage import line_id, lines_of, sabotage
 OTHER = UUID("00000000-0000-4000-8000-000000000002")
 
 
-def rescue(db: store.Database, limit: int = 50, *, quiet: float = 0.0, callbacks: bool = False) -> list[store.Rescued]:
-    """Look as a worker does whose code has no callbacks, unless told."""
+def rescue(
+    db: store.Database,
+    limit: int = 50,
+    *,
+    quiet: float = 0.0,
+    callbacks: bool = False,
+    overdue: Sequence[tuple[int, str]] = (),
+) -> list[store.Rescued]:
+    """Look as a worker does whose code has no callbacks, unless told, and who could not stop ``overdue``."""
     without = [] if callbacks else ["test.job"]
     return store.rescue_jobs(
         db,
@@ -49,6 +57,8 @@ def rescue(db: store.Database, limit: int = 50, *, quiet: float = 0.0, callbacks
         stale_seconds=60,
         without_on_cancel=without,
         without_on_abandon=without,
+        held=sorted({claim_id for _, claim_id in overdue}),
+        overdue=overdue,
     )
 
 
@@ -163,30 +173,102 @@ def test_leases_below_a_second_count_to_the_microsecond(raw: RawDatabase) -> Non
 # Deadlines
 
 
-def test_a_passed_deadline_is_enough_though_the_lease_is_renewed(raw: RawDatabase) -> None:
-    """D25 W17 W19 A69: a worker that beats and renews, but does not stop the job."""
+def test_no_job_is_taken_from_a_worker_whose_lease_runs(raw: RawDatabase) -> None:
+    """D25 W17: its worker alone knows when it started and whether it is being stopped; others wait for the lease."""
     claimed = claimed_one(raw, timeout_seconds=1.5)
     beat(raw, 0.0)
-    pass_deadlines(raw, 9.9)
-    assert rescue(raw) == [], "others wait ten seconds longer, for its own worker to stop it"
-    pass_deadlines(raw, 10.1)
+    pass_deadlines(raw, 1e6)
+    before = raw.row(claimed.ids[0])
+    assert [rescue(raw) for _ in range(3)] == [[], [], []]
+    assert raw.row(claimed.ids[0]) == before
+    assert not store.check_claims(raw, soon_seconds=0)[1], "it is nothing to look at again and again either"
+    expire(raw)
     [found] = rescue(raw)
-    assert (found.cause, found.ending, found.outcome) == ("timeout", "", "")
+    assert (found.cause, found.id) == ("lost", claimed.ids[0])
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("lease_expires_at <= (", ["rescue_jobs"]), ids=line_id)
+def test_without_that_line_a_rescue_takes_the_jobs_of_the_living(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above."""
+    claimed = claimed_one(raw, timeout_seconds=1.5)
+    pass_deadlines(raw, 1e6)
+    sabotage(monkeypatch, name, line, "true")
+    assert [found.id for found in rescue(raw)] == claimed.ids
+
+
+def test_a_job_claimed_long_after_its_own_deadline_is_left_to_whoever_claimed_it(raw: RawDatabase) -> None:
+    """It abandons it without calling its body; a rescue would charge it, and another worker claim it again."""
+    [one] = register()
+    raw.query("UPDATE pgjobs_job SET not_after = statement_timestamp() - interval '1 day' WHERE id = %s", [one])
+    claimed = claim(raw)
+    assert (claimed.ids, rescue(raw)) == ([one], [])
+    assert store.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR) == [one]
+
+
+def test_a_worker_rescues_its_own_job_that_it_could_not_stop(raw: RawDatabase) -> None:
+    """D25 D26 D30 W19 A69: a process that outlives SIGKILL; the old run is fenced, and its neighbours stay."""
+    ids = register(2, timeout_seconds=1.5)
+    claimed = claim(raw, 2)
+    beat(raw, 0.0)
+    overdue = [(ids[0], str(claimed.claim_id))]
+    pass_deadlines(raw, 9.9)
+    assert rescue(raw, overdue=overdue) == [], "ten seconds longer, for the ladder"
+    pass_deadlines(raw, 10.1)
+    [found] = rescue(raw, overdue=overdue)
+    assert (found.id, found.cause, found.ending, found.outcome) == (ids[0], "timeout", "", "")
     assert "ran past its deadline" in found.message
-    assert [attempt.cause for attempt in Attempt.objects.all()] == ["timeout"]
-    assert job(claimed.ids[0]).state == "ready"
+    assert [(attempt.job_id, attempt.cause) for attempt in Attempt.objects.all()] == [(ids[0], "timeout")]
+    assert [job(one).state for one in ids] == ["ready", "running"]
+    written = store.finalise_success(raw, claimed.ends(result="1"), AUTHOR)
+    assert written == [ids[1]], "what it writes at last for the other one counts"
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("= ANY (%(overdue)s", ["rescue_jobs"]), ids=line_id)
+def test_without_that_line_a_worker_would_rescue_jobs_that_have_just_started(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above: the deadline on a row counts from its claim."""
+    ids = register(2, timeout_seconds=1.5)
+    claimed = claim(raw, 2)
+    pass_deadlines(raw, 10.1)
+    sabotage(monkeypatch, name, line, "OR true")
+    found = rescue(raw, overdue=[(ids[0], str(claimed.claim_id))])
+    assert sorted(each.id for each in found) == ids
+
+
+def test_a_job_that_has_come_to_its_callback_meanwhile_is_left_alone(raw: RawDatabase) -> None:
+    claimed = claimed_one(raw, timeout_seconds=1.5)
+    pass_deadlines(raw, 60)
+    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
+    assert rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))]) == []
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("AND j.deadline_at +", ["rescue_jobs"]), ids=line_id)
+def test_without_reading_the_deadline_again_its_callback_would_be_taken_for_its_body(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above."""
+    claimed = claimed_one(raw, timeout_seconds=1.5)
+    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
+    sabotage(monkeypatch, name, line)
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+    assert len(rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))])) == 1
 
 
 def test_the_deadline_keeps_fractions_of_a_second(raw: RawDatabase) -> None:
-    """D27: 1.5 s is 1.5 s; so is the pause before others act."""
+    """D27: 1.5 s is 1.5 s; so is the pause before its worker gives it up."""
     register(timeout_seconds=1.5)
     claimed = claim(raw, allowance=0.25)
     window = raw.value("SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job")
     assert window == pytest.approx(1.75, abs=1e-6)
     pass_deadlines(raw, 10 - patience(0.5))
-    assert rescue(raw) == []
-    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-    wait_until(lambda: [found.id for found in rescue(raw)] == claimed.ids, 5, "the fraction has passed too")
+    overdue = [(claimed.ids[0], str(claimed.claim_id))]
+    assert rescue(raw, overdue=overdue) == []
+    wait_until(
+        lambda: [found.id for found in rescue(raw, overdue=overdue)] == claimed.ids, 5, "the fraction has passed too"
+    )
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
@@ -195,22 +277,15 @@ def test_without_a_deadline_a_renewed_job_is_never_taken(raw: RawDatabase, timeo
     claimed = claimed_one(raw, timeout_seconds=timeout)
     raw.query("UPDATE pgjobs_job SET deadline_at = NULL, claimed_at = '2001-01-01'")
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-    assert rescue(raw) == []
+    assert rescue(raw) == rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))]) == []
     assert job(claimed.ids[0]).state == "running"
-
-
-def test_a_deadline_alone_is_enough(raw: RawDatabase) -> None:
-    """D26: set by SQL on a job without a timeout."""
-    claimed = claimed_one(raw)
-    pass_deadlines(raw, 11)
-    assert [found.id for found in rescue(raw)] == claimed.ids
 
 
 def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) -> None:
     """D29: the timeout is kept, the deadline counts from the new claim."""
     claimed = claimed_one(raw, timeout_seconds=60.0)
     pass_deadlines(raw, 11)
-    rescue(raw)
+    rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))])
     assert (job(claimed.ids[0]).deadline_at, job(claimed.ids[0]).timeout_seconds) == (None, 60.0)
     claim(raw, allowance=5.0)
     left = raw.value("SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job")
@@ -218,13 +293,31 @@ def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) 
 
 
 def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: RawDatabase) -> None:
-    """D30 D31: any worker may rescue it, its own too."""
+    """D31."""
     claimed_one(raw, timeout_seconds=1.0)
     pass_deadlines(raw, 11)
     expire(raw)
     [found] = rescue(raw)
     assert (found.cause, rescue(raw)) == ("lost", [])
     assert Attempt.objects.count() == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_lone_worker_rescues_the_job_that_it_could_not_stop(raw: RawDatabase) -> None:
+    """D30: in the turn of its own rescuer, though it holds the claim and nobody's lease has run out."""
+    claimed = claimed_one(raw, timeout_seconds=1.0)
+    raw.query("UPDATE pgjobs_job SET deadline_at = '2001-01-01'")
+    raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
+    told: list[store.Rescued] = []
+    own = Own([str(claimed.claim_id)])
+    look = Rescuer(told.extend, own)
+    db = Old(raw.raw)
+    look(db)
+    assert told == []
+    own.given_up = [(claimed.ids[0], str(claimed.claim_id))]
+    look(db)
+    assert [(found.id, found.cause) for found in told] == [(claimed.ids[0], "timeout")]
+    assert job(claimed.ids[0]).state == "ready"
 
 
 # What it looks like afterwards
@@ -284,7 +377,7 @@ def test_a_rescue_returns_what_events_need(raw: RawDatabase) -> None:
     [found] = rescue(raw)
     assert found == (
         claimed.ids[0], "test.job", "default", 0, 1, claimed.claim_id,
-        "The lease ran out; the worker is not known.", "", "", "lost",
+        "The lease ran out; the worker is not known.", "", "", "lost", False,
     )  # fmt: skip
 
 
@@ -340,6 +433,23 @@ def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One look is enough, so that no test waits for the second."""
     monkeypatch.setattr("django_pgjobs.maintenance.rescue.CONFIRM_SECONDS", 0.0)
+
+
+class Own:
+    """A worker that holds these claims, and was never silent."""
+
+    def __init__(self, claims: list[str]) -> None:
+        self.claims = claims
+        self.given_up: list[tuple[int, str]] = []
+
+    def holds(self) -> list[str]:
+        return self.claims
+
+    def overdue(self) -> list[tuple[int, str]]:
+        return self.given_up
+
+    def silences(self, longer_than: float) -> list[tuple[float, float]]:
+        return []
 
 
 class Old(RawDatabase):
@@ -416,18 +526,6 @@ def test_a_rescue_that_was_sent_before_a_silence_knows_no_more_than_it_did(raw: 
     assert late(raw, store.check_claims(raw, soon_seconds=0)[0]) == claimed.ids
 
 
-def test_a_deadline_that_has_passed_since_is_not_known_either(raw: RawDatabase) -> None:
-    """P41: the end of the job may be under way as well."""
-    claimed = claimed_one(raw)
-    seen, _ = store.check_claims(raw, soon_seconds=0)
-    raw.query("UPDATE pgjobs_job SET deadline_at = %s::timestamptz - interval '9.999 s'", [seen])
-    raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
-    wait_until(lambda: store.check_claims(raw, soon_seconds=0)[0] > seen + timedelta(seconds=0.01), 5, "it is later")
-    assert late(raw, seen) == []
-    raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
-    assert late(raw) == claimed.ids
-
-
 @pytest.mark.parametrize(("name", "line"), lines_of("%(seen)s", ["rescue_jobs"]), ids=line_id)
 def test_without_its_bound_a_late_rescue_takes_the_jobs_of_the_living(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
@@ -460,7 +558,7 @@ def test_without_its_guard_a_worker_would_take_its_own(
 @pytest.mark.parametrize(("within", "due"), [(0.0, False), (5.0, True)])
 def test_a_look_tells_whether_anything_is_due_or_soon_will_be(raw: RawDatabase, within: float, due: bool) -> None:
     claimed_one(raw)
-    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp() + interval '4 s'")
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = statement_timestamp() + interval '4 s', check_at = now()")
     assert store.check_claims(raw, soon_seconds=within)[1] is due
 
 
@@ -482,6 +580,22 @@ def test_a_look_that_finds_nothing_says_nothing(raw: RawDatabase, caplog: pytest
     with caplog.at_level(logging.DEBUG, "django_pgjobs"):
         assert Rescuer(lambda rescued: None)(Old(raw.raw)) == []
     assert caplog.records == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_job_is_given_up_with_one_error_though_its_callback_is_rescued_as_well(
+    raw: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P38: its last attempt was lost with its worker, then its callback with another one."""
+    claimed_one(raw, name="no.such", max_attempts=1)
+    look, db = Rescuer(lambda rescued: None), Old(raw.raw)
+    with caplog.at_level(logging.WARNING, "django_pgjobs"):
+        for ending_attempt in (0, 1, 2):
+            expire(raw)
+            assert len(look(db)) == 1
+            assert claim(raw).jobs[0].ending_attempt == ending_attempt + 1
+    lines = [record.levelname for record in caplog.records if record.msg.startswith("job rescued")]
+    assert lines == ["ERROR", "WARNING", "WARNING"]
 
 
 def test_nobody_rescues_right_after_the_server_has_come_up(raw: RawDatabase) -> None:
@@ -516,12 +630,13 @@ def test_a_job_that_must_not_run_again_is_abandoned(raw: RawDatabase, way: str, 
     """Whoever lost it, and however many attempts are left: nobody knows how far it came."""
     ids = register(2)
     raw.query('UPDATE pgjobs_job SET options = \'{"on_crash": "abandon"}\', max_attempts = 5 WHERE id = %s', [ids[0]])
-    claim(raw, 2)
+    taken = claim(raw, 2)
     if way == "lease":
         expire(raw)
     else:
         pass_deadlines(raw, 11)
-    assert len(rescue(raw, callbacks=callbacks)) == 2
+    overdue = [] if way == "lease" else taken.fences()
+    assert len(rescue(raw, callbacks=callbacks, overdue=overdue)) == 2
     once, other = job(ids[0]), job(ids[1])
     assert (once.outcome, once.ending) == ((None, "abandoned") if callbacks else ("abandoned", None))
     assert once.error.endswith('It is not run again: on_crash="abandon".')

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+
+from django.utils import timezone
 
 from django_pgjobs.models import Job
 from tests.e2e import hostile, jobs
@@ -15,7 +18,7 @@ def errors(log: str, job: Job) -> list[str]:
 
 
 def test_each_job_that_is_abandoned_is_one_error_whatever_ended_it(worker: Workers) -> None:
-    """B12, P38: its own failure, a crash, a kill at its deadline, no attempt left at its start."""
+    """B12, P38: its own failure, a crash, a kill at its deadline, no attempt or no time left at its start."""
     started = worker(threads=1)
     abandoned = [
         jobs.dies_once.register("exit"),
@@ -25,7 +28,10 @@ def test_each_job_that_is_abandoned_is_one_error_whatever_ended_it(worker: Worke
     exhausted = jobs.effect.using(delay=60, max_attempts=1).register("never")
     Job.objects.filter(pk=exhausted.pk).update(attempt=1)
     Job.objects.filter(pk=exhausted.pk).reschedule(delay=0)
-    for job in ended(*abandoned, exhausted, timeout=40):
+    late = jobs.effect.using(delay=60).register("late")
+    Job.objects.filter(pk=late.pk).update(not_after=timezone.now() - timedelta(days=2))
+    Job.objects.filter(pk=late.pk).reschedule(delay=0)
+    for job in ended(*abandoned, exhausted, late, timeout=40):
         assert job.outcome == "abandoned"
         assert len(errors(started.log, job)) == 1, errors(started.log, job)
 

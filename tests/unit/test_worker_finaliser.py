@@ -106,6 +106,22 @@ def flush(finaliser: Finaliser, link: object = None) -> None:
     finaliser._flush(link)  # type: ignore[arg-type]
 
 
+class Link:
+    """A connection that may break."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+
+def break_at(link: Link, kind_broken: str) -> Callable[[str, Sequence[End]], None]:
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if kind == kind_broken and not link.gone:
+            link.gone = True
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    return fails
+
+
 def test_while_it_collects_a_batch_only_a_whole_one_wakes_it(
     finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,14 +234,6 @@ def test_new_ends_pass_those_that_wait_for_a_lock(
     assert (finaliser.count, finaliser.bytes) == (0, 0)
 
 
-def test_a_run_whose_end_waits_is_known_to_have_stopped(server: Server, finaliser: Finaliser) -> None:
-    """W20: its deadline passes while somebody holds the lock, and no other worker is to rescue it for that."""
-    [one, two] = put(finaliser, SUCCESS, 1, 2)
-    server.locked = {1}
-    flush(finaliser)
-    assert (one.is_busy, two.is_busy) == (True, False)
-
-
 def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finaliser: Finaliser) -> None:
     """Up to a number: what runs meanwhile is kept in memory."""
     server.locked = set(range(1, BUSY_LIMIT + 1))
@@ -242,28 +250,41 @@ def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finalise
     [
         (SUCCESS, {}, (True, True, None), "stored"),
         (SUCCESS, {}, (True, True, "lost"), "lost"),
-        (SUCCESS, {}, (True, True, "timeout"), "lost"),
         (SUCCESS, {}, (False, False, "lost"), "lost"),
         (SUCCESS, {}, (False, True, None), "lost"),
         (END, {"outcome": "abandoned", "cause": "failed"}, (True, True, "failed"), "stored"),
         (END, {"outcome": "abandoned", "cause": "timeout"}, (True, True, "timeout"), "stored"),
+        (END, {"outcome": "abandoned", "cause": "timeout"}, (True, True, "lost"), "lost"),
         (END, {"outcome": "cancelled"}, (True, True, "lost"), "lost"),
         (END, {"outcome": "cancelled"}, (True, True, "failed"), "stored"),
         (END, {"outcome": "abandoned", "what": ON_ABANDON}, (True, True, "timeout"), "stored"),
         (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "failed"), "stored"),
+        (RETRY, {"cause": "timeout", "failure": FAILURE}, (False, False, "timeout"), "stored"),
+        (RETRY, {"cause": "timeout", "failure": FAILURE}, (False, False, "lost"), "lost"),
         (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "lost"), "lost"),
     ],
 )
+@pytest.mark.parametrize("answer", ["the answer to the first try was lost", "no try before"])
 def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_wrote(
-    server: Server, heard: Heard, finaliser: Finaliser, kind: str, facts: dict[str, Any], reading: Any, told: str
-) -> None:
-    """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim."""
+    server: Server, heard: Heard, finaliser: Finaliser, kind: str, facts: dict[str, Any], reading: Any, told: str,
+    answer: str,
+) -> None:  # fmt: skip
+    """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim.
+
+    What was never sent before was refused, whatever the row says: somebody else has written the same.
+    """
     ours, ended, cause = reading
     put(finaliser, kind, 1, **facts)
+    if answer == "no try before":
+        told = "lost"
+    else:
+        server.fails = break_at(Link(), kind)
+        with pytest.raises(psycopg.OperationalError):
+            flush(finaliser)
     server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours, False)
     flush(finaliser)
     assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
-    assert finaliser.count == 0
+    assert (finaliser.count, finaliser.unanswered) == (0, set())
 
 
 @pytest.mark.parametrize(
@@ -476,13 +497,6 @@ def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
 # Ends of which nothing is kept
 
 
-class Link:
-    """A connection that may break."""
-
-    def __init__(self) -> None:
-        self.gone = False
-
-
 @pytest.fixture
 def unkept(settings: Any, server: Server, heard: Heard) -> Finaliser:
     """A finaliser that deletes successes, and of the queue bulk whatever ends."""
@@ -551,15 +565,6 @@ def test_what_another_table_or_a_trigger_holds_is_ended_and_kept(
     assert sorted(heard.told("stored")) == [1, 2]
 
 
-def break_at(link: Link, kind_broken: str) -> Callable[[str, Sequence[End]], None]:
-    def fails(kind: str, ends: Sequence[End]) -> None:
-        if kind == kind_broken and not link.gone:
-            link.gone = True
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-    return fails
-
-
 def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
     unkept: Finaliser, server: Server, heard: Heard
 ) -> None:
@@ -571,7 +576,7 @@ def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
         flush(unkept, link)
     server.gone = {1, 2}
     flush(unkept, Link())
-    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.perhaps_deleted) == ([1, 2], [], set())
+    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.unanswered) == ([1, 2], [], set())
 
 
 def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(

@@ -16,7 +16,7 @@ from django_pgjobs.execution.events import jobs_log
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
-from django_pgjobs.worker.shared.runs import SENT, HeldRun, RunTable
+from django_pgjobs.worker.shared.runs import ENDING, SENT, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
@@ -317,12 +317,13 @@ def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finali
     assert not held_jobs.dispatcher
 
 
-def test_a_callback_has_a_deadline_though_the_end_before_it_waited_for_a_lock(held_jobs: HeldJobs) -> None:
-    """Its worker may be unable to stop it: then others have to look."""
+def test_a_callback_has_a_deadline_once_the_end_before_it_is_written(held_jobs: HeldJobs) -> None:
+    """Its worker may be unable to stop it: then it has to give it up."""
     [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, name="holding.known")])
-    run.outcome, run.is_busy = "abandoned", True
+    run.outcome, run.state = "abandoned", ENDING
     held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
-    assert not run.is_busy
+    run.started_at = 1.0
+    assert held_jobs.table.overdue() == [(3, "c")]
 
 
 def test_a_cancelled_job_of_a_paused_queue_ends(held_jobs: HeldJobs, finaliser: Finaliser) -> None:

@@ -125,9 +125,13 @@ class Keeps:
 
     def __init__(self, *silences: tuple[float, float]) -> None:
         self.heard = list(silences)
+        self.given_up: list[tuple[int, str]] = []
 
     def holds(self) -> list[str]:
         return ["mine"]
+
+    def overdue(self) -> list[tuple[int, str]]:
+        return self.given_up
 
     def silences(self, longer_than: float) -> Iterable[tuple[float, float]]:
         return [(ended, seconds) for ended, seconds in self.heard if not seconds or seconds > longer_than]

@@ -47,7 +47,7 @@ def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
     assert again.fence == (1, "b")
 
 
-def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gives_a_job_up_when_it_could_not_stop_it_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from the start: a job may have waited before it, and one that has not started has no deadline yet."""
     monkeypatch.setattr(clock, "monotonic", lambda: 1000.0)
     table = RunTable()
@@ -65,12 +65,28 @@ def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeyp
         "b": 0.0,
         "c": NEVER_SECONDS,
     }
-    over.is_busy = early.is_busy = True
+    assert table.overdue() == [(5, "b")]
+    over.state = early.state = ENDING
+    assert table.overdue() == [], "what has stopped is only being written, however long that takes"
     assert table.check_ins() == {
         "a": pytest.approx(50.0 + ALLOWANCE_SECONDS + grace),
         "b": NEVER_SECONDS,
         "c": NEVER_SECONDS,
     }
+
+
+def test_a_job_that_starts_after_its_own_deadline_has_its_time_to_be_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago that was: the paused queue was resumed, the worker came back after a weekend."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    table = RunTable()
+    [run] = table.adopt("a", 999.0, [claimed(1)])
+    run.started_at, run.until = 999.5, -5000.0
+    patience = ALLOWANCE_SECONDS + get_conf().rescue_grace_seconds
+    assert table.check_ins() == {"a": pytest.approx(patience - 0.5)}
+    assert not table.overdue()
+    now[0] = 999.5 + patience
+    assert table.overdue() == [(1, "a")]
 
 
 def test_a_callback_has_a_time_limit_of_its_own() -> None:

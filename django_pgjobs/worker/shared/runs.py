@@ -7,7 +7,7 @@ answer about an earlier dispatch cannot be taken for one about a later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter, itemgetter
@@ -105,8 +105,6 @@ class HeldRun:
     remembers: bool = False
     gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
-    is_busy: bool = False
-    """Whether the end that is being written has had to wait for a lock of somebody else's."""
     in_doubt: bool = False
     """Whether its own transaction may have ended it."""
     collateral: bool = False
@@ -226,20 +224,30 @@ class RunTable:
         ]
 
     def check_ins(self) -> dict[str, float]:
-        """Return claim_id → seconds until others must check it; may be called from another thread.
+        """Return claim_id → seconds until this worker gives a job of it up; may be called from another thread.
 
         Counted from the start that the board shows: a job may wait before it, or run again alone long after its claim.
-        A job whose end waits for a lock has stopped: others could only end it wrongly.
+        A job whose end is being written has stopped: a rescue could only end it wrongly.
         """
         check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
         now = clock.monotonic()
+        for run, given_up_at in self._ends_of_patience():
+            claim_id = run.claim.claim_id
+            check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(given_up_at - now, 0.0))
+        return check_ins
+
+    def overdue(self) -> list[tuple[int, str]]:
+        """Return (id, claim_id) of the jobs that this worker could not stop; may be called from another thread."""
+        now = clock.monotonic()
+        return [run.fence for run, given_up_at in self._ends_of_patience() if given_up_at <= now]
+
+    def _ends_of_patience(self) -> Iterator[tuple[HeldRun, float]]:
+        """Yield the runs that have started and must stop, and when this worker gives each up if it has not."""
         grace = get_conf().rescue_grace_seconds
         for run in self.held.copy().values():
-            if run.started_at and not run.is_busy and (stops_at := run.stops_at) is not None:
-                left = stops_at + ALLOWANCE_SECONDS + grace - now
-                claim_id = run.claim.claim_id
-                check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
-        return check_ins
+            if run.started_at and run.state != ENDING and (stops_at := run.stops_at) is not None:
+                # A job that starts after its own deadline is about to be abandoned: it has its time for that.
+                yield run, max(stops_at, run.started_at) + ALLOWANCE_SECONDS + grace
 
 
 def trust_seconds() -> float:

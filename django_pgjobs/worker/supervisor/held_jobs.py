@@ -383,7 +383,6 @@ class HeldJobs:
         now = clock.monotonic()
         for run in runs:
             run.becomes(CALLBACK_OF[run.outcome])
-            run.is_busy = False
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
             self.ends.release(runs)

@@ -55,7 +55,6 @@ class BusyEnds:
         if not self:
             self.until = clock.monotonic() + PAUSE_SECONDS
         for each in busy:
-            each.entry[0].is_busy = True
             self._by_gate.setdefault(each.gate, []).append(each)
             self.count += 1
 

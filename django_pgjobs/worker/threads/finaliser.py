@@ -3,8 +3,9 @@
 It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. Ends that it could not write because the
 server was away stay here; it writes them later, under their fences. If a write matches no row, the finaliser reads the
 row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and reported. It posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not
-ours to write, and ``BackendsEnded`` once a dead executor has no server process left.
+cancel, *lost* is dropped and reported. An end that was never sent before cannot be *done*, whatever the row says. It
+posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not ours to write, and ``BackendsEnded`` once a
+dead executor has no server process left.
 
 Successes and deletes go by a *fast* statement, which does not look at locks before it writes. Where it meets a locked
 row it waits 50 ms, then the server gives up the whole batch, and the batch goes at once by the statement that skips
@@ -59,8 +60,8 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.sqlstates import is_data_trouble, is_objection
-from django_pgjobs.store.statements import Author, End
+from django_pgjobs.store.sqlstates import is_answer, is_data_trouble, is_objection
+from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_gates
@@ -113,7 +114,7 @@ class Finaliser(Loop):
         self.may_wait = True
         self.skips_locked = False
         self.reported: set[HeldRun] = set()
-        self.perhaps_deleted: set[HeldRun] = set()
+        self.unanswered: set[HeldRun] = set()
         self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
@@ -300,15 +301,15 @@ class Finaliser(Loop):
         try:
             busy = self._write(db, kind, entries)
             left = []
-        except BaseException:
-            if kind == DELETE and db.gone:
-                self.perhaps_deleted.update(run for run, _ in entries)
+        except BaseException as error:
+            if not is_answer(error):
+                self.unanswered.update(run for run, _ in entries)
             raise
         finally:
             # Report each end once, whatever failed half-way: a claim counts its jobs down, a callback starts.
             left = [entry for entry in left if entry[0] not in self.reported]
             self._replace(kind, len(entries), size, left, busy)
-            self.perhaps_deleted -= self.reported
+            self.unanswered -= self.reported
             self.reported.clear()
         return len(entries)
 
@@ -479,17 +480,12 @@ class Finaliser(Loop):
         done: list[tuple[HeldRun, End, None]] = []
         for run, end in missing:
             now = readings.get(end.id)
-            if now is None or not now.ours:
-                # Rescue records the attempt too, as lost: only our own cause proves that our write came through.
-                if run in self.perhaps_deleted if now is None else end.cause is not None and now.recorded == end.cause:
+            if now is None or not now.ours or now.ended:
+                # Only a try whose answer was lost can have written it; the row alone could be a rescue's work.
+                if run in self.unanswered and _by_us(now, run, end):
                     done.append((run, end, None))
                 else:
                     lost.append((run, ACTIONS[kind], finalise.refusal(now)))
-            elif now.ended and run.kind == BODY and _by_rescue(now.recorded, end):
-                # Rescue may end a job too, and leaves the claim on it.
-                lost.append((run, ACTIONS[kind], finalise.refusal(now)))
-            elif now.ended:
-                done.append((run, end, None))
             elif now.cancelled and not now.ending and kind in REQUEUES:
                 busy += self._cancel_instead(db, run, end)
             elif now.counted and kind in (SUCCESS, END, DELETE):
@@ -512,8 +508,13 @@ class Finaliser(Loop):
         return self._write(db, kind, [(run, other)])
 
 
-def _by_rescue(recorded: str | None, end: End) -> bool:
-    return recorded in (Cause.LOST, Cause.TIMEOUT) and recorded != end.cause
+def _by_us(now: FenceReading | None, run: HeldRun, end: End) -> bool:
+    """Whether the row is as our own statement leaves it, and not as a rescue under our claim does."""
+    if now is None:
+        return True
+    if now.ours:
+        return run.kind != BODY or now.recorded != Cause.LOST
+    return end.cause is not None and now.recorded == end.cause
 
 
 def _key_is_taken(error: Exception) -> bool:

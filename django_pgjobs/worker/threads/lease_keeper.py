@@ -35,8 +35,8 @@ LEAST_RETRY_SECONDS = 0.25
 class LeaseKeeper(Loop):
     """Keeps the worker's claims.
 
-    ``held`` returns (id, claim_id) of every held job, ``check_ins`` claim_id → seconds until other workers check it,
-    ``facts`` the columns of the heartbeat row. This thread calls them.
+    ``held`` returns (id, claim_id) of every held job, ``check_ins`` claim_id → seconds until a job of it is given up,
+    ``facts`` the columns of the heartbeat row. This thread calls them. ``overdue`` returns the jobs to give up.
     """
 
     role = "keep"
@@ -52,6 +52,7 @@ class LeaseKeeper(Loop):
         lease_seconds: float,
         renew_seconds: float,
         beat_seconds: float,
+        overdue: Callable[[], list[tuple[int, str]]] = list,
     ) -> None:
         super().__init__(connect, inbox)
         self.held = held
@@ -60,6 +61,7 @@ class LeaseKeeper(Loop):
         self.lease_seconds = lease_seconds
         self.renew_seconds = renew_seconds
         self.beat_seconds = beat_seconds
+        self.overdue = overdue
         self.next_renewal = 0.0
         self.renewed_at = clock.monotonic()
         self.next_beat = 0.0
