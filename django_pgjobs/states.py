@@ -18,6 +18,10 @@ TREND = UUID(int=2**128 - 1)
 """Stands for all workers, queues and names in the numbers over time: what charts show."""
 
 
+OTHERS = "others"
+"""Stands in the numbers for queues and names beyond the bounds, and for names that a worker does not define."""
+
+
 class Outcome(StrEnum):
     """How a job ended; null on the row until then."""
 
@@ -168,7 +172,10 @@ EXPIRED = "expired"
 """The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""
 
 LABELS = ("scheduled", "retrying")
-"""Labels that are not states: both are ``ready`` rows whose ``run_at`` has not come."""
+"""Labels that are not states: rows whose ``run_at`` has not come, *retrying* ones whatever holds them."""
+
+RETRYING = (JobState.READY, JobState.LIMITED, JobState.PAUSED)
+"""The states of a job that is *retrying*, if an attempt has failed and the time of the next has not come."""
 
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     JobState.WAITING: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
@@ -194,6 +201,6 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
 
 def label(state: str, run_at: datetime, attempt: int, now: datetime) -> str:
     """Return the word to show for a job in ``state``: the state, or one of ``LABELS``."""
-    if state == JobState.READY and run_at > now:
-        return "retrying" if attempt else "scheduled"
-    return state
+    if run_at > now and attempt and state in RETRYING:
+        return "retrying"
+    return "scheduled" if state == JobState.READY and run_at > now else state

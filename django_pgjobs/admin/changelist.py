@@ -224,11 +224,7 @@ _COUNTED = {
 def _total(queues: list[dict[str, Any]], path: str) -> str:
     group, _dot, name = path.rpartition(".")
     jobs = sum((each[group] if group else each).get(name, 0) for each in queues)
-    if path == "scheduled":
-        jobs -= sum(each.get("retrying", 0) for each in queues)
-    more = any(
-        {path, "retrying"} & {*each["at_least"]} if path == "scheduled" else path in each["at_least"] for each in queues
-    )
+    more = any(path in each["at_least"] for each in queues)
     return f"≥ {grouped(jobs)}" if more else grouped(jobs)
 
 
@@ -319,7 +315,9 @@ class JobChangeList(ChangeList):
     def problems(self) -> list[str]:
         """What keeps jobs from running, as the leader found it last."""
         found = self.latest if self.tabs else None
-        return [visible(each.text[:500]) for each in found.problems[:MOST_PROBLEMS]] if found is not None else []
+        return (
+            [visible(each.text[:500]) for each in found.problems if not each.is_note][:MOST_PROBLEMS] if found else []
+        )
 
     @property
     def is_live(self) -> bool:

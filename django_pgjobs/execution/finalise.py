@@ -196,7 +196,7 @@ def write(
         RETRY: lambda: store.finalise_retry(db, ends, author),
         SNOOZE: lambda: store.finalise_snooze(db, ends),
         SUSPEND: lambda: store.suspend_jobs(db, ends, author),
-        PARK: lambda: store.park_jobs(db, ends),
+        PARK: lambda: store.park_jobs(db, ends, author),
         HOLD: lambda: store.hold_jobs(db, ends),
         RELEASE: lambda: store.release_jobs(db, ends, author),
         MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),

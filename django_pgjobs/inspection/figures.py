@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.states import OTHERS, Hold, Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.store import troubles
 
 MOST = 10_000
 """The bound of a count."""
+
+MOST_MINUTES = 100_000
+"""The bound of rows of minutes: one for each queue, name, outcome and release of a minute."""
 
 SHARED = 10
 """All queues together count up to this many bounds of due jobs, and as many of later ones."""
@@ -25,7 +29,7 @@ ENDED_SECONDS = 3600.0
 
 
 def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
-    """Count, and return JSON values. Runs seven statements that only read; each sees what is committed by then."""
+    """Count, and return JSON values. Runs nine statements that only read; each sees what is committed by then."""
     workers = store.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
     queues: dict[str, dict[str, Any]] = {}
     for due in store.count_due(db, most=most, budget=most * SHARED):
@@ -36,13 +40,14 @@ def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, 
     for retrying in store.count_retrying(db, pairs, most=max(min(most, most * SHARED // max(len(pairs), 1)), 1)):
         found = _of(queues, retrying.queue)
         found["retrying"] = retrying.jobs
+        found["scheduled"] = max(found["scheduled"] - retrying.jobs, 0)
         found["at_least"] += ["retrying"] * retrying.more
     for running in store.count_running(db, most=most):
         found = _of(queues, running.queue)
         found["running"] = running.jobs
         found["at_least"] += ["running"] * running.more
-    _add(queues, "held", store.count_held(db, list(Hold), most=most))
-    _add(queues, "ended", store.count_ended(db, list(Outcome), seconds=ENDED_SECONDS, most=most))
+    _add_held(queues, troubles.count_held(db, troubles.list_held_pairs(db), most=most))
+    _add_ended(queues, db, most)
     counted = {"ended_within_seconds": ENDED_SECONDS, "queues": list(queues.values())}
     return with_workers(counted, workers)
 
@@ -87,8 +92,32 @@ def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
     return queues[queue]
 
 
-def _add(queues: dict[str, dict[str, Any]], name: str, counted: list[store.Counted]) -> None:
+def _add_held(queues: dict[str, dict[str, Any]], counted: list[troubles.Held]) -> None:
     for part in counted:
         found = _of(queues, part.queue)
-        found[name][part.kind] = part.jobs
-        found["at_least"] += [f"{name}.{part.kind}"] * part.more
+        found["held"][part.hold] = part.jobs
+        found["retrying"] += part.retrying
+        found["at_least"] += [f"held.{part.hold}"] * part.more
+        if part.more and part.retrying and "retrying" not in found["at_least"]:
+            found["at_least"].append("retrying")
+
+
+def _add_ended(queues: dict[str, dict[str, Any]], db: store.Database, most: int) -> None:
+    """Add what ended lately, by the sums of the workers: exact, however many jobs there were, also deleted ones.
+
+    Of abandoned jobs those are counted that are there still, as lists show them, up to the bound.
+    """
+    cut = False
+    for part in troubles.count_minutes(db, seconds=ENDED_SECONDS, most=MOST_MINUTES):
+        cut = cut or part.more or part.queue == OTHERS
+        if part.queue != OTHERS or OTHERS in queues:
+            _of(queues, part.queue)["ended"][part.kind] = part.jobs
+    rows = store.count_ended(db, [Outcome.ABANDONED], seconds=ENDED_SECONDS, most=most)
+    if not any(part.more for part in rows):
+        for found in queues.values():
+            found["ended"][Outcome.ABANDONED.value] = 0
+        for part in rows:
+            _of(queues, part.queue)["ended"][part.kind] = part.jobs
+    if cut:
+        for found in queues.values():
+            found["at_least"] += [f"ended.{outcome}" for outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)]

@@ -25,7 +25,7 @@ from django_pgjobs.inspection.words import span
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.notify_failures import NotifyFailures
@@ -61,11 +61,7 @@ def problems_of(db: Any) -> list[HealthProblem]:
     """Return what is wrong now."""
     with db.orm() as alias:
         inside = store.on(alias)
-        return [
-            *health.problems(inside, alias, health.Limits()),
-            *health.parked_jobs(inside),
-            *health.missing_crons(alias),
-        ]
+        return [each for each in health.problems(inside, alias, Limits()) if not each.is_note]
 
 
 class Horizon:

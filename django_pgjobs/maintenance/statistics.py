@@ -18,7 +18,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance.numbers import totals
 from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import statements as store
 
 BOUNDS = (figures.MOST, 1_000, 100)
@@ -57,7 +57,7 @@ class Measurer:
 def problems_of(db: Any) -> list[HealthProblem]:
     """Return what keeps jobs from running now."""
     with db.orm() as alias:
-        return health.problems(store.on(alias), alias, health.Limits())
+        return health.problems(store.on(alias), alias, Limits(most=figures.MOST))
 
 
 def _measured(db: store.Database) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management import filters, output, told, watching
 from django_pgjobs.management.stats import counting
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import MAX_LATENCY_SECONDS, HealthProblem, Limits
+from django_pgjobs.presentation import health, problem
+from django_pgjobs.presentation.problem import HealthProblem, Limits
 
 STATEMENT_TIMEOUT = "10s"
 
@@ -38,19 +38,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="Check workers and latency of this queue only; repeatable (default: all).",
     )
+    for name, default, text in (
+        (
+            "--max-latency",
+            problem.MAX_LATENCY_SECONDS,
+            "How long a due job may wait for a claim: 90s, 30m (default: 5m).",
+        ),
+        ("--max-limited", problem.MAX_LIMITED_SECONDS, "How long limits may hold a job that could run (default: 1h)."),
+        ("--max-paused", problem.MAX_PAUSED_SECONDS, "How long a pause without an end may last (default: 1d)."),
+        ("--max-event", problem.MAX_EVENT_SECONDS, "How long a job may wait for an event (default: 2d)."),
+    ):
+        parser.add_argument(name, metavar="AGE", type=filters.age, default=default, help=text)
     parser.add_argument(
-        "--max-latency",
-        metavar="AGE",
-        type=filters.age,
-        default=MAX_LATENCY_SECONDS,
-        help="How long a due job may wait for a claim: 90s, 30m (default: 5m).",
+        "--max-failing",
+        metavar="PERCENT",
+        type=_percent,
+        default=problem.MAX_FAILING_PERCENT,
+        help="How many percent of the latest attempts of a name may fail (default: %(default)g).",
     )
-    parser.add_argument("--max-parked", metavar="N", type=_count, help="How many jobs may be parked (default: any).")
+    parser.add_argument(
+        "--max-parked", metavar="N", type=_count, default=0, help="How many jobs may be parked (default: 0)."
+    )
     parser.add_argument(
         "--max-abandoned",
         metavar="N",
         type=_count,
-        help="How many jobs may have been abandoned --since (default: any).",
+        default=problem.MAX_ABANDONED,
+        help="How many jobs may have been abandoned --since (default: %(default)d).",
     )
     parser.add_argument(
         "--max-lost", metavar="N", type=_count, help="How many workers may have been lost --since (default: any)."
@@ -71,35 +85,34 @@ def _count(text: str) -> int:
     return 0 if text == "0" else filters.number(text)
 
 
+def _percent(text: str) -> float:
+    number = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else -1.0
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 100.")
+    return number
+
+
 def check(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Print the problems; exit with 1 if there are any. With ``--watch`` draw them until somebody ends it."""
+    """Print problems and notes; exit with 1 if there is a problem. With ``--watch`` draw them until it is ended."""
     using = filters.database_of(options)
     if options["watch"] is not None and options["format"] == "table":
-        watching.watch(command, using, options["watch"], lambda: _lines(_problems(using, options)))
+        watching.watch(command, using, options["watch"], lambda: told.lines_of(_problems(using, options)))
         return
     found = _problems(using, options)
+    is_healthy = all(each.is_note for each in found)
     if options["format"] == "json":
-        problems = [{"code": problem.code, "queue": problem.queue, "text": problem.text} for problem in found]
-        output.write_line(command, output.json_of({"healthy": not found, "problems": problems}))
+        output.write_line(command, output.json_of({"healthy": is_healthy, **told.as_json(found)}))
     else:
-        for line in _lines(found):
+        for line in told.lines_of(found):
             output.write_line(command, line)
-    if found:
+    if not is_healthy:
         sys.exit(output.SKIPPED)
 
 
-def _lines(found: list[HealthProblem]) -> list[str]:
-    return [output.plain(f"{problem.code}: {problem.text}") for problem in found] or ["healthy"]
-
-
 def _problems(using: str, options: dict[str, Any]) -> list[HealthProblem]:
+    given = ("latency", "limited", "paused", "event", "failing", "parked", "abandoned", "lost")
     limits = Limits(
-        max_latency=options["max_latency"],
-        max_parked=options["max_parked"],
-        max_abandoned=options["max_abandoned"],
-        max_lost=options["max_lost"],
-        since=options["since"],
-        queues=options["queue"],
+        **{f"max_{name}": options[f"max_{name}"] for name in given}, since=options["since"], queues=options["queue"]
     )
     try:
         if missing := _unapplied(using):

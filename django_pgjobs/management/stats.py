@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management import filters, output, told, watching
+from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import known_workers, paused_queues
 from django_pgjobs.presentation.latest import figures_of
+from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
@@ -25,6 +27,7 @@ HEADERS = (
     "READY",
     "OLDEST",
     "SCHEDULED",
+    "RETRYING",
     "RUNNING",
     *map(str.upper, Hold),
     *map(str.upper, Outcome),
@@ -59,28 +62,44 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the figures."""
     using, how = filters.database_of(options), {"queues": options["queue"], "now": options["now"]}
     if options["format"] == "json":
-        output.write_line(command, output.json_of(_read(using, **how)[0]))
+        found = _read(using, **how)
+        output.write_line(command, output.json_of({**found.figures, **told.as_json(found.problems)}))
         return
+
+    def lines() -> Iterator[str]:
+        found = _read(using, **how)
+        yield from [*told.lines_of(found.problems), ""]
+        yield from _lines(found)
+
     if options["watch"] is not None:
-        watching.watch(command, using, options["watch"], lambda: lines_of(using, **how))
+        watching.watch(command, using, options["watch"], lines)
         return
-    for line in lines_of(using, **how):
+    for line in lines():
         output.write_line(command, line)
+
+
+class Read(NamedTuple):
+    """What was read in one transaction."""
+
+    figures: dict[str, Any]
+    workers: list[store.KnownWorker]
+    problems: list[HealthProblem]
 
 
 def lines_of(using: str, *, queues: list[str] | None, now: bool) -> Iterator[str]:
     """Yield the figures of all or these queues, as lines."""
-    return _lines(*_read(using, queues=queues, now=now))
+    return _lines(_read(using, queues=queues, now=now))
 
 
-def _read(using: str, *, queues: list[str] | None, now: bool) -> tuple[dict[str, Any], list[store.KnownWorker]]:
+def _read(using: str, *, queues: list[str] | None, now: bool) -> Read:
     with counting(using) as db:
         workers = known_workers(db)
         figures_shown = figures_of(db, workers, now=now)
         _mark_paused(figures_shown, using)
+        problems = health.problems(db, using, Limits(queues=queues))
     if queues:
         figures_shown["queues"] = [found for found in figures_shown["queues"] if found["queue"] in queues]
-    return figures_shown, workers
+    return Read(figures_shown, workers, problems)
 
 
 @contextmanager
@@ -98,7 +117,8 @@ def _mark_paused(figures_shown: dict[str, Any], using: str) -> None:
         found["paused"] = found["queue"] in paused
 
 
-def _lines(figures_shown: dict[str, Any], workers: list[store.KnownWorker]) -> Iterator[str]:
+def _lines(found: Read) -> Iterator[str]:
+    figures_shown, workers, _ = found
     seconds, by = figures_shown["age_seconds"], output.plain(figures_shown["measured_by"])
     yield f"Counted {span(seconds)} ago by {by}." if figures_shown["measured_by"] else "Counted now."
     yield _workers_line(figures_shown["workers"])
@@ -130,6 +150,7 @@ def _cells(found: dict[str, Any]) -> list[str]:
         _number(found, "ready", found["ready"]),
         "-" if oldest is None else span(oldest),
         _number(found, "scheduled", found["scheduled"]),
+        _number(found, "retrying", found["retrying"]),
         _number(found, "running", found["running"]),
         *(_number(found, f"held.{hold}", found["held"].get(hold, 0)) for hold in map(str, Hold)),
         *(_number(found, f"ended.{outcome}", found["ended"].get(outcome, 0)) for outcome in map(str, Outcome)),

@@ -11,13 +11,15 @@ from uuid import UUID
 from django.core.management.base import BaseCommand
 
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output, stats, watching, workers
+from django_pgjobs.management import filters, output, stats, told, watching, workers
 from django_pgjobs.presentation import health
+from django_pgjobs.presentation.problem import Limits
 from django_pgjobs.store import statements as store
 
 MOST_WORKERS = 20
 MOST_JOBS = 5
 MOST_GROUPS = 10
+MOST_LINES = 15
 MOST_FAILURES = 10_000
 HOUR = 3600.0
 
@@ -64,11 +66,9 @@ def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
     with stats.counting(using) as db:
-        problems = health.problems(db, using, health.Limits(queues=queues))
+        problems = health.problems(db, using, Limits(queues=queues))
         failed, _read = store.list_failures(db, seconds=HOUR, groups=MOST_GROUPS, most=MOST_FAILURES)
-    yield from (output.plain(f"{each.code}: {each.text}") for each in problems[:MOST_GROUPS])
-    if not problems:
-        yield "healthy"
+    yield from told.lines_of(problems)[:MOST_LINES]
     yield ""
     yield from stats.lines_of(using, queues=queues, now=False)
     yield ""

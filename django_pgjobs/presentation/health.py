@@ -1,9 +1,11 @@
-"""Problems that keep jobs from running, for ``pgjobs check`` and for notices."""
+"""One list of what keeps jobs from running or makes them fail: for the overview, lists, ``pgjobs check`` and notices.
+
+A *problem* wants somebody to act; a *note* says what is so on purpose, or may be: nobody calls a page calm beside one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from django.db.models import Q
 from django.db.models.functions import Left, Now
@@ -12,63 +14,33 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import CronEntry, QueueState
-from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.presentation import holdups
+from django_pgjobs.presentation.problem import MANY, NAMED, HealthProblem, Limits
 from django_pgjobs.store import statements as store
 
-MAX_LATENCY_SECONDS = 300.0
 LEADER_SECONDS = 30.0
 """How long there may be no leader; an election takes a while."""
 
 OVERDUE_SECONDS = 30.0
 """How long ago a lease may have expired: workers check once a second, except for ten seconds after they connect."""
 
-MANY = 1000
 SAMPLED = 100
 """How many due jobs of each queue and priority to read for the longest wait."""
 
 SHARED = 20
-NAMED = 10
-
-
-@dataclass(frozen=True, slots=True)
-class HealthProblem:
-    """One problem: a ``code`` for programs, the queue if there is one, and ``text`` for people.
-
-    ``subject``: which worker, queue or entry has it; the same problem has the same code and subject at each check.
-    """
-
-    code: str
-    text: str
-    queue: str | None = None
-    subject: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What is a problem: waits longer than ``max_latency`` seconds, and more jobs or workers than so many.
-
-    None: any number. ``since``: how many seconds back abandoned jobs and lost workers count. ``queues``: the queues
-    whose workers and waits count, None for all.
-    """
-
-    max_latency: float = MAX_LATENCY_SECONDS
-    max_parked: int | None = None
-    max_abandoned: int | None = None
-    max_lost: int | None = None
-    since: float = 3600.0
-    queues: Collection[str] | None = None
 
 
 def problems(db: store.Database, using: str, limits: Limits) -> list[HealthProblem]:
-    """Return what keeps jobs from running. ``db`` and the alias ``using`` are one connection. Reads at bounded cost."""
+    """Return problems, then notes. ``db`` and the alias ``using`` are one connection. Reads at bounded cost."""
     workers = known_workers(db)
-    return [
+    found = [
         *_of_queues(db, using, limits, workers),
         *_of_workers(workers, limits),
         *_of_upkeep(db),
         *_of_crons(using),
-        *_of_failures(db, limits),
+        *holdups.problems(db, using, limits),
     ]
+    return sorted(found, key=lambda each: each.is_note)
 
 
 def known_workers(db: store.Database) -> list[store.KnownWorker]:
@@ -86,24 +58,6 @@ def paused_names(using: str, kind: str) -> set[str]:
     """Return the queues, or with kind *job* the jobs, that are paused now."""
     paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind=kind)
     return set(paused.values_list("name", flat=True))
-
-
-def parked_jobs(db: store.Database) -> Iterator[HealthProblem]:
-    """Yield the queues that have parked jobs; up to a bound of jobs."""
-    for part in store.count_held(db, [Hold.PARKED], most=MANY):
-        many = f"{part.jobs} jobs are" if part.jobs > 1 else "1 job is"
-        words = (
-            f"In queue {part.queue} {'at least ' if part.more else ''}{many} parked: see pgjobs list --state parked."
-        )
-        yield HealthProblem("parked", words, part.queue, part.queue)
-
-
-def missing_crons(using: str) -> Iterator[HealthProblem]:
-    """Yield cron entries that no worker's code declares any more."""
-    missing = CronEntry.objects.using(using).filter(missing_since__isnull=False, origin=CronEntry.Origin.CODE)
-    for name in missing.order_by("name").values_list("name", flat=True)[:NAMED]:
-        words = f"Cron entry {name} is missing and does not fire: no worker's code declares it any more."
-        yield HealthProblem("cron_missing", words, subject=name)
 
 
 def _of_queues(
@@ -145,11 +99,15 @@ def _of_workers(workers: list[store.KnownWorker], limits: Limits) -> Iterator[He
 
 
 def _of_crons(using: str) -> Iterator[HealthProblem]:
-    """Yield broken cron entries; paused ones rest on purpose."""
+    """Yield broken cron entries, unless they are paused, and missing ones."""
     resting = Q(paused_at__isnull=False) & (Q(paused_until=None) | Q(paused_until__gt=Now()))
     broken = CronEntry.objects.using(using).exclude(broken="").exclude(resting).order_by("name")
     for name, why in broken.values_list("name", Left("broken", 200))[:NAMED]:
         yield HealthProblem("cron", f"Cron entry {name} is broken and does not fire: {why}", subject=name)
+    missing = CronEntry.objects.using(using).filter(missing_since__isnull=False, origin=CronEntry.Origin.CODE)
+    for name in missing.order_by("name").values_list("name", flat=True)[:NAMED]:
+        words = f"Cron entry {name} is missing and does not fire: no worker's code declares it any more."
+        yield HealthProblem("cron_missing", words, subject=name)
 
 
 def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
@@ -166,16 +124,3 @@ def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
         yield HealthProblem(
             "leader", f"No worker has led for {span(-leader[1])}; the last leader was {leader[0]}. Is a worker running?"
         )
-
-
-def _of_failures(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
-    """Yield too many parked or abandoned jobs."""
-    if (most := limits.max_parked) is not None:
-        parked = store.count_held(db, [Hold.PARKED], most=most + 1)
-        if sum(part.jobs for part in parked) > most:
-            yield HealthProblem("parked", f"More than {most} jobs are parked: see pgjobs list --state parked.")
-    if (most := limits.max_abandoned) is not None:
-        seconds = limits.since
-        abandoned = store.count_ended(db, [Outcome.ABANDONED], seconds=seconds, most=most + 1)
-        if sum(part.jobs for part in abandoned) > most:
-            yield HealthProblem("abandoned", f"More than {most} jobs were abandoned within {span(seconds)}.")

@@ -15,7 +15,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.presentation.reach import HELD
-from django_pgjobs.states import LABELS, JobState, MemoKind
+from django_pgjobs.states import LABELS, Hold, JobState, MemoKind
 
 BIGGEST_ID = 2**63 - 1
 
@@ -23,6 +23,9 @@ ARRAY = "ARRAY(%(subquery)s)"
 """The template of a subquery that PostgreSQL runs once; it may run one of IN again for each job that it reads."""
 
 LATER = Q(state=JobState.READY.value, run_at__gt=Now())
+RETRYING = Q(finished_at=None, claim_id=None, run_at__gt=Now(), attempt__gt=0) & (
+    Q(hold=None) | Q(hold__in=[Hold.LIMITED.value, Hold.PAUSED.value])
+)
 ASLEEP = Q(finished_at=None, claim_id=None, ending=None, run_at__gt=Now())
 
 ANY_ID = Q(pk__gte=0, pk__lte=BIGGEST_ID)
@@ -76,7 +79,7 @@ def state_condition(state: str) -> Q:
     if state == JobState.READY:
         return Q(state=JobState.READY.value, run_at__lte=Now())
     if state in LABELS:
-        return LATER & (Q(attempt__gt=0) if state == "retrying" else Q(attempt=0))
+        return RETRYING if state == "retrying" else LATER & Q(attempt=0)
     if state in HELD:
         # Not Q(state=…): beside "hold = 'parked'" its "hold IS NOT NULL" makes PostgreSQL expect a tenth of the rows,
         # and read them all to sort them.

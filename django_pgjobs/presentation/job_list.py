@@ -6,8 +6,9 @@ index provides:
 
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
-* ready, scheduled, retrying: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
+* ready: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
   (``pgjobs_job_claim_order``); if there are very many, ``store.first_due`` finds their first ids
+* scheduled, retrying: earliest ``run_at`` first, always so; retrying ones may be held, too (``pgjobs_job_held_order``)
 * waiting, parked, limited: by name only (``pgjobs_job_held``): sorting within a name would read all of its jobs
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in any state: oldest id first, since the newest jobs do not match
@@ -35,7 +36,6 @@ from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.job_conditions import (
     ANY_ID,
     BIGGEST_ID,
-    LATER,
     array_of,
     is_one_of,
     state_condition,
@@ -43,8 +43,9 @@ from django_pgjobs.presentation.job_conditions import (
 )
 from django_pgjobs.presentation.job_search import DUE, JobSearch
 from django_pgjobs.presentation.reach import ENDED, HELD
-from django_pgjobs.states import LABELS, JobState
+from django_pgjobs.states import LABELS, Hold, JobState
 from django_pgjobs.store import statements as store
+from django_pgjobs.store import troubles
 
 MOST = 10_000
 """A list stops counting here and says "more than 10,000"."""
@@ -67,6 +68,7 @@ class IndexRange(NamedTuple):
     """The part of a list that one index range answers: its condition, its order, and the lookup that can bound it.
 
     ``pairs`` is set for a list of due jobs with too many pairs for a range each; ``later`` if those jobs run later.
+    ``held``: the queue, or an empty text for all, whose limited and paused jobs are meant too.
     """
 
     where: Q
@@ -74,6 +76,12 @@ class IndexRange(NamedTuple):
     bound: str = "run_at"
     pairs: Pairs = ()
     later: bool = False
+    held: str | None = None
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether ``store.first_due`` finds its first ids."""
+        return bool(self.pairs) or self.held is not None
 
 
 def settled(search: JobSearch, using: str) -> JobSearch:
@@ -108,9 +116,10 @@ def ranges_of(search: JobSearch, pairs: Pairs) -> list[IndexRange]:
 
 def _due_ranges(search: JobSearch, pairs: Pairs) -> list[IndexRange]:
     # No index tells scheduled jobs from retrying ones: find the first ids of both by the index alone.
-    if not 0 < len(pairs) <= MOST_RANGES or search.state == "scheduled":
+    if not 0 < len(pairs) <= MOST_RANGES or search.state in LABELS:
         in_queue = Q(queue=search.queue) if search.queue else Q()
-        return [IndexRange(in_queue, DUE_ORDER, pairs=pairs, later=search.state in LABELS)]
+        held = search.queue if search.state == "retrying" else None
+        return [IndexRange(in_queue, DUE_ORDER, pairs=pairs, later=search.state in LABELS, held=held)]
     return [IndexRange(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
 
 
@@ -127,11 +136,10 @@ def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]
         named = Q(name=search.name) if search.name else Q()
         held = jobs.filter(state_condition(search.state), named).order_by(*ranges[0].order).values_list("pk", flat=True)
         return _among(search, list(held[: search.reach + 1]), ranges[0])
-    if ranges[0].pairs:
+    if ranges[0].is_ranked:
         return _among(search, _first_due(jobs, ranges[0], search.reach + 1), ranges[0])
     share = max(search.reach // len(ranges), 1000)
-    # No index has the attempt, so search for retrying jobs among all that run later.
-    state = state_condition(search.state) if search.state != "retrying" else LATER
+    state = state_condition(search.state)
     # Do not count jobs that ended too lately: the walk along the ends starts after them.
     state &= search.age() if search.state in ENDED else Q()
     ends = [_row_at(share, jobs.filter(state), number, index_range) for number, index_range in enumerate(ranges)]
@@ -176,7 +184,7 @@ def most_of(search: JobSearch) -> int:
 
 def find_ids(jobs: QuerySet[Job], ranges: Sequence[IndexRange], most: int | None) -> list[int]:
     """Return the ids of ``jobs`` in the order of the ranges, at most ``most``; None returns all."""
-    if ranges[0].pairs and most is not None:
+    if ranges[0].is_ranked and most is not None:
         return _find_due(jobs, ranges[0], most)
     if len(ranges) == 1:
         return list(jobs.filter(ranges[0].where).order_by(*ranges[0].order).values_list("pk", flat=True)[:most])
@@ -200,7 +208,10 @@ def _find_due(jobs: QuerySet[Job], index_range: IndexRange, most: int) -> list[i
 
 
 def _first_due(jobs: QuerySet[Job], index_range: IndexRange, limit: int) -> list[int]:
-    return store.first_due(store.on(jobs.db), index_range.pairs, later=index_range.later, limit=limit)
+    db = store.on(jobs.db)
+    among = [] if index_range.held is None else troubles.list_held_pairs(db)
+    held = [pair for pair in among if pair[1] in (Hold.LIMITED, Hold.PAUSED) and index_range.held in ("", pair[0])]
+    return store.first_due(db, index_range.pairs, later=index_range.later, limit=limit, held=held)
 
 
 def _union(parts: Sequence[Any]) -> Any:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures
 from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import HealthProblem, known_workers
+from django_pgjobs.presentation.health import known_workers
+from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import statements as store
 
 FRESH_SECONDS = 60.0
@@ -64,7 +65,7 @@ def latest(db: store.Database, using: str) -> Latest:
         return kept._replace(figures=figures.with_workers(kept.figures, known_workers(db)))
     conf, kept_now = get_conf(), store.read_statistic(db).now
     counted = figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
-    return Latest(counted, health.problems(db, using, health.Limits()), None, kept_now, 0.0, kept_now)
+    return Latest(counted, health.problems(db, using, Limits(most=figures.MOST)), None, kept_now, 0.0, kept_now)
 
 
 def leaders(db: store.Database) -> Latest | None:

@@ -9,6 +9,7 @@ again under the lock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,7 +25,7 @@ from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts, listed, safe_logger
-from django_pgjobs.states import CancelMode, Flow, Hold, Outcome
+from django_pgjobs.states import OTHERS, CancelMode, Flow, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
@@ -33,7 +34,9 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.batches import cancel_members, list_running_members
 from django_pgjobs.store.finished import send_finished
 from django_pgjobs.store.notifying import wake_up
+from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
+from django_pgjobs.store.steering import EndedJob
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
 
@@ -41,6 +44,9 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 LOCK_SECONDS = 5
+
+MOST_CHARS = 200
+"""Characters of a queue's name in the numbers over time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
+        _count(db, changed.ended)
         send_finished(using, changed.ended, registry.find)
         batches.extend(batch.id for batch in changed.gathering)
         all_changed.extend(changed.ids)
@@ -128,11 +135,22 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
         callbacks = _names_with("on_abandon_func")
         changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
         waking.notify(using, changed.notices)
+        _count(db, changed.ended)
         send_finished(using, changed.ended, registry.find)
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
     return _logged(trail, _steer(jobs, using, UNCLAIMED, write, trail))
+
+
+def _count(db: store.Database, jobs: Sequence[EndedJob]) -> None:
+    """Add these ends to the numbers over time, as no worker has; names and queues within the bounds of theirs."""
+    ends: Counter[tuple[str, str, str]] = Counter()
+    for job in jobs:
+        queue = job.queue if len(job.queue) <= MOST_CHARS and job.queue.isprintable() else OTHERS
+        ends[queue, job.name if registry.find(job.name) else OTHERS, job.outcome] += 1
+    if ends:
+        count_ends(db, ends)
 
 
 def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:

@@ -60,21 +60,31 @@ def count_due(db: Database, *, most: int, budget: int) -> list[QueueDue]:
     return [QueueDue._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
 
 
-def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, limit: int) -> list[int]:
+def first_due(
+    db: Database,
+    pairs: Sequence[tuple[str, int]],
+    *,
+    later: bool,
+    limit: int,
+    held: Sequence[tuple[str, str]] = (),
+) -> list[int]:
     """Return the ids of the first ``limit`` due jobs of these (queue, priority) pairs, by time, then id.
 
-    ``later``: the first of the jobs that run later instead. Each pair gives twice its share at first. If all of these
-    are among the first, the pair may have more: such pairs, at most half of those asked, give twice their share once
-    more. So this reads a few times ``limit`` jobs, however many there are.
+    ``later``: the first of the jobs that run later instead. ``held``: also those of these (queue, hold) that run later.
+    Each pair gives twice its share at first. If all of these are among the first, the pair may have more: such pairs,
+    at most half of those asked, give twice their share once more. So this reads a few times ``limit`` jobs, however
+    many there are.
     """
     params = {
-        "queues": [queue for queue, _ in pairs],
-        "priorities": [priority for _, priority in pairs],
+        "queues": [queue for queue, _ in (*pairs, *held)],
+        "priorities": [*(priority for _, priority in pairs), *(None for _ in held)],
+        "holds": [*(None for _ in pairs), *(hold for _, hold in held)],
         "later": later,
         "limit": limit,
     }
-    sizes, deeper = [0] * len(pairs), list(range(len(pairs)))
-    while True:
+    many = len(pairs) + len(held)
+    sizes, deeper = [0] * many, list(range(many))
+    while many:
         share = -(-2 * limit // len(deeper))
         for at in deeper:
             sizes[at] = min(max(share, 2 * sizes[at]), limit)
@@ -83,11 +93,7 @@ def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, li
         deeper = [at for at, count in found if count == sizes[at] < limit]
         if not deeper:
             return list(ids)
-
-
-def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:
-    """Count the held jobs, up to ``most`` of each hold."""
-    return [Counted._make(row) for row in db.fetch("count_held", {"holds": list(holds), "most": most})]
+    return []
 
 
 def count_running(db: Database, *, most: int) -> list[Counted]:

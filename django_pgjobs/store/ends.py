@@ -238,8 +238,15 @@ def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_
     return [row[0] for row in rows]
 
 
-def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
-    """Hold jobs that this code cannot run, uncharged, with ``reason`` and the ``fingerprint`` of the code."""
+def park_jobs(db: Database, ends: Sequence[End], author: Author | None = None) -> list[int]:
+    """Hold jobs that this code cannot run, uncharged, with ``reason`` and the ``fingerprint`` of the code.
+
+    The reason names the ``author``, so that people find the worker with other code.
+    """
+    if author is not None:
+        release = f"release {author.release}" if author.release else "without a release"
+        for end in ends:
+            end.reason = f"{end.reason} Parked by worker {author.name}, {release}.".lstrip()
     items = as_array(end.as_json("reason", "fingerprint") for end in ends)
     return [row[0] for row in db.fetch("park_jobs", {"items": items})]
 

@@ -50,6 +50,15 @@ def write_minutes(db: Database, figures: Sequence[Figures], *, worker: UUID, rel
     return str(db.fetch("write_minutes", params)[0][0])
 
 
+def count_ends(db: Database, ends: Mapping[tuple[str, str, str], int]) -> None:
+    """Add ends that no worker has written, as (queue, name, outcome) → how many, to this minute. Not repeatable."""
+    items = [
+        {"queue": queue, "name": name, "outcome": outcome, "jobs": jobs}
+        for (queue, name, outcome), jobs in sorted(ends.items())
+    ]
+    db.fetch("count_ends", {"items": json.dumps(items)})
+
+
 def take_minutes(db: Database, *, hourly: UUID | None, seconds: float, limit: int) -> list[MinuteFigures]:
     """Delete up to ``limit`` rows of workers that ended ``seconds`` ago.
 

@@ -28,14 +28,14 @@ def start(number: int, description: str = "") -> Job:
     )  # fmt: skip
     Job.objects.bulk_create([claimed])
     Claim.objects.create(
-        claim_id=claimed.claim_id, part=0, worker=UUID(int=1), lease_expires_at=now + timedelta(hours=1),
+        claim_id=UUID(int=number), part=0, worker=UUID(int=1), lease_expires_at=now + timedelta(hours=1),
         check_at=now + timedelta(hours=1), job_ids=[claimed.pk],
     )  # fmt: skip
     return claimed
 
 
 def end(claimed: Job, outcome: str, error: str = "") -> None:
-    Claim.objects.filter(claim_id=claimed.claim_id).delete()
+    Claim.objects.filter(job_ids=[claimed.pk]).delete()
     Job.objects.filter(pk=claimed.pk).update(outcome=outcome, finished_at=Now(), claim_id=None, error=error)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connection
-from django.db.models.functions import Now
+from django.db import connection, transaction
+from django.db.models import DateTimeField, F, Sum
+from django.db.models.functions import Now, Trunc
 from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs.inspection import figures
@@ -17,14 +18,19 @@ from django_pgjobs.maintenance import statistics
 from django_pgjobs.maintenance.duties import measuring as measuring_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, Statistic
+from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState, Statistic
 from django_pgjobs.store import statements as store
+from django_pgjobs.store import troubles
+from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.testing import backdate
+from tests import jobs
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
+
+SUCCEEDS = jobs.succeeds.name
 
 
 def beat(**facts: Any) -> None:
@@ -41,10 +47,22 @@ def fill(raw: RawDatabase) -> None:
     good, bad, _ = claim(raw), claim(raw), claim(raw)
     store.finalise_success(raw, good.ends(), AUTHOR)
     store.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    ended("succeeded", 1)
+    ended("abandoned", 1)
     backdate(job(register()[0]), run_at=90)
     register(priority=7)
     register(delay_seconds=60)
     register(delay_seconds=60, queue="mail")
+
+
+def ended(
+    outcome: str, jobs: int, *, queue: str = "default", name: str = "shop.charge", ago: int = 0, **more: Any
+) -> None:
+    """Store what a worker sends of a minute."""
+    facts = {"worker": WORKER, "release": "", "run_seconds": 1.0, "wait_seconds": 1.0, "wait_histogram": [jobs]}
+    minute = Trunc(Now() - timedelta(minutes=ago), "minute", output_field=DateTimeField())
+    given = {"queue": queue, "name": name, "outcome": outcome, "jobs": jobs, "run_histogram": [0, jobs]}
+    Minute.objects.create(**{**facts, "minute": minute, **given, **more})
 
 
 def measured(db: store.Database, **how: Any) -> dict[str, dict[str, Any]]:
@@ -85,12 +103,19 @@ def test_jobs_that_are_tried_again_are_told_from_those_that_never_ran(raw: RawDa
     register(delay_seconds=60, priority=3)
     Job.objects.filter(pk__in=register(2, delay_seconds=60)).update(attempt=1)
     found = measured(raw)["default"]
-    assert (found["scheduled"], found["retrying"]) == (4, 2)
+    assert (found["scheduled"], found["retrying"]) == (2, 2)
+    held = register(3, delay_seconds=60)
+    Job.objects.filter(pk__in=held).update(attempt=2, hold="limited", limit_key="eu")
+    Job.objects.filter(pk=held[0]).update(hold="paused")
+    Job.objects.filter(pk=held[1]).update(run_at=Now())
+    found = measured(raw)["default"]
+    assert (found["scheduled"], found["retrying"], found["held"]["limited"]) == (2, 4, 2)
 
 
 def test_what_ended_long_ago_is_not_counted(raw: RawDatabase) -> None:
     fill(raw)
     Job.objects.filter(finished_at__isnull=False).update(finished_at=Now() - timedelta(seconds=3601))
+    Minute.objects.update(minute=F("minute") - timedelta(seconds=3600))
     assert measured(raw)["default"]["ended"] == {"succeeded": 0, "cancelled": 0, "abandoned": 0}
 
 
@@ -98,12 +123,10 @@ def test_beyond_the_bound_a_figure_says_at_least(raw: RawDatabase) -> None:
     register(5)
     register(5, delay_seconds=60)
     Job.objects.filter(pk__in=register(5)).update(hold="parked")
-    register(5)
-    store.finalise_success(raw, claim(raw, 5).ends(), AUTHOR)
     claim(raw, 4)
     found = measured(raw, most=3)["default"]
-    assert sorted(found["at_least"]) == ["ended.succeeded", "held.parked", "retrying", "running", "scheduled"]
-    assert (found["ready"], found["running"], found["held"]["parked"], found["ended"]["succeeded"]) == (1, 3, 3, 3)
+    assert sorted(found["at_least"]) == ["held.parked", "retrying", "running", "scheduled"]
+    assert (found["ready"], found["running"], found["held"]["parked"]) == (1, 3, 3)
     assert measured(raw, most=6)["default"]["at_least"] == []
 
 
@@ -145,7 +168,9 @@ def test_figures_cost_the_same_however_many_jobs_there_are(db_connection: Any) -
         most = 1000
         runs = {
             "count_due": lambda db: store.count_due(db, most=most, budget=10 * most),
-            "count_held": lambda db: store.count_held(db, ["waiting", "parked", "limited", "paused"], most=most),
+            "count_held": lambda db: troubles.count_held(db, [("default", "limited")], most=most),
+            "list_held_pairs": troubles.list_held_pairs,
+            "list_parked": lambda db: troubles.list_parked(db, ["default"]),
             "count_running": lambda db: store.count_running(db, most=most),
             "count_ended": lambda db: store.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
             "count_retrying": lambda db: store.count_retrying(db, [("mail", 0), ("default", 0)], most=most),
@@ -200,7 +225,7 @@ def test_the_leader_says_what_keeps_jobs_from_running(raw: RawDatabase) -> None:
     backdate(job(register(queue="mail")[0]), run_at=90)
     leader.tick(raw)
     measuring_duty(leader).tick(ours)
-    found = {(code, queue) for code, _text, queue, _subject in Statistic.objects.get().figures["problems"]}
+    found = {(each[0], each[2]) for each in Statistic.objects.get().figures["problems"]}
     assert ("no_worker", "mail") in found
 
 
@@ -240,10 +265,14 @@ def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
     assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     Job._base_manager.all().delete()
+    Minute.objects.all().delete()
     found = stats()
     assert (found["measured_by"], found["queues"][0]["ready"]) == ("test worker", 2)
     assert 0 < found["age_seconds"] < 60
-    assert set(found) == {"measured_at", "age_seconds", "measured_by", "ended_within_seconds", "workers", "queues"}
+    assert set(found) == {
+        "measured_at", "age_seconds", "measured_by", "ended_within_seconds", "workers", "queues", "problems",
+        "notes",
+    }  # fmt: skip
     now = stats("--now")
     assert (now["measured_by"], now["age_seconds"], now["queues"]) == (None, 0.0, [])
 
@@ -277,16 +306,16 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     beat(queues=["\x1b[31mred"])
     QueueState.objects.create(kind="queue", name="mail")
     status, out, _ = pgjobs("stats")
-    first, second, head, *rows = out.splitlines()
+    first, second, head, *rows = out.partition("\n\n")[2].splitlines()
     assert (status, first) == (0, "Counted now.")
     assert second == "1 worker was heard from within 20 s, with 1 job in 2 threads at the last heartbeat."
-    assert head.split()[:5] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RUNNING"]
+    assert head.split()[:6] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING"]
     assert rows[0].split()[0] == "\\x1b[31mred"
-    assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥1", *["≥1"] * 4, "≥1", "0", "≥1", "0"]
+    assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥0", "≥1", *["≥1"] * 4, "1", "0", "1", "0"]
     assert rows[2].startswith("mail (paused)  ")
     assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
-    assert pgjobs("stats")[1].startswith("Counted ")
+    assert "\n\nCounted " in pgjobs("stats")[1]
     assert " ago by test worker.\n" in pgjobs("stats")[1]
 
 
@@ -315,7 +344,7 @@ def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
     assert found["measured_by"] == "test worker"
     assert found["workers"] == {"live": 0, "draining": 0, "silent": 1, "slots": 0, "running": 0}
     assert found["queues"][0]["workers"] == 0
-    lines = pgjobs("stats")[1].splitlines()
+    lines = pgjobs("stats")[1].partition("\n\n")[2].splitlines()
     assert lines[1:3] == [
         "No worker was heard from within 20 s.",
         "Worker web-1 is silent: last heard from 25 s ago, with 1 job.",
@@ -343,3 +372,35 @@ def test_before_anything_was_measured_there_are_no_figures(raw: RawDatabase) -> 
     found = store.read_statistic(raw)
     assert tuple(found)[:4] == (None, None, None, None)
     assert tuple(found)[4] is not None
+
+
+# Ends by operators
+
+
+def test_what_operators_end_is_in_the_figures_and_the_charts(raw: RawDatabase) -> None:
+    """A cancel and an abandon by hand count like ends by workers, and only if they are committed."""
+    kept, gone = register(5, queue="mail", name=SUCCEEDS), register(2)
+    Job.objects.filter(pk__in=kept[:3]).cancel(by="anna")
+    Job.objects.filter(pk__in=kept[3:]).abandon(by="anna")
+    Job.objects.get(pk=gone[0]).cancel()
+    with transaction.atomic():
+        Job.objects.get(pk=gone[1]).cancel()
+        transaction.set_rollback(True)
+    found = measured(raw)
+    assert found["mail"]["ended"] == {"succeeded": 0, "cancelled": 3, "abandoned": 2}
+    assert found["default"]["ended"]["cancelled"] == 1
+    names = dict(Minute.objects.values_list("name").annotate(Sum("jobs")))
+    assert names == {SUCCEEDS: 5, "others": 1}
+    [bucket] = store.read_trend(raw, step=3600, buckets=2, most=100)[-1:]
+    assert bucket.ended == {"cancelled": 4, "abandoned": 2}
+
+
+def test_two_who_cancel_at_once_do_not_wait_for_each_other(db_connection: Any) -> None:
+    ours, theirs = db_connection(), db_connection()
+    ours.query("SET lock_timeout = '2s'")
+    with theirs.transaction():
+        count_ends(theirs, {("mail", "shop.charge", "cancelled"): 3})
+        count_ends(theirs, {("mail", "shop.charge", "cancelled"): 1})
+        with ours.transaction():
+            count_ends(ours, {("mail", "shop.charge", "cancelled"): 5})
+    assert sorted(Minute.objects.values_list("jobs", flat=True)) == [4, 5]

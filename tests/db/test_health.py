@@ -145,12 +145,12 @@ def test_thresholds_of_parked_and_abandoned_jobs(led: RawDatabase) -> None:
     register(2)
     failed = claim(led, 2)
     store.finalise_end(led, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
-    assert problems() == []
+    assert problems() == [("parked", "default")]
     assert problems("--max-parked", 3, "--max-abandoned", 2) == []
-    assert problems("--max-parked", 2, "--max-abandoned", 1) == [("parked", None), ("abandoned", None)]
+    assert problems("--max-parked", 2, "--max-abandoned", 1) == [("parked", "default"), ("abandoned", None)]
     Job.objects.filter(outcome="abandoned").update(finished_at=Now() - timedelta(minutes=61))
-    assert problems("--max-abandoned", 0) == []
-    assert problems("--max-abandoned", 0, "--since", "2h") == [("abandoned", None)]
+    assert problems("--max-parked", 3, "--max-abandoned", 0) == []
+    assert problems("--max-parked", 3, "--max-abandoned", 0, "--since", "2h") == [("abandoned", None)]
 
 
 def test_a_migration_that_is_missing(led: RawDatabase) -> None:

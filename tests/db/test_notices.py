@@ -23,7 +23,7 @@ from django_pgjobs.maintenance.notices import (
     Notifier,
 )
 from django_pgjobs.models import Job, Notice
-from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.presentation.problem import HealthProblem
 from django_pgjobs.store import noticing
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection

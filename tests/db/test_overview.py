@@ -95,6 +95,10 @@ def test_each_figure_of_a_queue_leads_to_a_list_with_that_number(root: Client) -
     make(run_at=now_plus(-10), created_at=now_plus(-10), queue="mail")
     make(queue="mail", outcome="abandoned", finished_at=now_plus(-60))
     make(queue="mail", outcome="abandoned", finished_at=now_plus(-7200))
+    Minute.objects.create(
+        worker=FLEET, minute=beginning(60), queue="default", name="shop.charge", outcome="succeeded", release="",
+        jobs=1, run_seconds=1, wait_seconds=1, run_histogram=[1], wait_histogram=[1],
+    )  # fmt: skip
     lead()
     page = root.get(PAGE)
     rows = {row["name"]: row for row in section(page, "queues")["queues"]}

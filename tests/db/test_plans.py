@@ -335,7 +335,10 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "list_failures",
         "list_fired",
         "list_running",
+        "list_held_pairs",
+        "list_parked",
     }  # in test_figures.py
+    elsewhere |= {"count_events"}  # in test_troubles.py
     elsewhere |= {"count_names"}  # it reads all unfinished jobs, as ``pgjobs names`` has to
     elsewhere |= {"read_why"}  # in test_why.py
     elsewhere |= {"read_result"}  # in test_results.py

@@ -9,7 +9,7 @@ from django.contrib.admin.utils import quote
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.overview.seen import Seen
-from django_pgjobs.presentation.health import HealthProblem
+from django_pgjobs.presentation.problem import HealthProblem
 from django_pgjobs.presentation.wording import grouped, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold
@@ -18,17 +18,20 @@ FAILED_WITHIN = "1h"
 
 
 def banner(seen: Seen) -> dict[str, Any]:
-    """Return the problems with their links, or one calm sentence."""
-    problems = [{"text": visible(each.text[:500]), "url": _where(seen, each)} for each in seen.latest.problems]
-    return {"problems": problems, "calm": "" if problems else _calm(seen)}
+    """Return the problems and notes with their links, or one calm sentence if there are neither."""
+    found = seen.latest.problems
+    shown = [{"text": visible(each.text[:500]), "url": _where(seen, each), "is_note": each.is_note} for each in found]
+    return {"problems": shown, "calm": "" if found else _calm(seen)}
 
 
 def _calm(seen: Seen) -> str:
-    oldest = [each["oldest_ready_seconds"] for each in seen.latest.figures["queues"]]
+    queues = seen.latest.figures["queues"]
+    oldest = [each["oldest_ready_seconds"] for each in queues]
     waiting = max((age for age in oldest if age is not None), default=None)
-    if waiting is None:
-        return _("All queues are served, and no job waits.")
-    return _("All queues are served; the oldest due job waits %(time)s.") % {"time": seconds(waiting)}
+    if waiting is not None:
+        return _("All queues are served; the oldest due job waits %(time)s.") % {"time": seconds(waiting)}
+    later = any(each["scheduled"] or any(each["held"].values()) for each in queues)
+    return _("No due job waits.") if later else _("All queues are served, and no job waits.")
 
 
 def _where(seen: Seen, problem: HealthProblem) -> str:
@@ -42,9 +45,16 @@ def _where(seen: Seen, problem: HealthProblem) -> str:
             return seen.page("heartbeat_changelist")
         case "cron" | "cron_missing" if seen.may("view_cronentry"):
             return seen.page("cronentry_change", quote(problem.subject))
-        case "parked" | "abandoned":
-            return seen.pages.jobs(state=problem.code)
-    return ""
+        case "paused" if not problem.list and seen.may("view_queuestate"):
+            return seen.page("queuestate_changelist", q=problem.subject.partition(":")[2])
+        case "waiting_for_event":
+            return seen.pages.jobs(suspended=problem.code)
+        case "abandoned":
+            return seen.pages.jobs(state="abandoned", q=f"since:{FAILED_WITHIN}")
+    if not problem.list:
+        return ""
+    parts = {"state": problem.list, "queue": problem.queue, "name": problem.name}
+    return seen.pages.jobs(**{name: value for name, value in parts.items() if value})
 
 
 def tiles(seen: Seen) -> dict[str, Any]:

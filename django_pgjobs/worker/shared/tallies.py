@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import AWAIT, END, NEXT, RELEASE, RETRY, SNOOZE, SUCCESS, SUSPEND
-from django_pgjobs.states import Ended
+from django_pgjobs.states import OTHERS, Ended
 from django_pgjobs.store.statements import End, ExpiredJob, Rescued
 from django_pgjobs.values.histogram import BOUNDS, COUNTS
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -20,9 +20,6 @@ from django_pgjobs.worker.shared.runs import HeldRun
 MOST_NAMES = 200
 MOST_QUEUES = 100
 MOST_CHARS = 200
-OTHERS = "others"
-"""Stands for queues and names beyond the bounds, and for names that this code does not define."""
-
 _ALWAYS = {SUCCESS: Ended.SUCCEEDED, NEXT: Ended.STEPPED, SNOOZE: Ended.SNOOZED}
 """The outcome of each kind of write that has but one."""
 
