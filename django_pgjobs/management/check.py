@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queue",
         metavar="NAME",
-        type=filters.words,
         action="append",
         help="Check workers and latency of this queue only; repeatable (default: all).",
     )

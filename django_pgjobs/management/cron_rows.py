@@ -41,12 +41,10 @@ def add_verbs(verbs: Any) -> None:
     for verb, perform in (("add", add), ("change", change), ("delete", delete)):
         parser = verbs.add_parser(verb, help=HELP[verb], description=HELP[verb])
         many = {"nargs": "+"} if verb == "delete" else {}
-        parser.add_argument(
-            "names" if many else "name", metavar="ENTRY", type=filters.words, help="Names of cron entries.", **many
-        )
+        parser.add_argument("names" if many else "name", metavar="ENTRY", help="Names of cron entries.", **many)
         if verb != "delete":
             _add_schedule(parser, verb)
-        parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
         parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
         output.add_format(parser)
         filters.add_database(parser)

@@ -43,16 +43,16 @@ def add_subcommands(subcommands: Any) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     many = "*" if verb in ("list", "next") else "+"
-    parser.add_argument("names", metavar="ENTRY", nargs=many, type=filters.words, help="Names of cron entries.")
+    parser.add_argument("names", metavar="ENTRY", nargs=many, help="Names of cron entries.")
     if many == "*":
         text = "Entries whose names begin with this."
-        parser.add_argument("--prefix", metavar="TEXT", type=filters.words, default="", help=text)
+        parser.add_argument("--prefix", metavar="TEXT", default="", help=text)
     if verb == "next":
         parser.add_argument(
             "--count", metavar="N", type=filters.number, default=5, help="How many fires to show for each (default: 5)."
         )
     if verb in ("pause", "stop"):
-        parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
     if verb == "pause":
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument("--until", metavar="INSTANT", type=instant, help="When the pause ends by itself.")

@@ -32,7 +32,6 @@ def add_subcommands(subcommands: Any) -> None:
         "event",
         metavar="EVENT",
         nargs="?",
-        type=filters.words,
         help="The event with its key, as in order.approval:7; an event of job 4711 alone is job:4711:NAME.",
     )
     parser.add_argument("--job", metavar="ID", type=filters.job_id, help="Instead: the event that this job waits for.")

@@ -43,16 +43,9 @@ def job_id(text: str) -> int:
     return int(digits)
 
 
-def words(text: str) -> str:
-    """Return the text if a column can store it."""
-    if "\0" in text:
-        raise argparse.ArgumentTypeError("text must not contain NUL characters")
-    return text
-
-
 def argument(text: str) -> tuple[str, str]:
     """Return name and value of an argument."""
-    name, equals, value = words(text).partition("=")
+    name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
@@ -61,8 +54,8 @@ def argument(text: str) -> tuple[str, str]:
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select jobs."""
     parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
-    parser.add_argument("--queue", metavar="NAME", type=words, help="Jobs of this queue.")
-    parser.add_argument("--name", metavar="NAME", type=words, help="Jobs of this definition.")
+    parser.add_argument("--queue", metavar="NAME", help="Jobs of this queue.")
+    parser.add_argument("--name", metavar="NAME", help="Jobs of this definition.")
     *most, last = STATES
     parser.add_argument(
         "--state",
@@ -73,13 +66,12 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     since = "of an ended --state, that ended; of others, that were registered"
     parser.add_argument("--since", metavar="AGE", type=age, help=f"Jobs, {since}, within this time: 90s, 30m, 36h, 7d.")
     parser.add_argument("--older-than", metavar="AGE", type=age, help=f"Jobs, {since}, longer ago than this.")
-    parser.add_argument("--description", metavar="TEXT", type=words, help="Jobs with this text in their description.")
-    parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
-    parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
+    parser.add_argument("--description", metavar="TEXT", help="Jobs with this text in their description.")
+    parser.add_argument("--tag", metavar="TAG", help="Jobs with this tag.")
+    parser.add_argument("--key", metavar="KEY", help="Jobs registered with this key.")
     parser.add_argument(
         "--error",
         metavar="CLASS",
-        type=words,
         help="Jobs abandoned with an error of this class, with or without its path.",
     )
     parser.add_argument(
@@ -89,7 +81,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         help="Jobs with this argument: a number, a text, true, false or null.",
     )
     parser.add_argument("--front", choices=list(FRONTS), help="Jobs declared by @task, or by @job.")
-    parser.add_argument("--alias", metavar="ALIAS", type=words, help="Tasks of this alias of TASKS.")
+    parser.add_argument("--alias", metavar="ALIAS", help="Tasks of this alias of TASKS.")
     parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
     suspended = parser.add_mutually_exclusive_group()
     suspended.add_argument(

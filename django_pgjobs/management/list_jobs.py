@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worker",
         metavar="NAME",
-        type=filters.words,
         help="Jobs claimed by this worker (name or id).",
     )
     parser.add_argument(

@@ -23,6 +23,7 @@ from django.utils import timezone
 
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.escapes import plain as plain
+from django_pgjobs.serialization.failures import clean
 from django_pgjobs.steering.trail import SHELL, recorded_as
 from django_pgjobs.store import statements as store
 
@@ -60,6 +61,24 @@ def instant(value: datetime | None) -> str:
         return "-"
     local = timezone.localtime(value) if timezone.is_aware(value) else value
     return f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def check_texts(options: Mapping[str, Any]) -> None:
+    """Refuse a text that PostgreSQL cannot store or compare, before anything is asked. Raises ``CommandError``."""
+    for name, value in options.items():
+        for text in _texts(value):
+            if text != clean(text):
+                raise CommandError(
+                    f"{name.replace('_', '-')}: {clean(text)!r} has a NUL, or is not valid UTF-8.", returncode=WRONG
+                )
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> None:

@@ -35,13 +35,11 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=filters.words, help="Names of queues.")
-    parser.add_argument(
-        "--job", metavar="NAME", type=filters.words, action="append", default=[], help="The name of a job; repeatable."
-    )
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
+    parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
     if verb == "pause":
         parser.add_argument("--list", action="store_true", help="Only list the current pauses.")
-        parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument(
             "--until",

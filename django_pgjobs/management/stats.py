@@ -48,7 +48,7 @@ def add_subcommands(subcommands: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare filter, source and format."""
     queue = "Only this queue; repeatable."
-    parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
+    parser.add_argument("--queue", metavar="NAME", action="append", help=queue)
     parser.add_argument(
         "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing the leader's figures."
     )

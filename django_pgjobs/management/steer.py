@@ -131,7 +131,7 @@ def _add_destination(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delay", metavar="AGE", type=filters.age, help="Run the jobs after this delay: 90s, 30m; 0 is now."
     )
-    parser.add_argument("--to-queue", metavar="NAME", type=filters.words, help="Move the jobs to this queue.")
+    parser.add_argument("--to-queue", metavar="NAME", help="Move the jobs to this queue.")
     parser.add_argument("--priority", metavar="N", type=int, help="Give the jobs this priority, from -100 to 100.")
 
 

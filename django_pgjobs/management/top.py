@@ -41,7 +41,7 @@ def add_subcommands(subcommands: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare filter and interval."""
     queue = "Only this queue, and workers that serve it; repeatable."
-    parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
+    parser.add_argument("--queue", metavar="NAME", action="append", help=queue)
     parser.add_argument(
         "--interval",
         metavar="SECONDS",

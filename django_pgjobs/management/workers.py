@@ -33,7 +33,7 @@ def add_subcommands(subcommands: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare filters and format."""
-    parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only workers that serve this queue.")
+    parser.add_argument("--queue", metavar="NAME", help="Only workers that serve this queue.")
     parser.add_argument("--all", action="store_true", help="Include workers that stopped within a day.")
     watching.add_watch(parser)
     output.add_format(parser)

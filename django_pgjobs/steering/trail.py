@@ -16,6 +16,7 @@ from typing import Any
 
 from django_pgjobs.logs import Facts, facts
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.serialization.failures import clean
 from django_pgjobs.store import statements as store
 
 CODE, SHELL, ADMIN = "code", "shell", "admin"
@@ -122,4 +123,4 @@ def signed(by: str, reason: str = "") -> Facts:
 
 def storable(words: object) -> str:
     """Return ``words`` as text that a column can store: a NUL in them fails neither the action nor its record."""
-    return str("" if words is None else words).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    return clean(str("" if words is None else words))

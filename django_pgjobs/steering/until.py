@@ -8,6 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.serialization.failures import clean
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 REASON_CHARS = 500
@@ -32,8 +33,9 @@ def end_of(until: Until) -> tuple[datetime | None, float | None]:
 
 
 def check_reason(author: str, reason: str) -> None:
-    """Refuse a NUL in the author or the reason of a pause, and a reason that is too long. Raises ``InvalidJob``."""
-    if "\0" in reason + author:
-        raise InvalidJob("The author and the reason of a pause must not contain NUL characters.")
+    """Refuse an author or a reason of a pause that no column can store, or that is too long. Raises ``InvalidJob``."""
+    for what, text in (("author", author), ("reason", reason)):
+        if text != clean(text):
+            raise InvalidJob(f"The {what} of a pause must not contain NUL characters or lone surrogates: {text!r}.")
     if len(reason) > REASON_CHARS:
         raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")

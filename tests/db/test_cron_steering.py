@@ -114,7 +114,9 @@ def test_resuming_leaves_a_pause_alone_that_is_over() -> None:
         ({"until": -1}, "until must be an aware datetime, or a time from now"),
         ({"until": datetime(2100, 1, 1)}, "must be an aware datetime"),
         ({"reason": "x" * 501}, "500 characters"),
-        ({"reason": "\0"}, "must not contain NUL"),
+        ({"reason": "\0"}, "reason of a pause must not contain NUL"),
+        ({"reason": "\udc80"}, "reason of a pause must not contain NUL characters or lone surrogates"),
+        ({"by": "\udc80"}, "author of a pause must not contain NUL characters or lone surrogates"),
     ],
 )
 def test_a_pause_that_makes_no_sense_is_refused(words: dict[str, Any], says: str) -> None:

@@ -62,6 +62,7 @@ class Command(BaseCommand):
         take_standard_options(subcommands)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the subcommand."""
+        """Run the subcommand. Raises ``CommandError`` for an option that PostgreSQL cannot store or compare."""
+        output.check_texts(options)
         with output.quietly(self):
             options["perform"](self, options)
