@@ -23,6 +23,7 @@ from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, R
 from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization import references
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.values.backoff import Backoff
@@ -214,6 +215,8 @@ class JobPolicy:
     def load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a stored payload, without the context. Raises ``UnreadablePayload``."""
         args, kwargs = decode_payload(payload)
+        if references.has_any(payload) and (taken := next(references.within([*args, *kwargs.values()]), None)):
+            raise UnreadablePayload(f"It takes the result of job {taken.job_id}, which only a flow passes on.")
         try:
             self.fits(*args, **kwargs)
         except TypeError as error:

@@ -16,6 +16,8 @@ from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
 from django_pgjobs.states import GATHERING
+from django_pgjobs.store.database import on
+from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -29,7 +31,7 @@ def register_again(row: J) -> J:
     alias = written_at(row)
     if job.name in GATHERING:
         raise InvalidJob(f"job {job.pk} is a batch or a flow: register one anew, with its members")
-    new = _first_step(job, alias) if job.flow else _same(job)
+    new = _first_step(job, alias) if job.flow else _same(job, alias)
     register = register_special if new.is_special else register_job
     with capacity.passing(connections[alias], get_conf(), (new.queue,)):
         registered = register(alias, new)
@@ -39,11 +41,11 @@ def register_again(row: J) -> J:
     return as_fresh(type(row)._base_manager.using(alias).get(pk=registered.id))
 
 
-def _same(job: Any) -> NewJob:
+def _same(job: Any, alias: str) -> NewJob:
     definition = registry.resolved(job.name)
     return NewJob(
         name=job.name,
-        payload=json.dumps(job.payload),
+        payload=_payload(job, alias, job.payload),
         queue=job.queue,
         priority=job.priority,
         max_attempts=definition.max_attempts if definition else max(1, job.max_attempts),
@@ -56,15 +58,23 @@ def _same(job: Any) -> NewJob:
     )
 
 
+def _payload(job: Any, alias: str, stored: Any) -> str:
+    """Return arguments as JSON text, with the results that the job has got: the new one needs no other job."""
+    try:
+        return with_results(on(alias), job.pk, json.dumps(stored))
+    except UnreadablePayload as error:
+        raise InvalidJob(f"job {job.pk} cannot be registered again: {error}") from None
+
+
 def _first_step(job: Any, alias: str) -> NewJob:
     """Return the job as it began; only its definition knows the limits and options of its first step."""
     first = job.steps.using(alias).order_by("pk").first()
     if first is None:
-        return _same(job)
+        return _same(job, alias)
     definition = registry.resolved(first.name)
     if definition is None:
         raise InvalidJob(f"job {first.name!r}, with which it began, is not known here")
-    payload = json.dumps(first.payload)
+    payload = _payload(job, alias, first.payload)
     try:
         args, kwargs = definition.load(payload)
     except UnreadablePayload as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from base64 import b64decode
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django_pgjobs.serialization.references import TAG, ResultOf
+from django_pgjobs.serialization.references import TAG, ResultOf, StoredResultOf, is_id
 
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 """What ``read`` and ``revive`` raise for JSON that ``encoder`` did not write."""
@@ -68,8 +69,15 @@ def _raise_tag(stored: dict[str, Any]) -> Any:
     if not tag.startswith("$"):
         return stored
     if tag not in _RAISE:
-        raise ValueError(f"unknown kind of value {tag!r}; newer code may have written it")
-    return _RAISE[tag](value)
+        raise ValueError(f"unknown kind of value {tag[:50]!r}; newer code may have written it")
+    kind, made = _RAISE[tag]
+    if type(value) is not kind:
+        raise ValueError(f"{tag} of {type(value).__name__}, not of {kind.__name__}")
+    try:
+        return made(value)
+    except Exception:
+        # Without the value, which may be secret: this is shown to whoever may see jobs.
+        raise ValueError(f"{tag} holds no {tag[1:]}") from None
 
 
 def _raise_datetime(text: str) -> datetime:
@@ -110,19 +118,47 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-_RAISE: dict[str, Callable[[Any], Any]] = {
-    "$datetime": _raise_datetime,
-    "$date": date.fromisoformat,
-    "$time": _raise_time,
-    "$timedelta": lambda value: timedelta(*value),
-    "$decimal": Decimal,
-    "$uuid": UUID,
-    "$bytes": lambda value: b64decode(value, validate=True),
-    "$tuple": tuple,
-    "$float": float,
-    "$dict": dict,
-    TAG: ResultOf,
+def _raise_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("JSON has no such number")
+    return value
+
+
+def _raise_decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if not value.is_finite():
+        raise ValueError("JSON has no such number")
+    return value
+
+
+def _raise_dict(items: list[Any]) -> dict[str, Any]:
+    value = dict(items)
+    if not all(type(key) is str for key in value):
+        raise ValueError("keys are texts")
+    return value
+
+
+def _raise_result(job_id: int) -> ResultOf:
+    if not is_id(job_id):
+        raise ValueError("no id of a job")
+    return StoredResultOf(job_id)
+
+
+_RAISE: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "$datetime": (str, _raise_datetime),
+    "$date": (str, date.fromisoformat),
+    "$time": (str, _raise_time),
+    "$timedelta": (list, lambda value: timedelta(*value)),
+    "$decimal": (str, _raise_decimal),
+    "$uuid": (str, UUID),
+    "$bytes": (str, lambda value: b64decode(value, validate=True)),
+    "$tuple": (list, tuple),
+    "$float": (str, _raise_float),
+    "$dict": (list, _raise_dict),
+    TAG: (int, _raise_result),
 }
+"""Tag → the type of what it holds in JSON, and how that becomes the value."""
 
 _load = json.JSONDecoder(object_hook=_raise_tag, parse_constant=_refuse_constant).decode
 _scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]

@@ -307,6 +307,8 @@ def _lower_other(value: Any, depth: int) -> Any:
         return _lower_dict({field.name: getattr(value, field.name) for field in fields(value)}, depth)
     if issubclass(kind, str):
         return str.__str__(value)
+    if issubclass(kind, ResultOf):
+        raise Refused("the result of a job; only a node of a flow may take one")
     for base in (float, int, list, dict, UUID, datetime, date, Decimal):
         if issubclass(kind, base):
             return _lower_subclass(value, base, depth)

@@ -14,6 +14,7 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.states import Outcome
 
 TAG = "$result"
+BIGGEST_ID = 2**63 - 1
 
 
 class ResultOf:
@@ -32,6 +33,15 @@ class ResultOf:
 
     def __hash__(self) -> int:
         return id(self)
+
+
+class StoredResultOf(ResultOf):
+    """A reference that was read from JSON: only ``filled`` puts a result in its place, and nobody may store it again.
+
+    Else whoever types arguments as JSON would read any job's result.
+    """
+
+    __slots__ = ()
 
 
 def within(value: Any) -> Iterator[ResultOf]:
@@ -55,10 +65,15 @@ def has_any(payload: str) -> bool:
 
 
 def named(payload: str) -> set[int]:
-    """Return the jobs whose results a payload refers to."""
+    """Return the jobs whose results a payload refers to. Raises ``UnreadablePayload``."""
     found: set[int] = set()
-    _replaced(json.loads(payload), lambda job_id: found.add(job_id))
+    _replaced_in(payload, lambda job_id: found.add(job_id))
     return found
+
+
+def is_id(value: object) -> bool:
+    """Whether a job may have this id."""
+    return type(value) is int and 0 < value <= BIGGEST_ID
 
 
 def check_ended(outcomes: Mapping[int, str | None]) -> None:
@@ -78,16 +93,34 @@ def filled(payload: str, results: Mapping[int, str | None]) -> str:
     Raises ``UnreadablePayload`` if a job is not among ``results``.
     """
     if gone := sorted(named(payload) - results.keys()):
-        raise UnreadablePayload(f"The result of job {gone[0]}, which it takes, is gone with that job.")
-    stored = {job_id: None if text is None else json.loads(text) for job_id, text in results.items()}
-    return json.dumps(_replaced(json.loads(payload), stored.get), ensure_ascii=False)
+        raise UnreadablePayload(
+            f"The result of job {gone[0]}, which it takes, is gone with that job, or no flow has given it to this one."
+        )
+    stored = {job_id: None if text is None else _parsed(text) for job_id, text in results.items()}
+    return json.dumps(_replaced_in(payload, stored.get), ensure_ascii=False)
+
+
+def _replaced_in(payload: str, of: Any) -> Any:
+    try:
+        return _replaced(_parsed(payload), of)
+    except RecursionError as error:
+        raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
 def _replaced(value: Any, of: Any) -> Any:
     if isinstance(value, list):
         return [_replaced(item, of) for item in value]
     if isinstance(value, dict):
-        if len(value) == 1 and isinstance(value.get(TAG), int):
+        if len(value) == 1 and TAG in value:
+            if not is_id(value[TAG]):
+                raise UnreadablePayload(f"The stored JSON cannot be read: {TAG} holds no job's id")
             return of(value[TAG])
         return {key: _replaced(item, of) for key, item in value.items()}
     return value

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.serialization import references
 from django_pgjobs.store.database import Database
+from django_pgjobs.store.passing import with_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,13 +323,4 @@ def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
     if not rows:
         return None
-    return with_results(db, str(rows[0][0]))
-
-
-def with_results(db: Database, payload: str) -> str:
-    """Return a stored payload with results in the places of references to them. Raises ``UnreadablePayload``."""
-    if not references.has_any(payload) or not (needed := references.named(payload)):
-        return payload
-    rows = db.fetch("read_results", {"ids": sorted(needed)})
-    references.check_ended({job_id: outcome for job_id, outcome, _ in rows})
-    return references.filled(payload, {job_id: result for job_id, _, result in rows})
+    return with_results(db, job_id, str(rows[0][0]))

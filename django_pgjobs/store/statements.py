@@ -121,7 +121,6 @@ from django_pgjobs.store.ends import (
     read_fences,
     read_payload,
     release_jobs,
-    with_results,
     write_progress,
 )
 from django_pgjobs.store.explaining import (
@@ -267,6 +266,7 @@ from django_pgjobs.store.numbers import (
     write_depths,
     write_minutes,
 )
+from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.pausing import Pause, Pauses, expire_pauses, pause, read_pauses, resume, unpause_jobs
 from django_pgjobs.store.pruning import OLDEST, Prunable, count_prunable, list_prunable, prune_jobs
 from django_pgjobs.store.registering import (

@@ -142,7 +142,7 @@ def _listed(memos: list[StoredMemo]) -> str:
 
 def _prepared(job: Job, alias: str) -> Prepared:
     definition = registry.resolve(job.name)
-    payload = store.with_results(store.on(alias), json.dumps(job.payload))
+    payload = store.with_results(store.on(alias), job.pk, json.dumps(job.payload))
     args, kwargs = definition.load(payload)
     extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
     item = Item(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import date
 
 import pytest
@@ -12,6 +13,7 @@ from django_pgjobs import Flow, chain, chord, group, job
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.models import Gate, Job, Link
 from django_pgjobs.serialization import decoder, encoder
+from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.serialization.references import ResultOf, filled, named
 from django_pgjobs.testing import run_jobs
 
@@ -38,6 +40,11 @@ def merge(month: str, parts: list[dict[str, object]], *, first: object = None) -
 @job(name="flows.say", max_attempts=1)
 def say(text: object) -> None:
     ran.append(text)
+
+
+@job(name="flows.pair")
+def pair(one: object, other: object) -> None:
+    ran.append((one, other))
 
 
 @job(name="flows.silent", store_result=False)
@@ -242,3 +249,50 @@ def test_a_reference_survives_and_a_callers_own_object_is_none() -> None:
     assert decoder.read(filled(text, {7: None})) == {"a": [None], "b": {"$result": 8}}
     with pytest.raises(UnreadablePayload, match="result of job 7, which it takes, is gone"):
         filled(text, {})
+
+
+@pytest.mark.parametrize("padding", [0, 100_000])
+def test_no_job_reads_the_result_of_one_that_it_does_not_need(padding: int) -> None:
+    """Whoever types arguments as JSON, or writes rows, may name any job; large payloads are read apart from the row."""
+    secret = rows.register("north")
+    run_jobs()
+    payload = {"args": [{"$result": secret.pk}, "x" * padding], "kwargs": {}}
+    forged, flagged = pair.register(1, 2), pair.register(1, 2)
+    Job.objects.update(payload=payload)
+    Job.objects.filter(pk=flagged.pk).update(options={"results": True})
+    run_jobs()
+    for each in (forged, flagged):
+        each.refresh_from_db()
+        assert each.outcome != "succeeded"
+        assert f"the result of job {secret.pk}" in (each.hold_reason + each.error).lower()
+    assert ran == ["north"]
+
+
+@pytest.mark.parametrize("typed", [{"$result": 1}, [{"$result": 1}], {"a": {"$result": 2**63}}, {"$result": 10**23}])
+def test_what_people_type_as_arguments_refers_to_no_result(typed: object) -> None:
+    """The schedule forms and the shell decode what was typed; the override of a cron entry is checked as it stands."""
+    text = json.dumps({"args": [typed], "kwargs": {}})
+    with pytest.raises(UnreadablePayload, match="result"):
+        say.load(text)
+    with pytest.raises((UnreadablePayload, InvalidJob), match="result"):
+        say.register(*decode_payload(text)[0])
+
+
+def test_a_node_that_is_registered_again_brings_along_what_it_took() -> None:
+    _, job = report()
+    run_jobs()
+    merged = Job.objects.get(parent_id=job.pk, name="flows.merge")
+    ran.clear()
+    again = merged.register_again()
+    assert "$result" not in json.dumps(again.payload)
+    run_jobs()
+    [call] = ran
+    assert isinstance(call, tuple)
+    assert call[0] == "May"
+    assert call[2] == {"shop": "north", "day": date(2026, 5, 1)}
+    again.refresh_from_db()
+    assert again.outcome == "succeeded"
+    Job.objects.filter(pk=merged.pk).update(payload={"args": ["May", [{"$result": job.pk}]], "kwargs": {}})
+    merged.refresh_from_db()
+    with pytest.raises(InvalidJob, match=f"cannot be registered again: The result of job {job.pk}"):
+        merged.register_again()

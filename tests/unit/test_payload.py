@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -20,6 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.presentation.wording import arguments, json_text, parsed
+from django_pgjobs.serialization import decoder
 from django_pgjobs.serialization.encoder import FIRST_INTEGRAL_FLOAT
 from django_pgjobs.serialization.payload import (
     decode_payload,
@@ -30,9 +34,11 @@ from django_pgjobs.serialization.payload import (
     is_flat,
     revive,
 )
+from django_pgjobs.serialization.references import filled, named
 from tests.unit.payload_values import exactly_equal, values
 
 MIB = 1024 * 1024
+TAGS = sorted(decoder._RAISE)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
@@ -307,6 +313,60 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
 def test_what_this_code_did_not_write_is_unreadable(text: str) -> None:
     with pytest.raises(UnreadablePayload):
         decode_payload(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(sorted(decoder._RAISE)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(TAGS), inner, max_size=2),
+    max_leaves=10,
+)
+
+NEAR = st.sampled_from(
+    [
+        5, "", "NaN", "Infinity", "-Infinity", "sNaN", "1E+999999", "America", "2026-01-01T00:00[America]",
+        "12:00[America]", "12:00[" + "x" * 5000 + "]", "2026-01-01T00:00[" + "x" * 5000 + "]", "12:00[/etc/passwd]",
+        "12:00[../../etc]", "12:00[a\0b]", "0001-01-01T00:00+14:00[Europe/Berlin]",
+        "9999-12-31T23:59-12:00[Asia/Tokyo]",
+        [10**400], [1e999, 1], [999999999, 1, 1], 10**23, 2**63, 0, -1, True, [["a", 1], ["a", 2]], [[1, 2]], ["ab"],
+    ]
+)  # fmt: skip
+
+
+@given(st.sampled_from(TAGS), JSON | NEAR, st.booleans())
+def test_no_tagged_value_raises_anything_but_unreadable_payload(tag: str, value: Any, inside: bool) -> None:
+    """A row may hold anything: on a page that would be an error 500, in a worker an executor that is replaced."""
+    stored = {"args": [{tag: [value] if inside else value}], "kwargs": {}}
+    text = json.dumps(stored)
+    ways: list[Callable[[], object]] = [
+        lambda: decode_payload(text),
+        lambda: decode_result(text),
+        lambda: revive(stored),
+        lambda: filled(text, dict.fromkeys(named(text), '{"$uuid": 5}')),
+        lambda: json_text(stored, len(text)),
+        lambda: arguments("no.such", text, reveal=True),
+    ]
+    for way in ways:
+        with suppress(UnreadablePayload):
+            way()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"$tuple": [' * 900 + "]}" * 900, "9" * 5000])
+def test_what_is_too_deep_or_too_long_is_unreadable_everywhere(text: str) -> None:
+    for way in (decode_payload, decode_result, named, parsed, lambda each: filled(each, {})):
+        with pytest.raises(UnreadablePayload):
+            way(text)
+
+
+def test_what_is_unreadable_does_not_say_what_it_holds() -> None:
+    """The reason stands on pages for all who may see jobs, also of arguments that are secret."""
+    for tag in TAGS:
+        for value in ("4111-secret", ["4111-secret"], 4111):
+            with suppress(UnreadablePayload):
+                decode_result(json.dumps({tag: value}))
+                continue
+            with pytest.raises(UnreadablePayload) as caught:
+                decode_result(json.dumps({tag: value}))
+            assert "4111" not in str(caught.value)
 
 
 def test_parsed_json_is_unreadable_alike() -> None:

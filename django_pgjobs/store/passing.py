@@ -1,0 +1,18 @@
+"""The results that a flow passes on to the nodes that need them."""
+
+from __future__ import annotations
+
+from django_pgjobs.serialization import references
+from django_pgjobs.store.database import Database
+
+
+def with_results(db: Database, job_id: int, payload: str) -> str:
+    """Return the payload of a job with results in the places of references to jobs that it needs.
+
+    Raises ``UnreadablePayload``, also for a reference to another job: only a flow may make one.
+    """
+    if not references.has_any(payload) or not (needed := references.named(payload)):
+        return payload
+    rows = db.fetch("read_results", {"ids": sorted(needed), "id": job_id})
+    references.check_ended({parent_id: outcome for parent_id, outcome, _ in rows})
+    return references.filled(payload, {parent_id: result for parent_id, _, result in rows})
