@@ -7,6 +7,7 @@
     ├── QueueFull             the queue holds as many unfinished jobs as it may
     ├── RateLimited           this process registers too fast
     ├── DuplicateJob          the key of a registration is taken, and its policy is to raise
+    ├── OtherArguments        a job has the idempotency key of one with other arguments
     ├── BatchClosed           the batch takes no more members
     ├── OldWorkers            workers of an older version live, which do not know what waits for what
     ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
@@ -92,6 +93,10 @@ class DuplicateJob(PgJobsError):
         self.queue = queue
         who = "Another job" if existing_id is None else f"Job {existing_id}"
         super().__init__(message or f"{who} has the key {key!r} in queue {queue!r}.")
+
+
+class OtherArguments(PgJobsError):
+    """A job with this idempotency key ran before, with other arguments: its result is not the result of these."""
 
 
 class BatchClosed(PgJobsError):

@@ -34,6 +34,7 @@ from django_pgjobs.exceptions import (
     JobControl,
     JobSuspended,
     MembersFailed,
+    OtherArguments,
     Snooze,
     StepFailed,
     UnknownJob,
@@ -345,7 +346,7 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
             return _suspension(prepared, suspension)
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
-    if issubclass(kind, (Abandon, UnstorableResult, *REMEMBERED)):
+    if issubclass(kind, (Abandon, UnstorableResult, OtherArguments, *REMEMBERED)):
         return decide.Abandon(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:
         return decide.Release(RELEASE_REASON, kept(account))

@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import Error
 
 from django_pgjobs import decisions as decide
+from django_pgjobs.exceptions import OtherArguments
 from django_pgjobs.execution import events
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.statements import FoundResult
@@ -47,7 +48,10 @@ def key_of(extras: Mapping[str, Any] | None) -> str | None:
 
 
 def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
-    """Return the decision about a job whose result is stored already; None if the job must be called."""
+    """Return the decision about a job whose result is stored already; None if the job must be called.
+
+    Raises ``OtherArguments`` if that is the result of other arguments.
+    """
     key, recall = key_of(prepared.item.extras), prepared.recall
     if key is None or recall is None:
         return None
@@ -58,6 +62,11 @@ def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
         return _snooze(context, error)
     if found is None:
         return None
+    if not found.same:
+        raise OtherArguments(
+            f"Job {found.job_id} ran for the idempotency key {key!r} with other arguments, and its result is not that "
+            "of these: put into the key what tells them apart, such as a tenant."
+        )
     events.idempotency_hit(definition, context, key, found.job_id)
     return decide.Succeed(found.result)
 

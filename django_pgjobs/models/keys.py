@@ -18,6 +18,7 @@ class StoredResult(PostgresModel):
     job_id = models.BigIntegerField(_("job"))
     result = models.JSONField(_("result"), null=True)
     stored_at = models.DateTimeField(_("stored at"), db_default=Now())
+    digest = models.BinaryField(_("digest of the arguments"), null=True)
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_stored_result"

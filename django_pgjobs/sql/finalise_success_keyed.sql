@@ -30,11 +30,18 @@ recorded AS (
         CASE
             WHEN j.flow = 0 THEN j.name
             ELSE coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.name)
-        END AS name
+        END AS name,
+        CASE
+            WHEN j.idempotency_key IS NULL THEN NULL
+            ELSE coalesce((SELECT s.payload FROM pgjobs_step AS s WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.payload)::text
+        END AS arguments
 ),
 stored AS (
-    INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)
-    SELECT r.name, r.idempotency_key, r.id, r.result, statement_timestamp()
+    INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at, digest)
+    SELECT
+        r.name, r.idempotency_key, r.id, r.result, statement_timestamp(),
+        -- Without the ids of jobs whose results a flow puts in: they differ each time.
+        sha256(convert_to(regexp_replace(r.arguments, '\{"\$result": [0-9]+\}', '0', 'g'), 'UTF8'))
     FROM recorded AS r
     WHERE r.idempotency_key IS NOT NULL
       -- This also sees a result whose delete is not committed yet: the insert would wait for that commit.

@@ -69,11 +69,15 @@ def _keys_of(wanted: Sequence[NewJob]) -> Params:
 
 
 class FoundResult(NamedTuple):
-    """The result of an earlier job with an idempotency key, as JSON text or None, and when it was stored."""
+    """The result of an earlier job with an idempotency key, as JSON text or None, and when it was stored.
+
+    ``same``: whether that job had the arguments of this one.
+    """
 
     job_id: int
     result: str | None
     stored_at: datetime
+    same: bool = True
 
 
 def find_result(db: Database, job_id: int, names: Sequence[str], key: str) -> FoundResult | None:

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 from django.test import override_settings
 
-from django_pgjobs import Backoff, Snooze, job, signals, sql
+from django_pgjobs import Backoff, Flow, Next, Snooze, job, signals, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
@@ -90,6 +90,57 @@ def test_async_jobs_too() -> None:
     run_jobs()
     assert outcome(first) == outcome(second) == ("succeeded", 1)
     assert ran == [7]
+
+
+@job(name="idempotency.token", max_attempts=3, backoff=Backoff(0))
+def token(tenant: Any) -> str:
+    ran.append(tenant)
+    return f"token of {tenant}"
+
+
+@job(name="idempotency.tenant")
+def tenant_of(name: str) -> str:
+    return name
+
+
+@job(name="idempotency.step", takes_context=False)
+def first_step(tenant: str) -> Next:
+    return Next(token.bind(f"{tenant}, {len(ran)}"))
+
+
+login = token.using(idempotency_key="login:7")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_other_arguments_under_the_key_do_not_get_its_result(kept: bool) -> None:
+    with override_settings(PGJOBS={"RETENTION_HOURS": {"succeeded": 24 if kept else 0}}):
+        login.register("acme")
+        run_jobs()
+        other, same = login.register("umbrella"), login.register("acme")
+        ended = run_jobs()
+    assert (ran, ended.abandoned) == (["acme"], [other.pk])
+    other.refresh_from_db()
+    assert (other.attempt, other.result) == (1, None)
+    assert "ran for the idempotency key 'login:7' with other arguments" in other.error
+    assert "put into the key what tells them apart" in other.error
+    assert not kept or outcome(same) == ("succeeded", "token of acme")
+
+
+def test_results_of_other_jobs_as_arguments_are_not_compared_by_the_ids_of_these_jobs() -> None:
+    for _ in range(2):
+        flow = Flow()
+        flow.add(login.bind(flow.add(tenant_of.bind("acme")).result))
+        flow.register()
+        assert not run_jobs().abandoned
+    assert ran == ["acme"]
+
+
+def test_a_step_machine_is_known_by_the_arguments_of_its_first_step() -> None:
+    given = first_step.using(idempotency_key="login:7")
+    registered = [given.register(tenant) for tenant in ("acme", "acme", "umbrella")]
+    run_jobs()
+    assert ran == ["acme, 0"]
+    assert [outcome(one)[0] for one in registered] == ["succeeded", "succeeded", "abandoned"]
 
 
 def test_the_key_is_the_jobs_own() -> None:

@@ -341,6 +341,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"count_events"}  # in test_troubles.py
     elsewhere |= {"count_names"}  # it reads all unfinished jobs, as ``pgjobs names`` has to
     elsewhere |= {"read_why"}  # in test_why.py
+    elsewhere |= {"find_result"}  # in test_plans_by_shape.py
     elsewhere |= {"read_result"}  # in test_results.py
     elsewhere |= {"first_due"}  # in test_listing.py
     elsewhere |= {"read_notice", "read_failures"}  # in test_notices.py

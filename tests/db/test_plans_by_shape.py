@@ -263,6 +263,9 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "why is it not run, with a key": (store.MOST_COUNTED + 1, lambda: one("keys").why()),
     "why is it held": (BATCH, lambda: one("limited").why()),
     "why did it end": (BATCH, lambda: one("ended").why()),
+    "the result of its idempotency key": (
+        BATCH, lambda: store.find_result(store.on("default"), IDS["running"][0], ["shapes.plain"], "k7")
+    ),
     "how they went": (BATCH, lambda: read_results("default", IDS["running"] + IDS["ended"])),
     "what blocks it": (BATCH, lambda: one("limited").blocked_by()),
     "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),

@@ -54,6 +54,12 @@ FIRST_NAME = (
 )
 """The name of a job, or of its first step."""
 
+ARGUMENTS = (
+    "CASE WHEN j.idempotency_key IS NULL THEN NULL ELSE coalesce((SELECT s.payload FROM pgjobs_step AS s "
+    "WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.payload)::text END AS arguments"
+)
+"""The arguments of a job with an idempotency key, or those of its first step."""
+
 TWINS = (
     Twins("claim_jobs", "claim_one", ("claimed", "ledger", RESULT)),
     Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
@@ -61,7 +67,7 @@ TWINS = (
         "finalise_success",
         "finalise_success_keyed",
         ("recorded",),
-        but=(("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}"),),
+        but=(("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}"),),
     ),
     Twins(
         "finalise_success",
@@ -71,7 +77,7 @@ TWINS = (
             ("locked.result", "nullif(done.result::text, 'null')::jsonb"),
             ("locked.seconds", "done.micros::float8 / 1e6::float8"),
             ("FROM locked WHERE j.id = ANY (ARRAY[locked.id])", FROM_ARRAYS),
-            ("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}"),
+            ("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}"),
         ),
     ),
     Twins(
@@ -81,7 +87,7 @@ TWINS = (
         renamed=(("recorded", RESULT),),
         but=(
             (
-                f"j.waited, j.idempotency_key, j.result, {FIRST_NAME}",
+                f"j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}",
                 "CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END",
             ),
         ),
