@@ -44,6 +44,9 @@ NAME_LIMIT = 200
 
 MOST_ATTEMPTS = 1000
 
+JOB_EVENTS = "job"
+"""How the stored names of events of single jobs begin; no ``Event`` has this name."""
+
 
 class Undo(Protocol):
     """A job definition whose jobs undo a step: ``definition.undo`` makes one."""
@@ -187,7 +190,7 @@ def _checked(options: StepOptions) -> StepOptions:
 def job_event(job_id: int, name: object) -> str:
     """Return under which name an event of one job is stored. Raises ``InvalidJob``."""
     words = "the name of an event of a job"
-    return check_name(words, f"job:{job_id}:{check_name(words, name)}")
+    return check_name(words, f"{JOB_EVENTS}:{job_id}:{check_name(words, name)}")
 
 
 def memo_name(base: str, *, key: str | int | None = None, count: int = 1) -> str:

@@ -6,8 +6,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
-from django_pgjobs.durable import check_name
+from django_pgjobs.durable import JOB_EVENTS, check_name
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.states import BUILT_IN
 
 T = TypeVar("T")
 
@@ -17,23 +18,32 @@ class Event(Generic[T]):
 
     Jobs wait for one of them by ``context.wait_for(approval, order_id, timeout=…)``; ``approval.send(order_id,
     payload=…)`` sends it. ``T`` is the type of the payload, for type checkers. Raises ``InvalidJob`` unless the name is
-    a printable text of at most 200 characters.
+    a printable text of at most 200 characters without a colon, and neither ``job`` nor one that begins with
+    ``pgjobs.``.
     """
 
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = check_name("the name of an event", name)
+        if ":" in name:
+            raise InvalidJob(f"event {name!r}: a colon divides the name from its key: write a dot")
+        if name == JOB_EVENTS or name.startswith(BUILT_IN):
+            raise InvalidJob(f"event {name!r}: events of that name are for single jobs or this package: choose another")
 
     def __repr__(self) -> str:
         return f"<Event {self.name}>"
 
     def name_of(self, *key: str | int) -> str:
-        """Return the name of the event for ``key``, as the database stores it. Raises ``InvalidJob``."""
+        """Return the name of the event for ``key``, as the database stores it: ``order.approval:eu:7``.
+
+        A colon in a part is stored as ``%3A``, and a percent sign as ``%25``. ``7`` and ``"7"`` are the same part.
+        Raises ``InvalidJob``.
+        """
         for part in key:
             if isinstance(part, bool) or not isinstance(part, str | int):
                 raise InvalidJob(f"event {self.name!r}: a key is made of texts and numbers, not {part!r}")
-        return check_name("the name of an event", ":".join([self.name, *map(str, key)]))
+        return check_name("the name of an event", ":".join([self.name, *map(_part, key)]))
 
     def typed(self, payload: Any) -> T:
         """Return a payload as what it is for type checkers."""
@@ -54,6 +64,10 @@ class Event(Generic[T]):
     ) -> bool:
         """``send`` for async callers."""
         return await sync_to_async(self.send)(*key, payload=payload, by=by, database=database)
+
+
+def _part(part: str | int) -> str:
+    return str(part).replace("%", "%25").replace(":", "%3A")
 
 
 def send_named(name: str, payload: object, *, by: object = None, database: str | None = None) -> bool:

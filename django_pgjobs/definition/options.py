@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
     from django_pgjobs.definition.cron_declaration import CronDeclaration
+    from django_pgjobs.definition.needs import CheckedNeeds
 
 NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
@@ -183,6 +184,8 @@ class Plan:
     """Whether ``on_conflict`` is given and ``key`` is not."""
     after: tuple[int, ...] = ()
     """The jobs that it needs."""
+    after_rows: tuple[Any, ...] = ()
+    """Those of them that were given as ``Job``, whose database is known."""
     when: Rule | None = None
     """Which end of these it needs; None: a success."""
     target: Target | None = None
@@ -327,28 +330,20 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _apart(checked: dict[str, Any]) -> dict[str, Any]:
-    """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both."""
+    """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. So of ``after``."""
+    if "after" in checked:
+        checked = {**checked, **checked["after"]._asdict()}
     if "timeout" not in checked:
         return checked
     soft, hard = checked["timeout"]
     return {**checked, "timeout": hard, "soft_timeout": soft}
 
 
-def check_after(value: object) -> tuple[int, ...]:
-    """Return the ids of the jobs that a job needs. Raises ``InvalidOption``."""
-    alone = isinstance(value, int | str) or hasattr(value, "_meta")
-    given: Iterable[object] = (value,) if alone or not isinstance(value, Iterable) else value
-    return tuple(dict.fromkeys(map(_id_of, given)))
+def check_after(value: object) -> CheckedNeeds:
+    """Return the jobs that a job needs. Raises ``InvalidOption``."""
+    from django_pgjobs.definition import needs  # here for start-up time
 
-
-def _id_of(job: object) -> int:
-    if getattr(getattr(job, "_meta", None), "label", None) == "pgjobs.Job":
-        if job.pk is None:  # type: ignore[attr-defined]
-            raise InvalidOption(f"after takes jobs that are stored, and a job that bypasses the queue is not: {job!r}")
-        job = job.pk  # type: ignore[attr-defined]
-    if isinstance(job, bool) or not isinstance(job, int) or not 0 < job < 2**63:
-        raise InvalidOption(f"after takes jobs or their ids, not {job!r}")
-    return job
+    return needs.check_after(value)
 
 
 def check_when(value: object) -> Rule:

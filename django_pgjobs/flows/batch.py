@@ -108,10 +108,12 @@ class Batch:
         A running member adds others to its own batch, that of the parent of its row. A flow's row will do, too:
         ``retry`` and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
         """
+        from django_pgjobs.store.transactions import written_at  # here for start-up time
+
         if job is None or job.name not in GATHERING or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
         batch = cls()
-        batch._id, batch._alias = job.pk, job._state.db
+        batch._id, batch._alias = job.pk, written_at(job)
         return batch
 
     def __repr__(self) -> str:

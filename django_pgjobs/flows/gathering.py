@@ -40,7 +40,7 @@ GATHERED = f"{BUILT_IN}gathered:"
 
 def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
     """Return what the calls came to, in their order; or register them, or suspend the job until they have ended."""
-    calls = _checked(given)
+    calls = _checked(given, memory.alias)
     memory.load()
     memo = memory.known(name, MemoKind.GATHER)
     stored: dict[str, Any] = decode_result(memo.result or "{}") if memo is not None else {}
@@ -72,11 +72,16 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
     return _values(members, settled=settled)
 
 
-def _checked(given: Iterable[Any]) -> list[BoundJob]:
+def _checked(given: Iterable[Any], alias: str) -> list[BoundJob]:
     calls = list(checked_calls(given))
     for call in calls:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
+        if call.options.get("database") not in (None, alias):
+            raise InvalidJob(
+                f"gather: job {call.name!r} has to go to database {alias!r}, where this one is, "
+                f"not to {call.options['database']!r}"
+            )
     if len(calls) > get_conf().gather_limit:
         raise InvalidJob(
             f"gather runs at most {get_conf().gather_limit} jobs (GATHER_LIMIT), not {len(calls)}: register a Batch, "

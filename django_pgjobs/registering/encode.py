@@ -174,6 +174,8 @@ class NewBatch:
     special: bool = False
     limited: bool = False
     plan: Plan | None = None
+    needed: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    """Names, and the jobs that jobs of these names need."""
     _own: object = _NONE_YET
     _headers: str | None = None
 
@@ -202,6 +204,8 @@ class NewBatch:
         if row.plan.bypass:
             raise InvalidJob(f"row {self.count}: bypass=True stores nothing, and register_many only stores jobs")
         self.databases.add(row.plan.database)
+        if row.plan.after_rows:
+            self.needed.append((row.definition.name, row.plan.after_rows))
         self.special = self.special or row.plan.is_special
         self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
 

@@ -91,6 +91,8 @@ def _register_one(row: Row, registration: Registration | None) -> Model:
     check_key_given(row)
     connection = _connection(row.plan.database)
     new = new_job(row, headers_of(row))
+    if row.plan.after_rows:
+        _check_needed(connection.alias, new.name, row.plan.after_rows)
     _warn_of_foreign_transaction(connection, new.name)
     with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, row.plan.conf)
@@ -189,6 +191,8 @@ def _insert_all(
     if not batch.new:
         return [], ()
     connection = _connection(batch.database())
+    for name, needed in batch.needed:
+        _check_needed(connection.alias, name, needed)
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
     if parent_id is not None:
@@ -275,6 +279,13 @@ def announce(alias: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]
     if job_registered.receivers:
         for definition, job in zip(definitions, new, strict=True):
             job_registered.send_robust(sender=definition, job=_deferred_job(alias, job, job.id or 0))
+
+
+def _check_needed(alias: str, name: str, needed: Iterable[Any]) -> None:
+    """Refuse a needed job of another database: here another job has its number. Raises ``InvalidJob``."""
+    from django_pgjobs.registering.waiting import check_here  # here for start-up time
+
+    check_here(alias, f"job {name!r}: after", needed)
 
 
 def writable_alias(database: str | None) -> str:

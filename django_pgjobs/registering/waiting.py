@@ -7,8 +7,8 @@ otherwise than needed, releases it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from django_pgjobs import waking
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
@@ -59,6 +59,20 @@ def _needed(alias: str, new: Sequence[NewJob], conf: Conf) -> dict[int, str | No
             + (f", nor {len(missing) - 1} more of the {len(wanted)} jobs that are needed" if missing[1:] else "")
         )
     return outcomes
+
+
+def check_here(alias: str, what: str, jobs: Iterable[Any]) -> None:
+    """Raise ``InvalidJob`` if one of these ``Job`` is of another database, where another job may have its number.
+
+    Two aliases may lead to one database, such as to a replica: the row tells, by when it was stored.
+    """
+    for job in jobs:
+        of = job._state.db
+        if of in (None, alias) or type(job)._base_manager.using(alias).filter(pk=job.pk, created_at=job.created_at):
+            continue
+        raise InvalidJob(
+            f"{what} names job {job.pk} of database {of!r}, and this is for database {alias!r}: use database={of!r}"
+        )
 
 
 def _add_gates(alias: str, new: Collection[NewGate]) -> None:
