@@ -98,6 +98,7 @@ class Batch:
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
         self._alias: str | None = None
+        self._gather: str | None = None  # the event for which the function waits that gathers these members
         self.is_new = False
         """Whether this object has stored the batch; False if another batch had its key."""
 
@@ -141,6 +142,8 @@ class Batch:
         self._alias = writable_alias(row.plan.database)
         callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
         new = with_undo(new_job_of(self._call, self._alias), self._undo)
+        if self._gather is not None:
+            new = new._replace(options={**(new.options or {}), "gather": self._gather})
         stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
         self.is_new = after is not None
         self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk

@@ -11,7 +11,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, UNDO, WAKE
+from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, UNDO, WAKE, MemoKind
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.values.backoff import Backoff
 
@@ -110,10 +110,23 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
 
 @job(name=WAKE, priority=50, store_result=False)
 def wake(event: str) -> None:
-    """Send the event for which a job waits whose gathered jobs have ended. Repeatable."""
+    """Wake the job that waits for this event: the jobs that it gathered have ended. Repeatable."""
+    from django_pgjobs.models import Memo  # here: the models are not loaded yet
     from django_pgjobs.steering import events  # here for start-up time
 
-    events.send(running_alias() or DEFAULT_DB_ALIAS, event, "null", WAKE)
+    using = running_alias() or DEFAULT_DB_ALIAS
+    waits = Memo.objects.using(using).filter(kind=MemoKind.GATHER, event=event, finished_at=None)
+    if waits.filter(job__finished_at=None).exists():
+        events.send(using, event, "null", WAKE)
+    else:
+        forget_event(using, event)
+
+
+def forget_event(using: str, event: str) -> None:
+    """Delete the event of a gather: the job that waited for it has ended, or has read the results."""
+    from django_pgjobs.models import EventState  # here: the models are not loaded yet
+
+    EventState.objects.using(using).filter(pk=event).delete()
 
 
 @job(name=UNDO, takes_context=True, max_attempts=20, store_result=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from django.db import transaction
+from django.db.models import Max
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
@@ -21,7 +22,7 @@ from django_pgjobs.definition.options import DESCRIPTION_LIMIT
 from django_pgjobs.durable import Settled
 from django_pgjobs.exceptions import InvalidJob, MembersFailed, StepLimit
 from django_pgjobs.flows.batch import Batch
-from django_pgjobs.flows.builtin import checked_calls, wake
+from django_pgjobs.flows.builtin import checked_calls, forget_event, wake
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
 from django_pgjobs.states import BUILT_IN, MemoKind, Outcome
@@ -69,6 +70,7 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
         )
     error = "Jobs of it did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
+    forget_event(memory.alias, stored["event"])
     return _values(members, settled=settled)
 
 
@@ -108,6 +110,8 @@ def _begin(
     digest: str,
 ) -> dict[str, Any]:
     """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
     positions = [n for n in range(len(calls)) if n >= len(before) or before[n][0] != Outcome.SUCCEEDED]
     item, alias, sent = memory.prepared.item, memory.alias, f"{GATHERED}{uuid4()}"
     with transaction.atomic(using=alias):
@@ -117,10 +121,14 @@ def _begin(
             queue=item.queue,
             database=alias,
         )
+        batch._gather = sent  # its members stay until this job has read them
         if batch.add_many([calls[n].using(database=alias) for n in positions]) < len(positions):
             raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
         batch.close()
-        stored = {"batch": batch.job.pk, "event": sent, "positions": positions, "kept": before, "calls": digest}
+        # A member that runs may add others to the batch, but none of those has a smaller id.
+        last = Job.objects.using(alias).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]
+        stored = {"batch": batch.job.pk, "last": last, "event": sent, "positions": positions, "kept": before}
+        stored["calls"] = digest
         kept = store.begin_gather(
             store.on(alias),
             item.id,
@@ -144,7 +152,7 @@ def _ended(memory: DurableMemory, name: str, stored: dict[str, Any]) -> list[Mem
     batch = jobs.filter(pk=stored["batch"]).values_list("finished_at", flat=True).first()
     if batch is None and jobs.filter(pk=stored["batch"]).exists():
         return None
-    rows = jobs.filter(parent_id=stored["batch"]).order_by("pk")
+    rows = jobs.filter(parent_id=stored["batch"], pk__lte=stored["last"]).order_by("pk")
     found = [
         [outcome, result, _words(error, by, reason), pk]
         for pk, outcome, result, error, by, reason in rows.values_list(

@@ -1,35 +1,68 @@
--- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or an unfinished job needs them, or their batch has not ended, or they are being undone.
+-- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo stays as long as what it has undone.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
--- Rows: one per job deleted; a missing one was locked, retried, or is gone.
+-- Rows: one per job deleted; a missing one was locked, retried, is needed, or is gone.
 -- Clock: none.
-WITH old AS MATERIALIZED (
-    SELECT j.id
-    FROM unnest(%(ids)s::bigint[]) AS listed (id)
-    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[listed.id])
+WITH listed AS MATERIALIZED (
+    SELECT
+        j.id, j.flow, j.xmin AS version,
+        CASE WHEN j.flow & 1 = 1 THEN j.parent_id END AS batch_id,
+        CASE WHEN j.name = 'pgjobs.undo' THEN j.target_id END AS undone_id
+    FROM unnest(%(ids)s::bigint[]) AS w (id)
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[w.id])
     WHERE coalesce(j.finished_at <= %(until)s::timestamptz, false)
-      AND (
-          j.flow & 3 = 0
-          -- Not EXISTS, which the planner may answer with a hash of all links.
-          OR (
-              (SELECT p.finished_at IS NULL FROM pgjobs_job AS p WHERE p.id = ANY (ARRAY[j.parent_id]) AND j.flow & 1 = 1)
-              IS NOT TRUE
-              AND (
-                  SELECT true
-                  FROM pgjobs_link AS l
-                  JOIN pgjobs_job AS d ON d.id = ANY (ARRAY[l.job_id])
-                  WHERE l.parent_id = ANY (ARRAY[j.id]) AND j.flow & 2 = 2 AND d.finished_at IS NULL
-                  LIMIT 1
-              ) IS NULL
-          )
-      )
-      AND (
-          j.flow & 4 = 0
-          OR (
-              SELECT true FROM pgjobs_job AS u
-              WHERE u.target_id = ANY (ARRAY[j.id]) AND u.target_id IS NOT NULL AND u.finished_at IS NULL
-              LIMIT 1
-          ) IS NULL
-      )
+),
+owners AS MATERIALIZED (
+    -- Each batch once, however many of its members are listed. Not EXISTS, which the planner may answer with a hash.
+    SELECT
+        p.id,
+        p.finished_at IS NULL
+        -- A job that needs it, as what comes after a batch, may read it and its members.
+        OR (
+            SELECT true
+            FROM pgjobs_link AS l
+            JOIN pgjobs_job AS d ON d.id = ANY (ARRAY[l.job_id])
+            WHERE l.parent_id = ANY (ARRAY[p.id]) AND p.flow & 2 = 2 AND d.finished_at IS NULL
+            LIMIT 1
+        ) IS NOT NULL
+        -- A durable function has not read yet what it gathered; it may have ended, and be retried.
+        OR (
+            SELECT true
+            FROM pgjobs_memo AS m
+            WHERE p.flow & 16 = 16 AND m.kind = 'gather' AND m.event = p.options ->> 'gather' AND m.finished_at IS NULL
+            LIMIT 1
+        ) IS NOT NULL
+        -- It is undone, or a part of it is.
+        OR (
+            SELECT true FROM pgjobs_job AS u
+            WHERE u.target_id = ANY (ARRAY[p.id]) AND u.target_id IS NOT NULL AND u.finished_at IS NULL
+            LIMIT 1
+        ) IS NOT NULL AS needed,
+        -- An undo that did not succeed may be taken up again.
+        (
+            SELECT true FROM pgjobs_job AS u
+            WHERE u.target_id = ANY (ARRAY[p.id])
+              AND u.target_id IS NOT NULL
+              AND p.flow & 4 = 4
+              AND u.name = 'pgjobs.undo'
+              AND u.outcome IS DISTINCT FROM 'succeeded'
+            LIMIT 1
+        ) IS NOT NULL AS undoable
+    FROM (
+        SELECT id FROM listed WHERE flow & 23 <> 0
+        UNION
+        SELECT batch_id FROM listed WHERE batch_id IS NOT NULL
+    ) AS w
+    JOIN pgjobs_job AS p ON p.id = ANY (ARRAY[w.id])
+),
+old AS MATERIALIZED (
+    SELECT j.id
+    FROM listed
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[listed.id])
+    WHERE j.xmin = listed.version -- whoever begins to need a job writes its row
+      AND listed.id NOT IN (SELECT id FROM owners WHERE needed)
+      AND (listed.batch_id IS NULL OR listed.batch_id NOT IN (SELECT id FROM owners WHERE needed OR undoable))
+      -- It says that nobody may retry what is undone.
+      AND (SELECT true FROM pgjobs_job AS t WHERE t.id = ANY (ARRAY[listed.undone_id])) IS NULL
     FOR UPDATE OF j SKIP LOCKED
 ),
 gone AS (

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_pgjobs import Backoff, Batch, JobContext, job
 from django_pgjobs.exceptions import Abandon
-from django_pgjobs.models import Job
+from django_pgjobs.models import EventState, Job
 from django_pgjobs.testing import run_job, run_jobs
 
 pytestmark = pytest.mark.django_db
@@ -147,3 +147,38 @@ def test_a_job_whose_members_are_retried_before_it_goes_on_does_not_spin() -> No
     run_jobs()
     registered.refresh_from_db()
     assert (registered.outcome, registered.result) == ("succeeded", -10)
+
+
+@job(name="gather.grow", takes_context=True, max_attempts=1)
+def grow(context: JobContext, item: int) -> int:
+    Batch.of(Job.objects.get(pk=context.id).parent).add_many([price.bind(item + 1), price.bind(item + 2)])
+    return item
+
+
+@job(name="gather.grows", takes_context=True, max_attempts=1)
+def grows(context: JobContext) -> list[int]:
+    return context.gather([grow.bind(10), price.bind(5)])
+
+
+def test_a_job_of_a_gather_adds_others_to_its_batch() -> None:
+    """All are waited for; the results are those of the calls."""
+    registered = grows.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result) == ("succeeded", [10, 50])
+    assert sorted(said) == [5, 11, 12]
+
+
+def test_nothing_is_left_of_the_events_of_gathers_and_compensations() -> None:
+    sums.register([1, 2, 3])
+    sums.register([1, -2])
+    saga.register([1, 2])
+    run_jobs()
+    cancelled = sums.register([1, 2])
+    run_jobs(limit=1)
+    cancelled.cancel()
+    run_jobs()
+    Job.objects.filter(name="gather.sums", outcome="abandoned").retry()
+    run_jobs()
+    assert Job.objects.filter(name="pgjobs.wake", outcome="succeeded").count() == 6
+    assert not EventState.objects.exists()

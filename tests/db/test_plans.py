@@ -264,6 +264,7 @@ OF_GATES: dict[str, Callable[[store.Transacting, list[int]], object]] = {
     "list_locked_gates": lambda db, ids: store.list_locked_gates(db, ids),
     "open_gates": lambda db, ids: store.open_gates(db, ids),
     "recount_gates": lambda db, ids: store.recount_gates(db, ids),
+    "prune_jobs": lambda db, ids: store.prune_jobs(db, ids, until="infinity"),
 }
 
 
@@ -316,6 +317,33 @@ def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
                 assert {node["Node Type"] for node in nodes(loop)} >= {"Nested Loop", "LockRows", "Sort"}, name
             worker.rollback()
     assert wrong == {}
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_pruning_reads_of_a_batch_what_it_reads_of_one_job(
+    db_connection: Connect, raw: RawDatabase, emptied: bool, ended: bool
+) -> None:
+    """Whatever members a batch has, that have ended or not: what needs them is asked once, by index."""
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        fill(raw)
+        _, waiting = fill_gates(raw)
+        [batch] = raw.query("SELECT DISTINCT parent_id FROM pgjobs_job WHERE parent_id IS NOT NULL")
+        raw.query("UPDATE pgjobs_job SET finished_at = now(), outcome = 'abandoned' WHERE parent_id IS NOT NULL")
+        needy = 'flow = 22, options = \'{"gather": "gather:0"}\', target_id = %s'
+        raw.query(f"UPDATE pgjobs_job SET {needy} WHERE id = ANY (%s)", [waiting[0], [batch[0], *waiting]])
+        end = "UPDATE pgjobs_job SET finished_at = now(), outcome = 'abandoned' WHERE id = ANY (%s)"
+        raw.query(end, [[batch[0], *waiting[1:]] if ended else waiting[1:]])
+        members = raw.query("SELECT id FROM pgjobs_job WHERE parent_id IS NOT NULL LIMIT %s", [BATCH])
+        if emptied:
+            as_if_emptied(raw)
+        for ids in ([row[0] for row in members], waiting):
+            assert len(ids) == BATCH
+            store.prune_jobs(explaining, ids, until="infinity")
+            assert faults(explaining.plan) == []
+            worker.rollback()
 
 
 def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:

@@ -1,0 +1,306 @@
+"""Pruning takes nothing that something unfinished still needs, whichever way it is pruned, paused or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from django_pgjobs import Batch, Flow, JobContext, job, pausing, sql
+from django_pgjobs.exceptions import Abandon
+from django_pgjobs.maintenance.pruning import Pruner, PruneRule
+from django_pgjobs.models import Job
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import statements as store
+from django_pgjobs.testing import run_jobs
+from tests.plugins.fix_db import Background, RawDatabase, wait_until
+
+STATEMENT = sql.statement
+
+LATE = "late"
+"""The queue of what is left to do when the tables are pruned."""
+
+said: list[Any] = []
+broken: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said() -> None:
+    said.clear()
+    broken.clear()
+
+
+@job(name="needed.book", max_attempts=1)
+def book(number: int) -> int:
+    return number * 10
+
+
+@book.undo(max_attempts=1, queue=LATE)
+def unbook(context: JobContext, number: int) -> None:
+    if "undo" in broken:
+        raise ValueError("not now")
+    said.append((number, context.target.result))
+
+
+@job(name="needed.fail", max_attempts=1)
+def fail() -> None:
+    raise ValueError("it fails")
+
+
+@job(name="needed.count", takes_context=True, queue=LATE)
+def count(context: JobContext) -> None:
+    """Say what is there of the batch that it needs."""
+    [batch] = context.inputs.jobs
+    said.append(sorted(batch.members.values_list("result", flat=True)))
+
+
+@job(name="needed.sum", queue=LATE)
+def add_up(parts: list[int]) -> None:
+    said.append(sum(parts))
+
+
+@job(name="needed.gather", takes_context=True, max_attempts=1, queue=LATE)
+def gathers(context: JobContext) -> None:
+    said.append(context.gather([book.using(queue="default").bind(n) for n in (1, 2)]))
+
+
+@job(name="needed.saga", takes_context=True, max_attempts=1, queue=LATE)
+def saga(context: JobContext) -> None:
+    for number in (1, 2):
+        context.step.using(key=number, undo=unbook)(book, number)
+    raise Abandon("refused")
+
+
+# What is unfinished, and what its end says
+
+
+def _batch(**options: Any) -> Batch:
+    with Batch("needed", **options) as batch:
+        batch.add_many([book.bind(1), book.bind(2)])
+    return batch
+
+
+def open_batch() -> list[Any]:
+    batch = Batch("open", settled=count.bind(), queue=LATE).open()
+    batch.add_many([book.bind(1), book.bind(2)])
+    batch.add(book.using(queue=LATE).bind(3))
+    run_jobs(queues="default")
+    batch.close()
+    return [[10, 20, 30]]
+
+
+def callback() -> list[Any]:
+    _batch(settled=count.bind())
+    run_jobs(queues="default")
+    return [[10, 20]]
+
+
+def flow_needed() -> list[Any]:
+    flow = Flow("needed")
+    for number in (1, 2):
+        flow.add(book.bind(number))
+    count.using(after=flow.register()).register()
+    run_jobs(queues="default")
+    return [[10, 20]]
+
+
+def result_to_come() -> list[Any]:
+    flow = Flow("sum", queue=LATE)
+    flow.add(add_up.bind([flow.add(book.bind(number)).result for number in (1, 2)]))
+    flow.register()
+    run_jobs(queues="default")
+    return [30]
+
+
+def need_of_one() -> list[Any]:
+    one = _batch().job
+    run_jobs(queues="default")
+    count.using(after=one).register()
+    return [[10, 20]]
+
+
+def gather_before_its_members() -> list[Any]:
+    gathers.register()
+    run_jobs(queues=LATE)
+    run_jobs(queues="default")
+    return [[10, 20]]
+
+
+def gather_before_it_is_woken() -> list[Any]:
+    gather_before_its_members()
+    run_jobs(queues=LATE, limit=1)
+    assert Job.objects.get(name="pgjobs.batch").outcome == "succeeded"
+    return [[10, 20]]
+
+
+def gather_before_it_reads() -> list[Any]:
+    gather_before_it_is_woken()
+    run_jobs(queues=LATE, limit=1)
+    assert Job.objects.get(name="pgjobs.wake").outcome == "succeeded"
+    return [[10, 20]]
+
+
+def _failing() -> None:
+    with Batch("undone", undo=True, queue=LATE) as batch:
+        batch.add_many([book.bind(1), book.bind(2), fail.bind()])
+    run_jobs(queues="default")
+
+
+def undo_to_come() -> list[Any]:
+    _failing()
+    return [(2, 20), (1, 10)]
+
+
+def undo_of_a_batch() -> list[Any]:
+    _failing()
+    run_jobs(queues=LATE, limit=1)
+    assert Job.objects.get(name="pgjobs.undo").outcome is None
+    return [(2, 20), (1, 10)]
+
+
+def undo_halfway() -> list[Any]:
+    _failing()
+    while not said:
+        run_jobs(queues=LATE, limit=1)
+    return [(2, 20), (1, 10)]
+
+
+def undo_of_a_flow() -> list[Any]:
+    flow = Flow("undone", undo=True, queue=LATE)
+    flow.add(fail.bind(), [flow.add(book.bind(number)) for number in (1, 2)])
+    flow.register()
+    run_jobs(queues="default")
+    run_jobs(queues=LATE, limit=1)
+    return [(2, 20), (1, 10)]
+
+
+def undo_of_steps() -> list[Any]:
+    saga.register()
+    run_jobs(queues=LATE, limit=1)
+    assert Job.objects.get(name="needed.saga").outcome == "abandoned"
+    return [(2, 20), (1, 10)]
+
+
+UNFINISHED = (
+    open_batch, callback, flow_needed, result_to_come, need_of_one, gather_before_its_members,
+    gather_before_it_is_woken, gather_before_it_reads, undo_to_come, undo_of_a_batch, undo_halfway, undo_of_a_flow,
+    undo_of_steps,
+)  # fmt: skip
+
+# How it is paused or moved, and pruned
+
+
+def left_alone() -> None: ...
+
+
+def queue_paused() -> None:
+    pausing.pause_queue(LATE)
+
+
+def names_paused() -> None:
+    for name in Job.objects.filter(finished_at=None).values_list("name", flat=True).distinct():
+        pausing.pause_job(name)
+
+
+def moved() -> None:
+    Job.objects.filter(finished_at=None).reschedule(queue="other", delay=0)
+
+
+STEERED = (left_alone, queue_paused, names_paused, moved)
+
+
+def by_the_leader(settings: Any) -> None:
+    Pruner()(store.on("default"))
+
+
+def without_retention(settings: Any) -> None:
+    settings.PGJOBS = {**settings.PGJOBS, "RETENTION_HOURS": dict.fromkeys(Outcome, 0)}
+    Pruner()(store.on("default"))
+
+
+def by_command(settings: Any) -> None:
+    for which in (["--queue", "default"], ["--outcome", "succeeded"], []):
+        with suppress(SystemExit):  # it says that some were skipped
+            call_command("pgjobs", "prune", "--older-than", "2m", *which, "--yes")
+
+
+WAYS = (by_the_leader, without_retention, by_command)
+
+
+def _years_pass() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgjobs_job SET finished_at = finished_at - interval '3 years'")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("pruned", WAYS)
+@pytest.mark.parametrize("steered", STEERED)
+@pytest.mark.parametrize("unfinished", UNFINISHED)
+def test_what_something_unfinished_points_to_is_not_pruned(
+    unfinished: Callable[[], list[Any]], steered: Callable[[], None], pruned: Callable[[Any], None], settings: Any
+) -> None:
+    """W34: a queue or a name may be paused for longer than the retention; then everything ends as it would have."""
+    expected = unfinished()
+    steered()
+    _years_pass()
+    pruned(settings)
+    # Without retention an end deletes no row that has a bit in ``flow``: so nothing of this either.
+    assert not Job.objects.exclude(finished_at=None).filter(flow=0).exists()
+    for pause in pausing.paused():
+        (pausing.resume_queue if pause.kind == "queue" else pausing.resume_job)(pause.name)
+    run_jobs()
+    assert said == expected
+    assert not Job.objects.filter(finished_at=None).exists()
+    _years_pass()
+    for _ in range(3):  # members go behind what needs them, an undo behind what it has undone
+        Pruner()(store.on("default"))
+    assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_an_undo_that_failed_finds_later_what_it_is_to_undo() -> None:
+    """Members stay as long as their batch, not for the day of what succeeded."""
+    broken.add("undo")
+    undo_of_a_batch()
+    run_jobs()
+    undo = Job.objects.get(name="pgjobs.undo")
+    assert (undo.outcome, said) == ("abandoned", [])
+    _years_pass()
+    Pruner(rules=[PruneRule("succeeded", 60.0)])(store.on("default"))
+    broken.clear()
+    assert undo.retry().changed == 1
+    run_jobs()
+    assert said == [(2, 20), (1, 10)]
+
+
+@pytest.mark.django_db
+def test_what_was_undone_is_not_retried_as_long_as_it_is_there() -> None:
+    """The row of the undo says so; what succeeded is kept for a shorter time than what was abandoned."""
+    undo_of_a_batch()
+    run_jobs()
+    _years_pass()
+    Pruner(rules=[PruneRule("succeeded", 60.0)])(store.on("default"))
+    assert Job.objects.get(name="needed.fail").retry().skipped == {"undone": 1}
+
+
+def test_a_job_that_another_begins_to_need_while_it_is_pruned_stays(
+    background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
+) -> None:
+    """The registration commits after the statement has read the links, and before it locks the job."""
+    one = book.register(1)
+    run_jobs()
+    slow = sql.statement("prune_jobs").replace(
+        "old AS MATERIALIZED (", "waits AS MATERIALIZED (SELECT pg_advisory_xact_lock(36)),\nold AS MATERIALIZED ("
+    ).replace("WHERE j.xmin", "WHERE (SELECT count(*) FROM waits) = 1 AND j.xmin")  # fmt: skip
+    monkeypatch.setattr(sql, "statement", lambda name: slow if name == "prune_jobs" else STATEMENT(name))
+    raw.query("SELECT pg_advisory_lock(36)")
+    pruning = background(lambda: store.prune_jobs(store.on("default"), [one.pk], until="infinity"))
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    wait_until(lambda: raw.query(waiting), 10, "the statement has its snapshot and waits")
+    add_up.using(after=one).register([1])
+    raw.query("SELECT pg_advisory_unlock(36)")
+    assert pruning.result() == []
