@@ -28,6 +28,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.registering.encode import Row
 from django_pgjobs.registering.register import register_all, register_one
+from django_pgjobs.states import BUILT_IN
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -480,6 +481,8 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
         entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
         definition = kind(func, declared)
+        if definition.is_built_in and not func.__module__.startswith("django_pgjobs."):
+            raise InvalidOption(f"names that begin with {BUILT_IN!r} are for this package alone; pass another name=…")
     except InvalidOption as error:
         label = options.get("name") or getattr(func, "__qualname__", func)
         raise InvalidJob(f"{location_of(func)}: job {str(label)!r}: {error}") from None

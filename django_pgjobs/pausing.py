@@ -16,6 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from django_pgjobs import waking
+from django_pgjobs.built_in import OWN_QUEUE, Act, is_built_in, refusal
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -74,7 +75,7 @@ def pause_job(
 def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
     """Resume the jobs of this definition or name; return whether they were paused."""
     name = job if isinstance(job, str) else job.name
-    names = names_of("job", name) if registry.resolved(name) is not None else [name]
+    names = names_of("job", name) if not is_built_in(name) and registry.resolved(name) is not None else [name]
     return _resume("job", names, by=by, database=database)
 
 
@@ -149,10 +150,16 @@ def names_of(kind: str, wanted: Named | str) -> list[str]:
     """Return the names to pause, including a job's former ones. Raises ``InvalidJob`` if none can exist."""
     name = wanted if isinstance(wanted, str) else wanted.name
     if kind == "queue":
+        if name == OWN_QUEUE:
+            raise InvalidJob(
+                f"Queue {name!r} is this package's own and takes no pause: pause the queue of what its jobs concern."
+            )
         allowed = get_conf().queues
         if not QUEUE_NAME.fullmatch(name) or (allowed is not None and name not in allowed):
             raise InvalidJob(f"There is no queue {name!r}.")
         return [name]
+    if why := refusal(name, Act.PAUSE):
+        raise InvalidJob(f"{why}.")
     try:
         definition = registry.resolve(name)
     except UnknownJob as error:

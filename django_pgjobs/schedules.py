@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import router
 from django.utils import timezone
 
+from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.cron_declaration import CronDeclaration
 from django_pgjobs.definition.options import InvalidOption
@@ -295,6 +296,8 @@ def bound_schedule(
         if not name:
             raise InvalidOption(f"job {definition.name!r}: a schedule needs a name, such as 'report:acme'")
         checks.check_name("name", name)
+        if refused := refusal(definition.name, Act.SCHEDULE):
+            raise InvalidOption(refused)
         if refused := refused_option(options):
             raise InvalidOption(refused)
         timing = _timing(expression, given)

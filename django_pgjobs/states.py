@@ -156,6 +156,9 @@ UNDO = f"{BUILT_IN}undo"
 WAKE = f"{BUILT_IN}wake"
 """The name of the job that wakes one whose gathered jobs have ended."""
 
+STEER = f"{BUILT_IN}steer"
+"""The name of the job that carries out an action on more jobs than a request may change."""
+
 FAIL_FAST = "pgjobs:fail_fast"
 """Who cancels the members of a batch that fails fast."""
 

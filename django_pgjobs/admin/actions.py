@@ -20,7 +20,7 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.flows.builtin import BATCH
+from django_pgjobs.built_in import BATCH, Act, refusal, refused
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
@@ -107,16 +107,22 @@ class SteeringAction:
     """Whether it changes the members of batches, not their rows."""
     takes_suspended: bool = False
     """Whether it applies to suspended jobs too, which sleep or wait."""
+    act: Act | None = None
+    """What it does to the rows of the jobs themselves; None if it changes others."""
 
     @property
     def condition(self) -> Q:
         """The condition of jobs that it applies to, as far as state and name say."""
         in_states = Q(state__in=sorted(self.states)) if self.states != frozenset(JobState) else Q()
         in_states = in_states | SUSPENDED if self.takes_suspended else in_states
+        if self.act is not None:
+            in_states &= ~Q(name__in=sorted(refused(self.act)))
         return in_states & Q(name__in=sorted(self.names)) if self.names else in_states
 
     def refusal(self, name: str, state: str, flow: int) -> str:
         """Return why it does not apply to a job of this name in this state, or nothing."""
+        if self.act is not None and (own := refusal(name, self.act, parked=state == JobState.PARKED)):
+            return own
         if self.names and name not in self.names:
             return "no batch"
         return "" if state in self.states or self._takes_as_suspended(state, flow) else state
@@ -131,14 +137,16 @@ class SteeringAction:
         """
         if self.changes_members:
             return around.gate is not None and around.gate.abandoned > 0
+        if self.act is not None and refusal(job.name, self.act, parked=job.state == JobState.PARKED):
+            return False
         only_callback_left = job.ending is not None and job.claim_id is None
         taken = job.state in self.states or self._takes_as_suspended(job.state, job.flow)
         return taken and not only_callback_left and self._applies(job, around, waits_for)
 
     def _applies(self, job: Any, around: Surroundings, waits_for: Suspension | None) -> bool:
         match self.name:
-            case "retry":  # A batch is not retried itself.
-                return job.name not in GATHERING and not around.is_undone
+            case "retry":
+                return not around.is_undone
             case "undo_again":
                 return around.undo is not None and around.undo.state in _RETRIABLE
             case "run_now":  # One that sleeps or waits would only begin to wait again.
@@ -203,6 +211,7 @@ ACTIONS: dict[str, SteeringAction] = {
     for action in (
         SteeringAction(
             name="retry",
+            act=Act.RETRY,
             verb=_("retry"),
             question=_("Make these jobs ready again, with a fresh set of attempts?"),
             permission="pgjobs.retry_job",
@@ -219,6 +228,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="run_now",
+            act=Act.RESCHEDULE,
             verb=_("run now"),
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
@@ -227,6 +237,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="release",
+            act=Act.RELEASE,
             verb=_("release"),
             question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
             note=_(
@@ -242,6 +253,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="let_go_on",
+            act=Act.LET_GO_ON,
             verb=_("let go on"),
             question=_("Let these jobs go on, whatever they wait for?"),
             note=_(
@@ -273,6 +285,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="close",
+            act=Act.CLOSE,
             verb=_("close"),
             question=_("Close these batches? They end when the members that they have do."),
             note=_("Nobody can add members from outside any more, once those that it has have ended."),
@@ -285,6 +298,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="cancel",
+            act=Act.CANCEL,
             verb=_("cancel"),
             question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
             note_of_batch=_(
@@ -300,6 +314,7 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
         SteeringAction(
             name="abandon",
+            act=Act.ABANDON,
             verb=_("abandon"),
             question=_("Abandon these jobs? Their on_abandon callback runs; running jobs are skipped."),
             permission="pgjobs.abandon_job",

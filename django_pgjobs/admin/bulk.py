@@ -28,12 +28,12 @@ from django_pgjobs.presentation.health import known_workers
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import BUILT_IN, Outcome
+from django_pgjobs.states import STEER as STEER
+from django_pgjobs.states import Outcome
 from django_pgjobs.steering.jobs import Steered, who
 from django_pgjobs.steering.trail import ADMIN, open_action, recorded_as
 from django_pgjobs.store import statements as store
 
-STEER = f"{BUILT_IN}steer"
 AT_ONCE = 10_000
 """How many jobs a request changes itself."""
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from django.db import connections, models
 
 from django_pgjobs import waking
+from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
@@ -15,7 +16,6 @@ from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
-from django_pgjobs.states import GATHERING
 from django_pgjobs.store.database import on
 from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.registering import NewJob, register_job, register_special
@@ -29,8 +29,8 @@ def register_again(row: J) -> J:
     """Register a new job like ``row``, due at once; see ``Job.register_again``."""
     job: Any = row
     alias = written_at(row)
-    if job.name in GATHERING:
-        raise InvalidJob(f"job {job.pk} is a batch or a flow: register one anew, with its members")
+    if why := refusal(job.name, Act.REGISTER_AGAIN):
+        raise InvalidJob(f"job {job.pk}: {why}")
     new = _first_step(job, alias) if job.flow else _same(job, alias)
     register = register_special if new.is_special else register_job
     with capacity.passing(connections[alias], get_conf(), (new.queue,)):

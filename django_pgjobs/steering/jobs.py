@@ -20,6 +20,7 @@ from django.db.models import F, Q
 from django.db.models.lookups import GreaterThan
 
 from django_pgjobs import waking
+from django_pgjobs.built_in import Act, is_built_in, refusal, refused
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
@@ -51,7 +52,10 @@ MOST_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """The result of an operator's action: how many jobs it changed, and why it skipped others (reason → number)."""
+    """The result of an operator's action: how many jobs it changed, and why it skipped others (reason → number).
+
+    The reason for one of this package's own jobs is the sentence that says what to do instead.
+    """
 
     changed: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
@@ -117,7 +121,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
-    steered = _logged(trail, _steer(jobs, using, UNFINISHED, write, trail))
+    steered = _logged(trail, _steer(jobs, using, Act.CANCEL, UNFINISHED, write, trail))
     if gathered := store.list_gathered(store.on(using), all_changed):
         cancel(jobs.model._base_manager.filter(pk__in=gathered), using, mode=mode, by=by, reason=reason)
     # Those that run may take all threads: the job that cancels the others would wait for them.
@@ -140,7 +144,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
-    return _logged(trail, _steer(jobs, using, UNCLAIMED, write, trail))
+    return _logged(trail, _steer(jobs, using, Act.ABANDON, UNCLAIMED, write, trail))
 
 
 def _count(db: store.Database, jobs: Sequence[EndedJob]) -> None:
@@ -168,16 +172,17 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
     keyed = KeyedWrite(using, write)
     trail = Trail("retry", who(by), reason)
-    return _logged(trail, _steer(jobs, using, RETRIABLE, keyed, trail))
+    return _logged(trail, _steer(jobs, using, Act.RETRY, RETRIABLE, keyed, trail))
 
 
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, force: bool = False) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     if force:
         trail = Trail("release", who(by), reason, mode="force")
-        return _logged(trail, _steer(jobs, using, WAITING | SUSPENDED, KeyedWrite(using, _open_by_force), trail))
+        keyed = KeyedWrite(using, _open_by_force)
+        return _logged(trail, _steer(jobs, using, Act.LET_GO_ON, WAITING | SUSPENDED, keyed, trail))
     trail = Trail("release", who(by), reason)
-    return _logged(trail, _steer(jobs, using, CLAIMED, store.request_release, trail))
+    return _logged(trail, _steer(jobs, using, Act.RELEASE, CLAIMED, store.request_release, trail))
 
 
 def _open_by_force(db: store.Database, held: Sequence[int]) -> store.Moved:
@@ -194,7 +199,7 @@ def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason:
     Waits for row locks as the other actions do. What is no open batch is skipped.
     """
     trail = Trail("close", who(by), reason)
-    return _logged(trail, _steer(jobs, using, WAITING, KeyedWrite(using, _close), trail))
+    return _logged(trail, _steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
 
 
 def _close(db: store.Database, held: Sequence[int]) -> store.Moved:
@@ -223,7 +228,7 @@ def reschedule(
         )
 
     trail = Trail("reschedule", who(by), reason, mode=to.words())
-    return _logged(trail, _steer(jobs, using, UNCLAIMED, KeyedWrite(using, write), trail))
+    return _logged(trail, _steer(jobs, using, Act.RESCHEDULE, UNCLAIMED, KeyedWrite(using, write), trail))
 
 
 def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
@@ -258,7 +263,9 @@ def who(by: object) -> str:
 def _logged(trail: Trail, steered: Steered) -> Steered:
     """Log who did what, and why; return ``steered``."""
     words = signed(trail.by, trail.reason)
-    skipped = listed(f"{why}:{count}" for why, count in steered.skipped.items())
+    # The sentence for a job of this package's own is for whoever asked: its name will do here.
+    reasons = ((why.partition(" ")[0] if is_built_in(why) else why, count) for why, count in steered.skipped.items())
+    skipped = listed(f"{why}:{count}" for why, count in reasons)
     log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, skipped, words)
     return steered
 
@@ -319,16 +326,27 @@ class _Batch:
         return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
 
 
-def _steer(jobs: models.QuerySet[Any], using: str, eligible: Q, write: Write, trail: Trail) -> Steered:
+def _steer(jobs: models.QuerySet[Any], using: str, act: Act, eligible: Q, write: Write, trail: Trail) -> Steered:
     with at_read_committed(using):
         ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
     done = Steered()
     for start in range(0, len(ids), BATCH):
         meant = ids[start : start + BATCH]
+        built_in = _refused(jobs, using, meant, act)
+        done += Steered(0, dict(Counter(built_in.values())))
         _resolve_names(jobs, using, meant)
-        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant)))
+        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant) - built_in.keys()))
     trail.skip(store.on(using), done.skipped)
     return done
+
+
+def _refused(jobs: models.QuerySet[Any], using: str, ids: Sequence[int], act: Act) -> dict[int, str]:
+    """Return those of these jobs that are this package's own and do not take ``act``, and why."""
+    rows: Any = jobs.model._base_manager.using(using)
+    found = rows.filter(pk__in=ids, name__in=refused(act)).values_list("pk", "name", "hold")
+    with at_read_committed(using):
+        reasons = {job_id: refusal(name, act, parked=hold == Hold.PARKED) for job_id, name, hold in found}
+    return {job_id: reason for job_id, reason in reasons.items() if reason}
 
 
 def _resolve_names(jobs: models.QuerySet[Any], using: str, ids: Sequence[int]) -> None:

@@ -85,10 +85,10 @@ def members(batch: Batch, **conditions: Any) -> list[int]:
 
 def test_a_batchs_page_offers_what_helps(root: Client) -> None:
     assert offered(root, failed().job) == {"retry_members"}, "a batch is not retried itself"
-    assert offered(root, opened().job) == {"let_go_on", "close", "cancel", "abandon"}
+    assert offered(root, opened().job) == {"let_go_on", "close", "cancel"}
     with Batch("closed") as batch:
         batch.add(later.bind())
-    assert offered(root, batch.job) == {"let_go_on", "cancel", "abandon"}
+    assert offered(root, batch.job) == {"let_go_on", "cancel"}
     waiting = member.using(after=batch.job).register()
     assert offered(root, waiting) == {"let_go_on", "cancel", "abandon"}
     with Batch("well") as batch:
@@ -102,7 +102,7 @@ def test_members_are_retried_while_the_others_run(root: Client) -> None:
     with Batch("b") as batch:
         batch.add_many([member.bind(5), later.bind()])
     run_jobs(queues=["default"])
-    assert offered(root, batch.job) == {"retry_members", "let_go_on", "cancel", "abandon"}
+    assert offered(root, batch.job) == {"retry_members", "let_go_on", "cancel"}
 
 
 @pytest.mark.parametrize(

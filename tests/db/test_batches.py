@@ -9,12 +9,14 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import Batch, chain
+from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
+from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.testing import run_jobs
 from tests.db.batches_ground import (  # nothing_ran: a fixture
     batch_of,
@@ -252,7 +254,7 @@ def test_only_a_batch_is_one() -> None:
 
 
 def test_a_batch_is_not_registered_again() -> None:
-    with pytest.raises(InvalidJob, match="is a batch or a flow: register one anew"):
+    with pytest.raises(InvalidJob, match="register a batch anew, with its members"):
         Batch().open().job.register_again()
 
 
@@ -338,7 +340,7 @@ def test_a_cancel_ends_an_open_batch_without_members() -> None:
 
 def test_a_batch_that_waits_cannot_be_abandoned() -> None:
     batch = batch_of(2)
-    assert batch.job.abandon().skipped == {"waiting": 1}
+    assert batch.job.abandon() == Steered(0, {refusal("pgjobs.batch", Act.ABANDON): 1})
     assert batch.job.state == "waiting"
 
 
@@ -368,7 +370,8 @@ def test_a_batch_is_not_retried_itself() -> None:
     assert batch.job.retry().changed == 0
     unlucky.clear()
     members = Job.objects.filter(outcome="abandoned")
-    assert members.retry().changed == 2  # the member, and the batch with it
+    assert members.retry() == Steered(1, {refusal("pgjobs.batch", Act.RETRY): 1})  # which waits again all the same
+    assert batch.job.state == "waiting"
     run_jobs()
     assert batch.job.outcome == "succeeded"
 

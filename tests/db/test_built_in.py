@@ -1,0 +1,189 @@
+"""The package's own jobs: each × each action, by the admin, the shell and code, does what the one table says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
+from django.test import Client
+
+from django_pgjobs import Batch, Flow, job
+from django_pgjobs.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.models import Gate, Job
+from django_pgjobs.pausing import pause_job, pause_queue, paused
+from django_pgjobs.states import BUILT_IN
+from django_pgjobs.steering.jobs import Steered, close_batches
+from tests.plugins.fix_admin import LIST, html, make, said, steer_url
+
+pytestmark = pytest.mark.django_db
+
+PAIRS = [(name, act) for name in POLICY for act in Act]
+STEERED = (Act.CANCEL, Act.ABANDON, Act.RETRY, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE, Act.CLOSE)
+
+IN_SHELL: dict[Act, tuple[str, ...]] = {
+    Act.CANCEL: ("cancel",),
+    Act.ABANDON: ("abandon",),
+    Act.RETRY: ("retry",),
+    Act.RELEASE: ("release",),
+    Act.LET_GO_ON: ("release", "--force"),
+    Act.RESCHEDULE: ("reschedule", "--priority", "7"),
+}
+IN_ADMIN = {
+    Act.CANCEL: "cancel",
+    Act.ABANDON: "abandon",
+    Act.RETRY: "retry",
+    Act.RELEASE: "release",
+    Act.LET_GO_ON: "let_go_on",
+    Act.RESCHEDULE: "run_now",
+    Act.CLOSE: "close",
+}
+BY_CODE: dict[Act, Callable[[Job], Steered]] = {
+    Act.CANCEL: lambda row: row.cancel(),
+    Act.ABANDON: lambda row: row.abandon(),
+    Act.RETRY: lambda row: row.retry(),
+    Act.RELEASE: lambda row: row.release(),
+    Act.LET_GO_ON: lambda row: row.release(force=True),
+    Act.RESCHEDULE: lambda row: row.reschedule(priority=7),
+    Act.CLOSE: lambda row: close_batches(Job.objects.filter(pk=row.pk), "default", by="", reason=""),
+}
+
+
+@job(name="ownjobs.member")
+def member() -> None: ...
+
+
+def made(name: str, act: Act) -> Job:
+    """Return a job of this name in a state in which an ordinary one takes the action."""
+    if name == "pgjobs.batch":
+        batch = Batch("b").open()
+        batch.add(member.bind())
+        row: Any = batch.job
+    elif name == "pgjobs.flow":
+        flow = Flow("f")
+        flow.add(member.bind())
+        row = flow.register()
+    else:
+        row = make(name=name, queue=OWN_QUEUE, payload={"args": [], "kwargs": {}})
+    fields: dict[str, Any] = {}
+    match act:
+        case Act.RETRY:
+            fields = {"hold": None, "outcome": "abandoned", "finished_at": Now()}
+        case Act.RELEASE:
+            fields = {"hold": None, "claim_id": uuid4(), "claimed_at": Now()}
+        case Act.LET_GO_ON if name in SERVANTS:
+            fields = {"hold": "waiting", "flow": 16}
+            Gate.objects.create(job_id=row.pk, pending=1, total=1)
+        case Act.CLOSE if name in SERVANTS:
+            fields = {"hold": "waiting"}
+    Job.objects.filter(pk=row.pk).update(**fields)
+    return Job.objects.get(pk=row.pk)
+
+
+def columns(row: Job) -> dict[str, Any]:
+    return dict(Job.objects.filter(pk=row.pk).values().get())
+
+
+@pytest.mark.parametrize(("name", "act"), [pair for pair in PAIRS if pair[1] in STEERED])
+def test_code_does_what_the_table_says(name: str, act: Act) -> None:
+    row = made(name, act)
+    before = columns(row)
+    steered = BY_CODE[act](row)
+    if why := refusal(name, act):
+        assert steered == Steered(0, {why: 1})
+        assert columns(row) == before
+    else:
+        assert steered == Steered(1)
+        assert columns(row) != before or act is Act.CLOSE  # whose gate changes
+
+
+@pytest.mark.parametrize(("name", "act"), [pair for pair in PAIRS if pair[1] in IN_SHELL])
+def test_the_shell_does_what_the_table_says(name: str, act: Act, capsys: pytest.CaptureFixture[str]) -> None:
+    row = made(name, act)
+    before = columns(row)
+    verb, *options = IN_SHELL[act]
+    if why := refusal(name, act):
+        with pytest.raises(SystemExit) as exited:
+            call_command("pgjobs", verb, str(row.pk), *options)
+        assert exited.value.code == 1
+        assert f"1 skipped: {why}" in capsys.readouterr().out
+        assert columns(row) == before
+    else:
+        call_command("pgjobs", verb, str(row.pk), *options)
+        assert f"{verb}: 1 changed, 0 skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "act"), [pair for pair in PAIRS if pair[1] in IN_ADMIN])
+def test_the_admin_does_what_the_table_says(root: Client, name: str, act: Act) -> None:
+    """A page does not offer what is refused; a form that is sent by hand gets the sentence."""
+    row = made(name, act)
+    if act is Act.RESCHEDULE:
+        Job.objects.filter(pk=row.pk).update(run_at=Now() + timedelta(hours=1))
+        row.refresh_from_db()
+    before, action = columns(row), IN_ADMIN[act]
+    page = html(root.get(f"{LIST}{row.pk}/change/"))
+    answer = root.post(steer_url(row, action), {"mode": "ask", "reason": "because"}, follow=True)
+    if why := refusal(name, act):
+        assert f"/steer/{action}/" not in page
+        assert f"1 skipped: 1 {why}" in said(answer)[0]
+        assert columns(row) == before
+    elif act in (Act.RESCHEDULE, Act.RELEASE):  # of a batch, there is nothing to run now
+        assert "skipped" not in said(answer)[0] or name in ("pgjobs.batch", "pgjobs.flow")
+    else:
+        assert f"/steer/{action}/" in page
+        assert "1 changed" in said(answer)[0]
+
+
+# Of a name
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_nobody_pauses_them(name: str, root: Client) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        pause_job(name)
+    assert str(refused.value) == f"{refusal(name, Act.PAUSE)}."
+    with pytest.raises(CommandError, match=f"^{name} "):
+        call_command("pgjobs", "pause", "--job", name)
+    page = root.post("/admin/pgjobs/queuestate/add/", {"kind": "job", "name": name, "lasts": ""})
+    assert refusal(name, Act.PAUSE) in unescape(html(page))
+    assert paused() == []
+
+
+def test_nobody_pauses_their_queue_or_registers_in_it() -> None:
+    with pytest.raises(InvalidJob, match="Queue 'pgjobs' is this package's own"):
+        pause_queue(OWN_QUEUE)
+    assert paused() == []
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_nobody_registers_them_again_or_schedules_them(name: str) -> None:
+    row = made(name, Act.REGISTER_AGAIN)
+    with pytest.raises(InvalidJob, match=f"^job {row.pk}: {re.escape(refusal(name, Act.REGISTER_AGAIN))}$"):
+        row.register_again()
+    definition: Any = registry.get(name)
+    with pytest.raises(InvalidJob, match=re.escape(refusal(name, Act.SCHEDULE))):
+        definition.schedule("* * * * *", name="mine")
+
+
+def test_nobody_takes_their_names() -> None:
+    with pytest.raises(InvalidJob, match=r"names that begin with 'pgjobs\.' are for this package alone"):
+        job(name=f"{BUILT_IN}mine")(made)
+
+
+def test_the_table_knows_each_of_them() -> None:
+    """Whoever adds one says what may be done to it."""
+    assert {definition.name for definition in registry._by_name.values() if definition.is_built_in} == set(POLICY)
+
+
+def test_one_that_could_not_be_claimed_is_retried_by_whoever_has_mended_it() -> None:
+    row = made("pgjobs.wake", Act.CANCEL)
+    Job.objects.filter(pk=row.pk).update(hold="parked")
+    assert row.retry() == Steered(1)
