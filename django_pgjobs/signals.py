@@ -153,8 +153,9 @@ rescue, which does not wait; ``executor``, ``duration``, ``error``: as for ``job
 lease_lost = Signal()
 """The fence refused a write of an attempt, because this worker had lost the job: nothing about the job changed.
 
-``job_id``: int; ``name``: str; ``attempt``: int; ``claim_id``: str; ``action``: the refused write, such as
-``"complete the job"``; ``reason``: why it was refused, such as ``"another claim has it"``.
+``job_id``: int; ``name``: str; ``attempt``: int; ``executor``: as for ``job_finished``, empty if the job was never
+sent to one; ``claim_id``: str; ``action``: the refused write, such as ``"complete the job"``; ``reason``: why it was
+refused, such as ``"another claim has it"``.
 """
 
 job_rescued = Signal()

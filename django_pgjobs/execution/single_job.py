@@ -227,7 +227,7 @@ class Performer:
         action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
         about = _facts(job, end.claim_id)
         log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
-        _notify(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
+        _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
         return Ended(kind, end, recorded=False)
 
     def _notify_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:

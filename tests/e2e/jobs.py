@@ -120,6 +120,17 @@ def fails_thrice() -> None:
 
 
 @job(max_attempts=2, backoff=NOW)
+def measures(*, fails: bool) -> float:
+    """Last for a moment, and say for how long."""
+    began = time.monotonic()
+    time.sleep(0.2)
+    took = time.monotonic() - began
+    if fails:
+        raise ValueError(f"after {took}")
+    return took
+
+
+@job(max_attempts=2, backoff=NOW)
 def doomed(callback: str = "") -> None:
     try:
         raise KeyError("inner")

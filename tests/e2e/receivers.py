@@ -70,7 +70,8 @@ def on_rescued(job_id: int, cause: str, outcome: str, queue: str, attempt: int, 
     stage.here().note("signal", job_id, "rescued", cause, attempt, queue, outcome or "ready")
 
 
-def on_lost(job_id: int, action: str, reason: str, **_: Any) -> None:
+def on_lost(job_id: int, action: str, reason: str, **facts: Any) -> None:
+    stage.here().note("facts", job_id, "lost", facts["executor"], facts["claim_id"], facts["attempt"], reason)
     stage.here().note("signal", job_id, "lost", action, reason)
 
 

@@ -56,7 +56,7 @@ def test_a_failure_is_told_with_its_exception_a_retry_with_its_delay(shared_work
 
 
 def test_signals_carry_executor_duration_error_and_the_instant_of_a_retry(shared_worker: WorkerProcess) -> None:
-    """C60 C61 C62 C63 C66: the executor is told by the name of its connections; the instant is the database's."""
+    """C60 C62 C63 C66: the executor is told by the name of its connections; the instant is the database's."""
     one = jobs.doomed.register()
     heard(shared_worker, one, 6)
     facts = [trace.words[2:] for trace in shared_worker.stage.traces("facts", one.pk)]
@@ -72,6 +72,21 @@ def test_signals_carry_executor_duration_error_and_the_instant_of_a_retry(shared
     assert "ValueError" in retried[4]
     assert finished[3] == "default"
     assert "ValueError" in finished[4]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"])
+def test_durations_are_those_of_the_body(shared_worker: WorkerProcess, *, fails: bool) -> None:
+    """C61 C62 C63: at least as long as the body itself measured, on the same clock."""
+    one = jobs.measures.register(fails=fails)
+    heard(shared_worker, one, 6 if fails else 3)
+    told = [trace.words[2:] for trace in shared_worker.stage.traces("facts", one.pk)]
+    durations = [float(words[2]) for words in told if words[0] in ("retried", "finished")]
+    after = read(one)
+    own = [float(attempt.message.rpartition(" ")[2]) for attempt in one.attempts.order_by("number")]
+    assert len(durations) == len(own or [after.result]) == (2 if fails else 1)
+    for duration, took in zip(durations, own or [float(after.result)], strict=True):
+        assert 0.2 <= took <= duration < took + patience(1)
+    assert after.duration_seconds == pytest.approx(durations[-1], abs=0.001)
 
 
 def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: WorkerProcess) -> None:

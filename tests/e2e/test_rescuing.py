@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -91,7 +92,7 @@ def test_the_jobs_of_a_killed_worker_go_on_with_another(worker: Workers, stage: 
 
 
 def test_a_worker_learns_that_it_lost_its_job(worker: Workers, stage: Stage, raw: RawDatabase) -> None:
-    """C39 C44 C45 W23 W24 P19 D16: rescued by another; its job is told to stop, and its end refused."""
+    """C39 C44 C45 C64 W23 W24 P19 D16: rescued by another; its job is told to stop, and its end refused."""
     slow: dict[str, object] = {"LEASE_SECONDS": 9.0, "RENEW_SECONDS": 3.0}
     process = worker(conf=slow, env=HEARING)
     job = jobs.obedient.register("fail", 60)
@@ -111,6 +112,9 @@ def test_a_worker_learns_that_it_lost_its_job(worker: Workers, stage: Stage, raw
     assert [(each.outcome, each.attempt) for each in ended(job)] == [("cancelled", 2)]
     assert history(job)[0] == (1, "lost")
     wait_until(lambda: [words[0] for words in heard(stage, job)].count("lost") == 1, 10, "and told to who listens")
+    [facts] = [trace.words[3:] for trace in stage.traces("facts", job.pk) if trace.words[2] == "lost"]
+    assert facts[0].startswith("pgjobs_")
+    assert (facts[1:3], process.said(f"could not .*, {re.escape(facts[3])}\\n")) == ((str(first), "1"), True)
 
 
 @pytest.mark.parametrize("lost", ["the row", "a part of it"])

@@ -36,7 +36,8 @@ def event_of_end(kind: str, run: HeldRun, end: End, row: object) -> Event:
 
 def event_of_loss(run: HeldRun, action: str, reason: str) -> Event:
     """Return the signal of a job whose claim is no longer ours, so that ``action`` was refused."""
-    return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
+    about = {**_fields(run), "executor": run.executor, "claim_id": run.claim.claim_id}
+    return events.LOST, {**about, "action": action, "reason": reason}
 
 
 def events_of_rescue(job: Rescued) -> list[Event]:
