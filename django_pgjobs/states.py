@@ -95,7 +95,8 @@ class Flow(IntFlag):
 
     ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which
     links lead. ``UNDOABLE``: what it has done is undone if it fails. ``STEPPED``: it has finished steps. ``GATED``: it
-    waits for others, or has. ``REMEMBERS``: it has memos.
+    waits for others, or has. ``REMEMBERS``: it has memos. ``UNDONE``: its undo has begun. ``UNDOING``: it is to be
+    undone, and has not been to the end; no bit is higher, so an index finds these.
     """
 
     MEMBER = 1
@@ -104,9 +105,11 @@ class Flow(IntFlag):
     STEPPED = 8
     GATED = 16
     REMEMBERS = 32
+    UNDONE = 64
+    UNDOING = 128
 
     COUNTED = MEMBER | NEEDED
-    ITS_OWN = UNDOABLE | STEPPED | REMEMBERS
+    ITS_OWN = UNDOABLE | STEPPED | REMEMBERS | UNDONE | UNDOING
 
 
 class MemoKind(StrEnum):
@@ -158,6 +161,9 @@ WAKE = f"{BUILT_IN}wake"
 
 STEER = f"{BUILT_IN}steer"
 """The name of the job that carries out an action on more jobs than a request may change."""
+
+TIRELESS = 1_000_000
+"""The ``max_attempts`` of our own jobs that hold together what others do: no attempt of theirs decides anything."""
 
 FAIL_FAST = "pgjobs:fail_fast"
 """Who cancels the members of a batch that fails fast."""

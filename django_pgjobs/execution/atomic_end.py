@@ -102,7 +102,7 @@ class AtomicEnds:
                 return decide.Lost()
             except BaseException as error:
                 if course.committed and course.decision is not None:
-                    _log_hook(prepared, error)
+                    log_hook(prepared, "job", error)
                     return course.decision
                 if course.raised is None or course.raised is error:
                     raise
@@ -191,10 +191,11 @@ def check_committable(connection: Any) -> None:
         raise RolledBack(f"{ABORTED} {NOTHING_REMAINS}")
 
 
-def _log_hook(prepared: Prepared, error: BaseException) -> None:
+def log_hook(prepared: Prepared, what: str, error: BaseException) -> None:
+    """Log that an ``on_commit`` hook of the job's own has failed, after the COMMIT of ``what``."""
     info, trace = Account(error).for_log()
     words = f"{kind_of(error)}: {text_of(error)}{trace}"
     events.log.error(
-        "on_commit hook failed, the job is committed all the same %s: %s",
-        events.facts(prepared.context), words, exc_info=info,
+        "on_commit hook failed, the %s is committed all the same %s: %s",
+        what, events.facts(prepared.context), words, exc_info=info,
     )  # fmt: skip

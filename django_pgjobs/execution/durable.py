@@ -36,7 +36,7 @@ from django_pgjobs.exceptions import (
     WorkerStopping,
 )
 from django_pgjobs.execution import events
-from django_pgjobs.execution.atomic_end import check_committable
+from django_pgjobs.execution.atomic_end import check_committable, log_hook
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization.failures import OUR_FILES
@@ -141,9 +141,17 @@ class DurableMemory:
     def _atomically(
         self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, undo: str | None, began: float
     ) -> Any:
-        text = ""
+        text, committed = "", False
+
+        def note() -> None:
+            nonlocal committed
+            committed = True
+
         try:
+            outermost = not connections[self.alias].in_atomic_block
             with transaction.atomic(using=self.alias):
+                if outermost:  # a savepoint has no COMMIT
+                    transaction.on_commit(note, using=self.alias)
                 value = _call(func, self.prepared, args, kwargs)
                 check_committable(connections[self.alias])
                 text = self._encoded(name, value)
@@ -154,6 +162,14 @@ class DurableMemory:
                 store.set_lock_timeout(db, before)
         except _Refused:
             return self._remembered_elsewhere(name)
+        except BaseException as error:
+            if not committed:
+                raise
+            noted = self._noted(name, text)
+            if isinstance(error, INTERRUPTS):
+                raise
+            log_hook(self.prepared, f"step {name}", error)
+            return noted
         return self._noted(name, text)
 
     def _remember(self, name: str, value: Any, undo: str | None, began: float) -> Any:

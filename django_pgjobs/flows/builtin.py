@@ -11,7 +11,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, UNDO, WAKE, MemoKind
+from django_pgjobs.states import BUILT_IN, CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, TIRELESS, UNDO, WAKE, MemoKind
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.values.backoff import Backoff
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MEMBERS_AT_ONCE = 1000
 BUSY_SECONDS = 5
 BATCH, FLOW = GATHERING
+
+AGAIN = Backoff(1, factor=2, limit=300)
+"""Of jobs that are tried as often as it takes."""
 
 DELIVERY_ATTEMPTS = 5
 DELIVERY_SECONDS = 30.0
@@ -53,7 +56,8 @@ def new_job_of(call: BoundJob, alias: str) -> NewJob:
     check_key_given(row)
     if row.plan.database not in (None, alias):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
-    return new_job(row, headers_of(row))
+    new = new_job(row, headers_of(row))
+    return new._replace(max_attempts=TIRELESS) if new.name.startswith(BUILT_IN) else new
 
 
 def checked_undo(undo: bool, on_failure: str) -> str | None:
@@ -79,15 +83,15 @@ def checked_calls(calls: Iterable[BoundJob]) -> Iterable[BoundJob]:
 
 @job(name=BATCH)
 def batch() -> None:
-    """Do nothing: the row of a batch waits for the members, and what comes after the batch waits for its end."""
+    """Do nothing: the row of a batch waits for the members, and their ends are its end; workers only write it."""
 
 
 @job(name=FLOW)
 def flow() -> None:
-    """Do nothing: the row of a flow waits for its nodes."""
+    """Do nothing: the row of a flow waits for its nodes, as that of a batch for its members."""
 
 
-@job(name=CANCEL_MEMBERS)
+@job(name=CANCEL_MEMBERS, backoff=AGAIN)
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable.
 
@@ -108,7 +112,7 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
         raise Snooze(BUSY_SECONDS)
 
 
-@job(name=WAKE, priority=50, store_result=False)
+@job(name=WAKE, priority=50, backoff=AGAIN, store_result=False)
 def wake(event: str) -> None:
     """Wake the job that waits for this event: the jobs that it gathered have ended. Repeatable."""
     from django_pgjobs.models import Memo  # here: the models are not loaded yet
@@ -129,7 +133,7 @@ def forget_event(using: str, event: str) -> None:
     EventState.objects.using(using).filter(pk=event).delete()
 
 
-@job(name=UNDO, takes_context=True, max_attempts=20, store_result=False)
+@job(name=UNDO, takes_context=True, backoff=AGAIN, store_result=False)
 def undo(context: JobContext, job_id: int) -> None:
     """Undo what a job has done, the latest first, each part by a job of its own; go on where it stopped. Repeatable."""
     from django_pgjobs.flows import undoing  # here for start-up time

@@ -86,17 +86,18 @@ released AS (
     UPDATE pgjobs_job AS j
     SET run_at = CASE
             -- Its body will not start.
-            WHEN free.refused OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
+            WHEN free.refused OR NOT free.eager OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
             ELSE greatest(j.run_at, statement_timestamp())
         END,
         ready_at = statement_timestamp(),
         hold = CASE
-            WHEN j.limit_key IS NOT NULL AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'
+            WHEN j.limit_key IS NOT NULL AND free.eager AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'
         END,
         ending = CASE
             WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
             WHEN free.refused AND free.eager THEN 'cancelled'
             WHEN free.refused THEN 'abandoned'
+            WHEN NOT free.eager THEN 'succeeded' -- its members decide, no attempt of its own
         END,
         cancel_by = CASE
             WHEN NOT (free.refused AND free.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
@@ -108,7 +109,7 @@ released AS (
             ELSE j.cancel_reason
         END,
         error = CASE WHEN free.refused AND NOT free.eager THEN free.reason ELSE j.error END,
-        unique_key = CASE WHEN free.refused AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
+        unique_key = CASE WHEN (free.refused OR NOT free.eager) AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
     FROM free
     WHERE j.id = ANY (ARRAY[free.id])
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at

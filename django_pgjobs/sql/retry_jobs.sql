@@ -53,6 +53,7 @@ retried AS (
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
+        flow = j.flow & ~128, -- is not being undone
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
         -- An operator who retries a job after its deadline or its expiry wants it to run.
         not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,

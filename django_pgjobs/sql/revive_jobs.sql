@@ -36,6 +36,7 @@ SET outcome = NULL,
     error_class = NULL,
     duration_seconds = NULL,
     hold = 'waiting',
+    flow = j.flow & ~128, -- is not being undone
     cancel_requested_at = NULL,
     cancel_by = '',
     cancel_mode = '',

@@ -1,6 +1,6 @@
--- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it and registers the cancel of the others. What has failed and can be undone gets a job that undoes it.
+-- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it, and the others are to be cancelled. What has failed and can be undone is to be undone.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
--- Rows: one per job released or registered: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it. A gate locked for longer than asked raises.
+-- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it; and one per job for which the caller has to register a job of ours, in this transaction: its name, and why. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT
@@ -104,45 +104,35 @@ counted AS (
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
 ),
 failing AS (
-    -- The worker that runs it waits for locks that this transaction must not wait for.
-    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at)
-    SELECT
-        'pgjobs.cancel_members', j.queue, 100, 20,
-        jsonb_build_object(
-            'args', jsonb_build_array(j.id, 'ask', 'pgjobs:fail_fast', 'Member ' || locked.culprit || ' was abandoned.'), 'kwargs', jsonb_build_object()
-        ),
-        statement_timestamp()
+    SELECT j.id, j.queue, 'Member ' || locked.culprit || ' was abandoned.' AS reason
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
     WHERE locked.fails
       AND j.cancel_requested_at IS NULL
-    RETURNING id, queue, priority
 ),
 undoing AS (
-    -- Each end is written once, so each has one job that undoes it.
-    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at, target_id)
-    SELECT
-        'pgjobs.undo', ended.queue, 50, 20, jsonb_build_object('args', jsonb_build_array(ended.id), 'kwargs', jsonb_build_object()),
-        statement_timestamp(), ended.id
+    UPDATE pgjobs_job AS j
+    SET flow = j.flow | 128 -- is being undone
     FROM ended
-    WHERE ended.flow & 4 = 4 AND ended.outcome <> 'succeeded'
-    RETURNING id, queue, priority
+    WHERE j.id = ANY (ARRAY[ended.id]) AND ended.flow & 4 = 4 AND ended.outcome <> 'succeeded'
+    RETURNING j.id, j.queue
 ),
 released AS (
     UPDATE pgjobs_job AS j
     SET run_at = CASE
             -- Its body will not start.
-            WHEN free.refused OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
+            WHEN free.refused OR NOT free.eager OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
             ELSE greatest(j.run_at, statement_timestamp())
         END,
         ready_at = statement_timestamp(),
         hold = CASE
-            WHEN j.limit_key IS NOT NULL AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'
+            WHEN j.limit_key IS NOT NULL AND free.eager AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'
         END,
         ending = CASE
             WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
             WHEN free.refused AND free.eager THEN 'cancelled'
             WHEN free.refused THEN 'abandoned'
+            WHEN NOT free.eager THEN 'succeeded' -- its members decide, no attempt of its own
         END,
         cancel_by = CASE
             WHEN NOT (free.refused AND free.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
@@ -154,13 +144,14 @@ released AS (
             ELSE j.cancel_reason
         END,
         error = CASE WHEN free.refused AND NOT free.eager THEN free.reason ELSE j.error END,
-        unique_key = CASE WHEN free.refused AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
+        unique_key = CASE WHEN (free.refused OR NOT free.eager) AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
     FROM free
     WHERE j.id = ANY (ARRAY[free.id])
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
 )
-SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM released
+SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old, NULL AS servant, NULL AS reason
+FROM released
 UNION ALL
-SELECT id, queue, priority, false AS old FROM failing
+SELECT id, queue, NULL, false AS old, 'pgjobs.cancel_members', reason FROM failing
 UNION ALL
-SELECT id, queue, priority, false AS old FROM undoing
+SELECT id, queue, NULL, false AS old, 'pgjobs.undo', NULL FROM undoing

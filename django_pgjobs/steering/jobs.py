@@ -26,7 +26,7 @@ from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts, listed, safe_logger
-from django_pgjobs.states import OTHERS, CancelMode, Flow, Hold, Outcome
+from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, CancelMode, Flow, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
@@ -162,6 +162,7 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         attempts = {name: registry.get(name).max_attempts for name in registry.names()}
+        attempts |= dict.fromkeys((UNDO, WAKE, CANCEL_MEMBERS), TIRELESS)
         most = get_conf().default_max_attempts
         return reopening.retry(
             db,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from django_pgjobs.states import CANCEL_MEMBERS
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.gates import notices_of, open_gates
 from django_pgjobs.store.notifying import Notice, wake_up
-from django_pgjobs.store.registering import NewJob, register_job
+from django_pgjobs.store.servants import cancel_of, register_servants
 from django_pgjobs.store.steering import Gathering
-
-FIRST = 100
-"""The highest priority: members that have not started are not to start meanwhile."""
 
 
 def list_running_members(db: Database, ids: Sequence[int]) -> list[int]:
@@ -29,8 +24,6 @@ def cancel_members(using: str, batches: Sequence[Gathering], *, mode: str, by: s
     if not batches:
         return []
     notices = notices_of(open_gates(on(using), [batch.id for batch in batches], close=True))
-    for batch in batches:
-        payload = json.dumps({"args": [batch.id, mode, by, reason], "kwargs": {}})
-        register_job(using, NewJob(CANCEL_MEMBERS, payload, batch.queue, FIRST, max_attempts=20))
-        notices.add(wake_up(batch.queue, FIRST))
+    servants = [cancel_of(batch.id, mode=mode, by=by, reason=reason) for batch in batches]
+    notices |= {wake_up(one.queue, one.priority) for one in register_servants(on(using), servants)}
     return list(notices)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from django_pgjobs.states import Outcome, Rule
-from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.states import FAIL_FAST, UNDO, Outcome, Rule
+from django_pgjobs.store.database import Database
 from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
+from django_pgjobs.store.servants import cancel_of, register_servants, undo_of
 
 KNOWS_UNDO = 2
 """The ``protocol`` in the heartbeat of a worker whose version undoes what has failed; that is this one."""
@@ -35,7 +36,7 @@ class Opened(NamedTuple):
     old: bool
 
 
-def _opened(rows: Rows) -> list[Opened]:
+def _opened(rows: Iterable[tuple[Any, ...]]) -> list[Opened]:
     return [Opened._make(row) for row in rows]
 
 
@@ -52,11 +53,22 @@ def notices_of(opened: Iterable[Opened]) -> set[Notice]:
 def settle_ends(db: Database, ids: Sequence[int], *, lock_seconds: float | None = None) -> list[Opened]:
     """Count ends that this transaction has just written, and return the jobs that this releases.
 
+    It also registers what cancels the other members of a batch that fails fast, and what undoes a job that has failed.
+
     Call it once for each end, behind the statement that wrote it. ``lock_seconds``: how long to wait for a gate, by
     default as long as the transaction waits for locks; then it raises ``LockNotAvailable``.
     """
     timeout = None if lock_seconds is None else f"{round(lock_seconds * 1000)}ms"
-    return _opened(db.fetch("settle_ends", {"ids": list(ids), "lock_timeout": timeout}))
+    rows = db.fetch("settle_ends", {"ids": list(ids), "lock_timeout": timeout})
+    opened, wanted = _opened(row[:4] for row in rows if row[4] is None), [row for row in rows if row[4] is not None]
+    served = register_servants(
+        db,
+        [
+            undo_of(job_id) if name == UNDO else cancel_of(job_id, by=FAIL_FAST, reason=reason)
+            for job_id, _, _, _, name, reason in wanted
+        ],
+    )
+    return [*opened, *(Opened(*one, old=False) for one in served)]
 
 
 def list_locked_gates(db: Database, ids: Sequence[int]) -> dict[int, set[int]]:

@@ -114,9 +114,10 @@ TWINS = (
         "open_gates",
         (RESULT,),
         but=(
+            (", NULL AS servant, NULL AS reason", ""),
             (
-                "UNION ALL SELECT id, queue, priority, false AS old FROM failing "
-                "UNION ALL SELECT id, queue, priority, false AS old FROM undoing",
+                "UNION ALL SELECT id, queue, NULL, false AS old, 'pgjobs.cancel_members', reason FROM failing "
+                "UNION ALL SELECT id, queue, NULL, false AS old, 'pgjobs.undo', NULL FROM undoing",
                 "",
             ),
         ),

@@ -1,0 +1,55 @@
+"""Jobs of ours that serve another one: they cancel the members of a batch, or undo what a job has done.
+
+Their policy stands here alone, whoever registers them: the end of a job, an operator, or the leader, where one is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django_pgjobs.states import CANCEL_MEMBERS, TIRELESS, UNDO, CancelMode
+from django_pgjobs.store.database import Database
+
+PRIORITIES = {CANCEL_MEMBERS: 100, UNDO: 50}
+"""The first is the highest that there is: members that have not started are not to start meanwhile."""
+
+
+class Servant(NamedTuple):
+    """A job to register: its name, the job that it serves, and its arguments.
+
+    ``key``: there is no second unfinished one with it. ``target_id``: the job that it undoes.
+    """
+
+    name: str
+    owner: int
+    args: tuple[int | str, ...]
+    key: str | None = None
+    target_id: int | None = None
+
+
+class Serving(NamedTuple):
+    """A servant that was registered, and the workers to wake."""
+
+    id: int
+    queue: str
+    priority: int
+
+
+def undo_of(job_id: int) -> Servant:
+    """Return the job that undoes what a job has done."""
+    return Servant(UNDO, job_id, (job_id,), key=f"{UNDO}:{job_id}", target_id=job_id)
+
+
+def cancel_of(batch_id: int, *, by: str, reason: str, mode: str = CancelMode.ASK, key: str | None = None) -> Servant:
+    """Return the job that cancels the members of a batch."""
+    return Servant(CANCEL_MEMBERS, batch_id, (batch_id, mode, by, reason), key)
+
+
+def register_servants(db: Database, servants: Sequence[Servant]) -> list[Serving]:
+    """Register them in the open transaction. Wakes nobody."""
+    if not servants:
+        return []
+    given = [{**one._asdict(), "priority": PRIORITIES[one.name], "max_attempts": TIRELESS} for one in servants]
+    return [Serving._make(row) for row in db.fetch("register_servants", {"servants": json.dumps(given)})]
