@@ -7,7 +7,7 @@ holder may end between our insert and our query for it: then we insert again, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError, connections
@@ -63,6 +63,7 @@ def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
         if holder is not None:
             if new.on_conflict == OnConflict.RAISE:
                 raise _duplicate(new, holder.id)
+            _refuse_other_name(new, holder)
             return holder.id
     raise _duplicate(new, None)
 
@@ -92,15 +93,29 @@ def _postpone(alias: str, new: Sequence[NewJob]) -> dict[int, int]:
     moved = postpone_jobs(on(alias), new)
     waking.registered(connections[alias], moved.wakes, get_conf())
     waking.notify(alias, [scan_behind(queue) for queue in moved.behind])
-    left = [job for at, job in enumerate(new) if at not in moved.ids]
-    if left:
-        _refuse_started(left, find_keys(on(alias), left), "postponed")
+    _refuse(new, find_keys(on(alias), new), "postponed", moved.ids)
     return moved.ids
 
 
-def _refuse_started(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: str) -> None:
-    for job, holder in zip(new, holders, strict=True):
-        if holder is not None and holder.started:
+def _refuse_other_name(new: NewJob, holder: KeyHolder) -> None:
+    if holder.name in (None, new.name):
+        return
+    known = registry.find(holder.name or "")
+    if known is None or known.name != new.name:  # not a former name
+        raise DuplicateJob(
+            holder.id, new.key or "", new.queue,
+            f"Job {holder.id} ({holder.name}) has the key {new.key!r} in queue {new.queue!r}, and this is {new.name}. "
+            "Jobs of all names share the keys of a queue: begin a key with what it is about.",
+        )  # fmt: skip
+
+
+def _refuse(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: str, done: Collection[int] = ()) -> None:
+    """Raise ``DuplicateJob`` if a key is another kind of job's; or a started one's, but at the positions ``done``."""
+    for at, (job, holder) in enumerate(zip(new, holders, strict=True)):
+        if holder is None:
+            continue
+        _refuse_other_name(job, holder)
+        if holder.started and at not in done:
             raise DuplicateJob(
                 holder.id, job.key or "", job.queue,
                 f"Job {holder.id} has the key {job.key!r} in queue {job.queue!r} and has started: "
@@ -110,7 +125,7 @@ def _refuse_started(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], 
 
 def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
     """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
-    _refuse_started(new, holders, "replaced")
+    _refuse(new, holders, "replaced")
     # A job claimed in the meantime keeps its key: the next try finds that it has started.
     if replaced := free_keys(on(alias), new):
         # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
@@ -194,6 +209,7 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
         elif holder is not None and new[at].on_conflict == OnConflict.RAISE:
             raise _duplicate(new[at], holder.id)
         elif holder is not None:
+            _refuse_other_name(new[at], holder)
             found[at] = holder.id
     if postponing:
         moved = _postpone(alias, [new[at] for at in postponing])
@@ -214,10 +230,11 @@ def _chosen(new: list[NewJob]) -> list[int]:
         if job.key is None:
             continue
         same = positions.setdefault((job.queue, job.key, job.window_seconds), [])
-        if same and job.on_conflict == OnConflict.RAISE:
+        if same and (job.on_conflict == OnConflict.RAISE or job.name != new[same[0]].name):
             raise DuplicateJob(
                 None, job.key, job.queue,
-                f"rows {same[0]} and {at} have the same key {job.key!r} in queue {job.queue!r}; nothing was stored",
+                f"rows {same[0]} and {at} have the same key {job.key!r} in queue {job.queue!r}"
+                f"{'' if job.name == new[same[0]].name else ' and are different jobs'}; nothing was stored",
             )  # fmt: skip
         same.append(at)
     for same in positions.values():

@@ -1,6 +1,6 @@
 -- find_keys: find the jobs that have these keys now, or took them for the current window. One index probe per key, whatever the statistics say.
 -- Fence: none (reads).
--- Rows: one per key that is taken: its position in the input, the job's id, whether it has started; the job of a window may be gone.
+-- Rows: one per key that is taken: its position in the input, the job's id, whether it has started, and its name, at first; the job of a window may be gone.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
     SELECT
@@ -9,11 +9,16 @@ WITH wanted AS MATERIALIZED (
     FROM unnest(%(queues)s::text[], %(keys)s::text[], %(windows)s::float8[])
         WITH ORDINALITY AS w (queue, key, seconds, position)
 )
-SELECT wanted.position, holder.id, holder.started
+SELECT
+    wanted.position, holder.id, holder.started,
+    -- Of a job with steps, that of the first.
+    coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = holder.id ORDER BY s.id LIMIT 1), holder.name)
 FROM wanted
 CROSS JOIN LATERAL (
     (
-        SELECT j.id, j.claim_id IS NOT NULL OR j.ending IS NOT NULL AS started
+        SELECT
+            -- Steps, memos: what it has done is done.
+            j.id, j.claim_id IS NOT NULL OR j.ending IS NOT NULL OR j.flow & 40 <> 0 AS started, j.name
         FROM pgjobs_job AS j
         WHERE wanted.seconds IS NULL
           AND j.queue = wanted.queue
@@ -29,12 +34,14 @@ CROSS JOIN LATERAL (
             -- A scalar, not EXISTS, which the planner may answer with a hash of the whole table.
             coalesce(
                 (
-                    SELECT j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.ending IS NOT NULL
+                    SELECT
+                        j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.ending IS NOT NULL OR j.flow & 40 <> 0
                     FROM pgjobs_job AS j
                     WHERE j.id = w.job_id
                 ),
                 true
-            )
+            ),
+            (SELECT j.name FROM pgjobs_job AS j WHERE j.id = w.job_id)
         FROM pgjobs_key_window AS w
         WHERE w.queue = wanted.queue AND w.key = wanted.key AND w.begins_at = wanted.begins_at
         LIMIT 1

@@ -1,4 +1,4 @@
--- free_keys: take keys from unclaimed jobs, which the caller cancels next, so that other jobs may have them. One index probe per key, whatever the statistics say.
+-- free_keys: take keys from unclaimed jobs without steps or memos, which the caller cancels next, so that other jobs may have them. One index probe per key, whatever the statistics say.
 -- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
 -- Rows: one per job that has lost its key, by its id.
 -- Clock: statement_timestamp().
@@ -38,6 +38,7 @@ locked AS MATERIALIZED (
         FROM pgjobs_job AS j
         WHERE j.id = holders.id
           AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
+          AND j.flow & 40 = 0 -- what it has done is done
           AND (holders.begins_at IS NOT NULL OR (j.queue = holders.queue AND j.unique_key = holders.key))
         LIMIT 1
         FOR NO KEY UPDATE

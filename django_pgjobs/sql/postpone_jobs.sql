@@ -1,4 +1,4 @@
--- postpone_jobs: move the starts of unclaimed jobs that have these keys, as new registrations of the keys ask. One index probe per key, whatever the statistics say.
+-- postpone_jobs: move the starts of unclaimed jobs without steps or memos that have these keys, as new registrations of the keys ask. One index probe per key, whatever the statistics say.
 -- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
 -- Rows: one per job moved: its position in the input, its id, the workers to wake (no priority: admitters) and whether it may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
@@ -26,6 +26,7 @@ locked AS MATERIALIZED (
           AND j.finished_at IS NULL
           AND j.claim_id IS NULL
           AND j.ending IS NULL
+          AND j.flow & 40 = 0 -- what it has done is done, and it sleeps until its own instant
         LIMIT 1
         FOR NO KEY UPDATE
     ) AS holder

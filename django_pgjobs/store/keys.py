@@ -11,10 +11,15 @@ from django_pgjobs.store.registering import NewJob
 
 
 class KeyHolder(NamedTuple):
-    """The job that has a key, and whether it has started, ended or is gone; the job of a window's key may be."""
+    """The job that has a key, and whether it has started, ended or is gone; the job of a window's key may be.
+
+    A job that has finished steps or remembers something has started, also while it sleeps. ``name``: of the job, or of
+    its first step; None if it is gone.
+    """
 
     id: int
     started: bool
+    name: str | None
 
 
 def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:

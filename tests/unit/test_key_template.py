@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from django_pgjobs.values.key_template import Template
 
@@ -88,3 +90,20 @@ def test_what_no_arguments_could_fill_in_is_refused_where_it_is_written(text: st
 def test_a_text_without_names_says_so() -> None:
     assert Template("fixed {{7}}").names == ()
     assert Template("{a}{b:{a}}").names == ("a", "b")
+
+
+def two(a: Any, b: Any = "") -> None: ...
+
+
+values = st.text(st.sampled_from("ab:/%3A2F"), max_size=5)
+
+
+@given(st.sampled_from(["{a}:{b}", "x{a}/:{b}y", "{a} ab:{b}", "{a!s}:{b}:{a}"]), values, values, values, values)
+def test_of_several_fields_none_runs_into_the_next(text: str, a: str, b: str, other_a: str, other_b: str) -> None:
+    assert (filled(text, two, a, b) == filled(text, two, other_a, other_b)) == ((a, b) == (other_a, other_b))
+
+
+@pytest.mark.parametrize("text", ["{a}{b}", "{a}and{b}", "{a}%{b}", "{a}:{b}{a}"])
+def test_fields_that_would_run_together_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="needs a mark between two fields"):
+        Template(text).bound(inspect.signature(two))
