@@ -33,7 +33,7 @@ FAILING = {
 
 @pytest.mark.parametrize("how", guests.BADLY)
 def test_the_next_job_is_unharmed_by(shared_worker: WorkerProcess, record_property: Record, how: str) -> None:
-    """C13 C15 C28 C29 W22: in the same thread, right after; then the executor goes, and the next is as new."""
+    """C28 C29 W22: in the same thread, right after; then the executor goes, and the next is as new."""
     (before,) = ended(guests.looks_around.register())
     bad = guests.behaves_badly.using(max_attempts=1).register(how)
     fault = Recovery(record_property)

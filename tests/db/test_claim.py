@@ -525,7 +525,7 @@ def marks(jobs: Sequence[store.ClaimedJob]) -> list[bool]:
 
 @pytest.mark.parametrize("how", ["released", "held"])
 def test_a_suspect_that_is_given_back_is_one_until_its_attempt_is_charged(raw: RawDatabase, how: str) -> None:
-    """G4: whoever claims it next must not run it in company; once it was charged it is told apart."""
+    """Whoever claims it next must not run it in company; once it was charged it is told apart."""
     first, second = register(2)
     raw.query("UPDATE pgjobs_job SET cron_entry = 'nightly'")  # so that a claim tells more of them than their marks
     claimed = claim(raw, 2)

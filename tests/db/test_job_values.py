@@ -103,7 +103,7 @@ def test_the_value_is_waited_for_as_long_as_asked(raw: RawDatabase, background: 
 
 
 def test_functions_of_a_test_are_jobs_in_an_isolated_registry_only() -> None:
-    """C8: a job is declared where it is tested; outside it is refused, for no worker could find it."""
+    """A job is declared where it is tested; outside it is refused, for no worker could find it."""
     from django_pgjobs.definition.registry import registry
     from django_pgjobs.exceptions import InvalidJob
 

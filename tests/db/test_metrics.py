@@ -317,7 +317,7 @@ def test_metrics_without_the_package_are_an_error_that_names_it(tmp_path: Path) 
 
 @pytest.mark.skipif(not find_spec("django_prometheus"), reason="django-prometheus does not allow this Django")
 def test_the_page_of_django_prometheus_shows_the_fleet(tmp_path: Path, measured: Callable[[], None]) -> None:
-    """B65: without another line than the app's. With files for several processes it shows the files alone."""
+    """Without another line than the app's. With files for several processes it shows the files alone."""
     _, _, page, _ = process(tmp_path, "django_prometheus", page=True)
     assert "pgjobs_fleet_up 1.0" in page
     assert "django_migrations" in page or "python_info" in page

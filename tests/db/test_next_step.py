@@ -166,7 +166,7 @@ def test_the_key_goes_on_with_the_job(raw: RawDatabase) -> None:
 
 
 def test_a_job_whose_key_is_taken_in_the_queue_of_its_step_is_abandoned(raw: RawDatabase) -> None:
-    """C13: no other job of a queue may have the key; its neighbours go on, and its row says why."""
+    """No other job of a queue may have the key; its neighbours go on, and its row says why."""
     one, two, rival = register(3)
     with_key(raw, one)
     claimed = claim(raw, 2)
@@ -201,7 +201,7 @@ def flushed(finaliser: Finaliser, link: WorkerConnection, heard: Heard) -> list[
 def test_a_key_that_another_session_is_about_to_take_makes_nobody_else_wait(
     raw: RawDatabase, other: RawDatabase, link: WorkerConnection
 ) -> None:
-    """C13: the job is busy until that session has ended, and then the row decides."""
+    """The job is busy until that session has ended, and then the row decides."""
     one, *others = register(8)
     with_key(raw, one)
     claimed = claim(raw, 8)
@@ -228,7 +228,7 @@ def test_a_key_that_another_session_has_just_committed_refuses_the_step_by_its_n
     background: Background,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """C13: the key is not in the statement's snapshot, but in the index: the next statement sees it."""
+    """The key is not in the statement's snapshot, but in the index: the next statement sees it."""
     [one] = register()
     with_key(raw, one)
     claimed = claim(raw)

@@ -280,7 +280,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
 def test_what_producers_and_operators_run_costs_its_batch_and_not_the_table(
     statistics: str, django_db_blocker: Any
 ) -> None:
-    """A1, A11: a plan that follows from the statement's shape, not from what the statistics say or a worker pins."""
+    """A plan that follows from the statement's shape, not from what the statistics say or a worker pins."""
     wrong = {}
     with django_db_blocker.unblock():
         for name, (jobs, run) in STATEMENTS.items():

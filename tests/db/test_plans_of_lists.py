@@ -197,7 +197,7 @@ def test_a_list_costs_what_it_looks_at_and_not_the_table(
     statistics: str,  # noqa: F811
     django_db_blocker: Any,
 ) -> None:
-    """A1, A11: whatever filters are chosen in the admin, or typed in the shell."""
+    """Whatever filters are chosen in the admin, or typed in the shell."""
     with django_db_blocker.unblock(), transaction.atomic():
         root = Client()
         root.force_login(User.objects.create_superuser("root"))

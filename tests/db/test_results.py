@@ -223,7 +223,7 @@ def test_what_others_wrote_into_a_chain_or_an_instant_does_not_stop_the_reading(
 
 @pytest.mark.parametrize("analysed", [False, True])
 def test_reading_costs_the_jobs_that_are_asked_for_whatever_the_statistics(raw: RawDatabase, analysed: bool) -> None:
-    """A1: by keys from the ids to the jobs, from each to its attempts and its claim; neither table is scanned."""
+    """By keys from the ids to the jobs, from each to its attempts and its claim; neither table is scanned."""
     with analysed_while_empty(raw):
         ids = register(20_000)
         raw.query(

@@ -356,7 +356,7 @@ def test_in_an_async_function_without_a_transaction() -> None:
 
 @in_a_test_case
 def test_on_abandon_is_given_the_whole_error() -> None:
-    """C6, row A5: with its kind, the chain of causes and a traceback, as the history shows them."""
+    """Row A5: with its kind, the chain of causes and a traceback, as the history shows them."""
     one = gives_up.register()
     assert run_jobs().abandoned == [one.pk]
     [error] = said
@@ -371,7 +371,7 @@ def test_on_abandon_is_given_the_whole_error() -> None:
 def test_on_abandon_is_given_one_line_where_the_history_does_not_have_the_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C6: the callback runs all the same."""
+    """The callback runs all the same."""
 
     def away(*_: object) -> None:
         raise OperationalError("away")

@@ -478,7 +478,7 @@ def test_wrong_usage_is_refused(raw: RawDatabase, arguments: list[str], complain
 
 @pytest.mark.parametrize("before", [[], ["list"]], ids=["before the subcommand", "behind it"])
 def test_django_s_own_options_are_taken_on_both_sides_of_a_subcommand(raw: RawDatabase, before: list[str]) -> None:
-    """C3: as each command of Django takes them."""
+    """As each command of Django takes them."""
     register()
     given = ["-v", "0", "--settings", "tests.settings", "--no-color", "--traceback", "--pythonpath", "."]
     found = run(*before, *given, *([] if before else ["list"]))
@@ -487,7 +487,7 @@ def test_django_s_own_options_are_taken_on_both_sides_of_a_subcommand(raw: RawDa
 
 
 def test_every_subcommand_takes_them_and_leaves_what_stood_before_it() -> None:
-    """C3: those of a group of its own too."""
+    """Those of a group of its own too."""
     parser = Command().create_parser("manage.py", "pgjobs")
     for words in (["show", "1"], ["crons", "pause", "a"], ["run"], ["check"], ["prune"]):
         told = parser.parse_args(["-v", "3", *words, "--traceback", "--settings", "x"])

@@ -66,7 +66,7 @@ def hooks() -> int:
 
 
 def test_only_statements_of_workers_notify_while_they_write() -> None:
-    """A2: those of producers and operators run in transactions that are not ours."""
+    """Those of producers and operators run in transactions that are not ours."""
     found = {name for name in sql.names() if "pg_notify" in sql.statement(name)}
     assert found == {"notify", "notify_many"} | WORKERS_OWN
 
@@ -231,7 +231,7 @@ BUSY = ["0:default", "busy:default"]
 
 @on_disk
 def test_a_producer_in_a_rush_says_that_it_is_busy_and_stays_silent_for_longer() -> None:
-    """A2: what each registration costs is what keeps producers slower than silence; workers look on their own then."""
+    """What each registration costs is what keeps producers slower than silence; workers look on their own then."""
     assert sent_at([100.0, 100.01, 100.02, 100.109, 100.111]) == [ONE, BUSY, [], [], BUSY]
     assert waking.BUSY_SECONDS < claimer.BUSY_SECONDS
 

@@ -115,7 +115,7 @@ _numbers = count()
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_transaction_of_the_callers_can_be_prepared(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A2: PostgreSQL prepares none that has notified. What was written is there when it is committed at last."""
+    """PostgreSQL prepares none that has notified. What was written is there when it is committed at last."""
     identifier = f"waking {next(_numbers)}"
     written = Group(name=identifier)
     with transaction.atomic():
@@ -156,7 +156,7 @@ def full_queue(chaos_server: ChaosServer) -> Iterator[None]:
 def test_a_full_queue_of_notifications_fails_no_commit_of_the_callers(
     full_queue: None, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A2: workers find the job by polling; the rows written beside it exist."""
+    """Workers find the job by polling; the rows written beside it exist."""
     with transaction.atomic():
         Group.objects.create(name="business")
         ACTIONS[name]()

@@ -24,6 +24,16 @@ def test_rows_that_tests_cite_exist():
     assert unknown == {}
 
 
+def test_docstrings_cite_rows_and_nothing_that_could_be_taken_for_one():
+    """Other schemes count from 1 too: an id of theirs would be evidence for the row of the same number."""
+    foreign = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for found in re.finditer(r'"{3}(?:[A-Z]\d{1,2},? )*[BEFGHJK]\d{1,2}\b', path.read_text(encoding="utf-8"))
+    ]
+    assert foreign == []
+
+
 def test_rows_that_do_not_apply_have_a_reason_and_are_not_promised_too():
     rows = from_data.rows()
     assert all(len(reason) > 20 for reason in rows["not_applicable"].values())

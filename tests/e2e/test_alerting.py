@@ -18,7 +18,7 @@ def errors(log: str, job: Job) -> list[str]:
 
 
 def test_each_job_that_is_abandoned_is_one_error_whatever_ended_it(worker: Workers) -> None:
-    """B12, P38: its own failure, a crash, a kill at its deadline, no attempt or no time left at its start."""
+    """P38: its own failure, a crash, a kill at its deadline, no attempt or no time left at its start."""
     started = worker(threads=1)
     abandoned = [
         jobs.dies_once.register("exit"),
@@ -37,7 +37,7 @@ def test_each_job_that_is_abandoned_is_one_error_whatever_ended_it(worker: Worke
 
 
 def test_a_parked_job_is_a_warning_that_names_the_cure(worker: Workers) -> None:
-    """B12, P30: a job in a module that workers do not import, say; once for each name."""
+    """P30: a job in a module that workers do not import, say; once for each name."""
     unknown = [jobs.effect.using(delay=60).register(n) for n in range(3)]
     Job.objects.filter(pk__in=[job.pk for job in unknown]).update(name="shop.tasks.send")
     started = worker()
@@ -49,7 +49,7 @@ def test_a_parked_job_is_a_warning_that_names_the_cure(worker: Workers) -> None:
 
 
 def test_what_a_project_logs_in_a_job_is_visible_and_names_the_job(worker: Workers) -> None:
-    """C12: where nobody has configured logging, as after startproject."""
+    """Where nobody has configured logging, as after startproject."""
     started = worker()
     (said,) = ended(hostile.says.register("two parcels sent"))
     started.wait_for_log(rf"INFO shop two parcels sent job={said.pk} attempt=1 queue=default")

@@ -190,7 +190,7 @@ def starts_behind(
 def test_a_job_waits_for_nobody_of_the_other_colour(
     worker: Workers, stage: Stage, waiting: JobDefinition[..., Any], short: JobDefinition[..., Any]
 ) -> None:
-    """B10 D18 A67: 2,000 stand before it, and their places are full for as long as it takes."""
+    """D18, A67: 2,000 stand before it, and their places are full for as long as it takes."""
     starts_behind(worker, stage, 2000, waiting, short)
 
 
@@ -199,7 +199,6 @@ def test_a_job_waits_for_nobody_of_the_other_colour(
 def test_a_job_waits_for_nobody_of_a_hundred_thousand_of_the_other_colour(
     worker: Workers, stage: Stage, waiting: JobDefinition[..., Any], short: JobDefinition[..., Any]
 ) -> None:
-    """B10."""
     starts_behind(worker, stage, 100_000, waiting, short)
 
 

@@ -9,7 +9,7 @@ from tests.plugins.fix_worker import Workers, ended, history
 
 
 def test_a_task_that_ends_without_an_outcome_gets_one(worker: Workers) -> None:
-    """G1, B8: Python lets no coroutine end in a GeneratorExit of its own; the attempt is charged all the same."""
+    """Python lets no coroutine end in a GeneratorExit of its own; the attempt is charged all the same."""
     worker()
     worker.expect("executor failed around")
     (after,) = ended(hostile.araises.register("generator"))
@@ -17,7 +17,7 @@ def test_a_task_that_ends_without_an_outcome_gets_one(worker: Workers) -> None:
 
 
 def test_a_loop_whose_descriptor_a_job_has_closed_goes_on(worker: Workers, stage: Stage) -> None:
-    """G5: it waits on a new one, in the same process; its neighbour notices nothing, and the log has one line."""
+    """It waits on a new one, in the same process; its neighbour notices nothing, and the log has one line."""
     process = worker()
     before = process.ready_executors()
     neighbour = jobs.awaits.register("beside")

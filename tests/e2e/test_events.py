@@ -84,7 +84,7 @@ def test_durations_are_those_of_the_body(shared_worker: WorkerProcess, *, fails:
     after = read(one)
     own = [float(attempt.message.rpartition(" ")[2]) for attempt in one.attempts.order_by("number")]
     assert len(durations) == len(own or [after.result]) == (2 if fails else 1)
-    for duration, took in zip(durations, own or [float(after.result)], strict=True):
+    for duration, took in zip(durations, own or [float(str(after.result))], strict=True):
         assert 0.2 <= took <= duration < took + patience(1)
     assert after.duration_seconds == pytest.approx(durations[-1], abs=0.001)
 
@@ -119,7 +119,7 @@ def test_a_job_that_expired_is_told_as_cancelled(shared_worker: WorkerProcess, *
 
 
 def test_a_receiver_that_leaves_takes_nobody_along(shared_worker: WorkerProcess) -> None:
-    """C9 C28: SystemExit in a receiver of ``job_finished``."""
+    """C28: SystemExit in a receiver of ``job_finished``."""
     before = shared_worker.executors()
     shared_worker.stage.open("receiver-fails")
     heard(shared_worker, jobs.effect.register("k"), 3)

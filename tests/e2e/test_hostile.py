@@ -68,7 +68,7 @@ def failures_that_were_not_recorded(jobs_by_name: Mapping[str, Job]) -> dict[str
 @pytest.mark.parametrize("what", ["error", "leaving", "recursion"])
 @pytest.mark.parametrize("place", LOGGING)
 def test_logging_that_raises_costs_no_outcome(worker_at_work: WorkerProcess, place: str, what: str) -> None:
-    """G1, A3: of a failure, in a thread and on the loop, and of a success; more of them than there are threads."""
+    """A3: of a failure, in a thread and on the loop, and of a success; more of them than there are threads."""
     be_hostile(worker_at_work.stage, f"{place}: {what}")
     failures = {
         f"{job.name} {n}": job.register() for n in range(THREADS + 1) for job in (hostile.fails, hostile.afails)
@@ -82,7 +82,7 @@ def test_logging_that_raises_costs_no_outcome(worker_at_work: WorkerProcess, pla
 
 
 def test_what_a_broken_handler_does_not_write_is_on_stderr(worker_at_work: WorkerProcess) -> None:
-    """G1: neither the record nor the reason is lost."""
+    """Neither the record nor the reason is lost."""
     be_hostile(worker_at_work.stage, "handler: leaving")
     failing = hostile.fails.register()
     ended(failing)
@@ -92,7 +92,7 @@ def test_what_a_broken_handler_does_not_write_is_on_stderr(worker_at_work: Worke
 @pytest.mark.parametrize("what", ["error", "leaving", "exit", "interrupt"])
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_a_receiver_that_raises_changes_nothing(worker_at_work: WorkerProcess, signal: str, what: str) -> None:
-    """G1, events: of whatever kind it is."""
+    """Of whatever kind it is."""
     be_hostile(worker_at_work.stage, f"receiver of {signal}: {what}")
     failures = {job.name: job.register() for job in (hostile.fails, hostile.afails)}
     succeeding = hostile.succeeds.register()
@@ -103,14 +103,14 @@ def test_a_receiver_that_raises_changes_nothing(worker_at_work: WorkerProcess, s
 @pytest.mark.parametrize("what", ["error", "leaving", "exit"])
 @pytest.mark.parametrize("place", ["middleware in", "middleware out"])
 def test_middleware_that_raises_is_a_failure(worker_at_work: WorkerProcess, place: str, what: str) -> None:
-    """G1: a layer is the job's own code, its ``finally`` too."""
+    """A layer is the job's own code, its ``finally`` too."""
     be_hostile(worker_at_work.stage, f"{place}: {what}")
     failures = {job.name: job.register() for job in (hostile.fails, hostile.afails)}
     assert failures_that_were_not_recorded(failures) == {}
 
 
 def test_an_exception_may_be_of_any_kind(worker_at_work: WorkerProcess) -> None:
-    """G1, A3: its properties, methods and kind are the job's code, and so are those of its causes."""
+    """A3: its properties, methods and kind are the job's code, and so are those of its causes."""
     raised = {what: hostile.raises.register(what) for what in hostile.ERRORS}
     kinds = hostile.ERRORS.keys() - {"generator"}
     araised = {f"async {what}": hostile.araises.register(what) for what in kinds}
@@ -119,14 +119,14 @@ def test_an_exception_may_be_of_any_kind(worker_at_work: WorkerProcess) -> None:
 
 @pytest.mark.parametrize("name", sorted(hostile.RULED))
 def test_a_rule_that_leaves_lets_the_job_be_retried(worker_at_work: WorkerProcess, name: str) -> None:
-    """G1: by the numeric backoff, as after an error in the rule."""
+    """By the numeric backoff, as after an error in the rule."""
     ruled = hostile.RULED[name].register()
     wait_until(lambda: history(ruled)[:1] == [(1, "failed")], 10, "the failure is recorded")
     worker_at_work.wait_for_log(r"(backoff|retry rule) failed name=hostile\." + name.replace(" ", "_"))
 
 
 def test_a_value_that_cannot_be_read_is_no_result(worker_at_work: WorkerProcess) -> None:
-    """G1, R15: whatever its methods do."""
+    """Whatever its methods do."""
     returned = {what: hostile.returns_hostile.register(what) for what in hostile.VALUES}
     afters = dict(zip(returned, ended(*returned.values()), strict=True))
     stored = {what for what, after in afters.items() if "UnstorableResult" not in after.error}
@@ -139,20 +139,20 @@ def test_progress_of_hostile_values_ends_no_thread(worker_at_work: WorkerProcess
 
 
 def test_a_context_that_a_job_has_patched_ends_no_thread(worker_at_work: WorkerProcess) -> None:
-    """G1: what is told of an attempt's end does not depend on what the job made of it."""
+    """What is told of an attempt's end does not depend on what the job made of it."""
     assert [after.outcome for after in ended(*[hostile.leaves_behind.register("context") for _ in range(5)])] == [
         "succeeded"
     ] * 5
 
 
 def test_an_async_job_that_has_returned_has_succeeded(worker_at_work: WorkerProcess) -> None:
-    """B8, A3: a clean-up that fails does not replace what the job came to."""
+    """A3: a clean-up that fails does not replace what the job came to."""
     for after in ended(*[hostile.cancels_itself_and_returns.register() for _ in range(5)]):
         assert (after.outcome, after.attempt, after.result) == ("succeeded", 1, "done"), after.error
 
 
 def test_hostile_things_on_the_loop_end_no_task(worker_at_work: WorkerProcess) -> None:
-    """G1: exception handlers, task factories and callbacks of tasks are a project's too."""
+    """Exception handlers, task factories and callbacks of tasks are a project's too."""
     (after,) = ended(hostile.puts_hostile_things_on_the_loop.register())
     assert after.result == "done"
     failures = {job.name: job.register() for job in (hostile.fails, hostile.afails)}

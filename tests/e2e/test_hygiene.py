@@ -79,7 +79,7 @@ def test_async_jobs_have_contexts_and_connections_of_their_own(shared_worker: Wo
 
 
 def test_a_job_that_starts_a_thread_does_not_disturb(shared_worker: WorkerProcess) -> None:
-    """C13: the thread goes on by itself."""
+    """The thread goes on by itself."""
     (after,) = ended(jobs.starts_a_thread.register("t"))
     assert after.outcome == "succeeded"
     wait_until(lambda: shared_worker.stage.count("thread", "t") == 1, 5, "the thread has run")

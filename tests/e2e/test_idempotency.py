@@ -46,7 +46,7 @@ def test_a_hit_is_told_between_start_and_end_and_runs_nothing(worker: Workers, s
 def test_settings_that_a_job_left_on_the_connection_are_not_charged_to_the_next(
     worker: Workers, stage: Stage, setting: str
 ) -> None:
-    """G5: its key is looked up on a new connection where the kept one refuses."""
+    """Its key is looked up on a new connection where the kept one refuses."""
     process = worker(threads=1)
     [first] = ended(jobs.effect.using(idempotency_key="k").register("once"))
     ended(guests.behaves_badly.register(setting))
@@ -57,7 +57,7 @@ def test_settings_that_a_job_left_on_the_connection_are_not_charged_to_the_next(
 
 
 def test_large_arguments_are_read_beside_what_a_job_left_on_the_connection(worker: Workers) -> None:
-    """G5: the same connection, the other statement that precedes the body."""
+    """The same connection, the other statement that precedes the body."""
     process = worker(threads=1)
     ended(guests.behaves_badly.register("search_path"))
     large = "x" * 300_000

@@ -22,7 +22,7 @@ CROWD = PROCESSES * THREADS
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_storm_of_interrupts_harms_no_neighbour(worker: Workers, stage: Stage) -> None:
-    """B5, C25: queues, imports, semaphores, logging, connections and files of the process stay usable for the others.
+    """C25: queues, imports, semaphores, logging, connections and files of the process stay usable for the others.
 
     Each interrupt is one that was raised in a thread. Every neighbour succeeds at its first attempt, nothing is killed,
     and each thread takes the next job.

@@ -163,7 +163,7 @@ def test_a_job_that_waits_for_a_program_is_stopped_by_sigterm(shared_worker: Wor
 def test_who_swallows_everything_is_killed_within_the_ladder(
     shared_worker: WorkerProcess, definition: JobDefinition[..., Any], how: str
 ) -> None:
-    """A30 B15 C26 §4: five seconds after the deadline; the neighbour is released uncharged and runs again.
+    """A30, C26, §4: five seconds after the deadline; the neighbour is released uncharged and runs again.
 
     The history of one in a thread shows where it hung.
     """

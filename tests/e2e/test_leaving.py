@@ -116,7 +116,7 @@ def test_receivers_and_callbacks_that_raise_or_leave_change_nothing(worker: Work
 
 
 def test_receivers_and_callbacks_that_hang_hold_up_nobody_for_long(worker: Workers, stage: Stage) -> None:
-    """B6: what libraries have kept is flushed all the same, if its turn comes before what hangs."""
+    """What libraries have kept is flushed all the same, if its turn comes before what hangs."""
     ways = "short,callbacks hang,signals,sentry,opentelemetry,receivers hang"
     process = worker("--executor-max-jobs=1", env={"PGJOBS_TEST_LEAVING": ways})
     assert process.said("receivers of executor_started take too long, executor goes on without seconds=1.0 at=.* in=")
@@ -129,7 +129,7 @@ def test_receivers_and_callbacks_that_hang_hold_up_nobody_for_long(worker: Worke
 
 
 def test_an_executor_that_hangs_in_logging_while_it_leaves_is_ended(worker: Workers, stage: Stage) -> None:
-    """B6: recycling goes on, and so does a drain that has no end."""
+    """Recycling goes on, and so does a drain that has no end."""
     env = {"PGJOBS_TEST_LEAVING": "short,logging hangs"}
     process = worker("--executor-max-jobs=1", conf={"DRAIN_SECONDS": 3600.0}, env=env)
     ended(jobs.effect.register("one"))

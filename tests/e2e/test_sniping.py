@@ -19,7 +19,7 @@ STRIKES, THREADS = 300, 4
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_exceptions_between_jobs_cost_no_record_and_no_thread(worker: Workers, stage: Stage) -> None:
-    """G1: each attempt is recorded, each thread serves on, no process dies, and a neighbour notices nothing."""
+    """Each attempt is recorded, each thread serves on, no process dies, and a neighbour notices nothing."""
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed={seed}")  # noqa: T201 (shown when it fails)
     working = worker(processes=2, threads=THREADS, env={"PGJOBS_TEST_SNIPING": str(seed)})

@@ -14,7 +14,7 @@ MOST_STARTS = 8
 
 
 def test_one_bad_job_among_forty_six_costs_few_reruns_while_the_worker_goes_on(worker: Workers, stage: Stage) -> None:
-    """B9 D18: nobody but the guilty one is charged, though each has one attempt only."""
+    """D18: nobody but the guilty one is charged, though each has one attempt only."""
     process = worker(processes=2, threads=2, conf={"POLL_SECONDS": 60})
     wait_until(lambda: len(process.ready_executors()) == 2, 30, "both executors are ready")
     # Spread over both executors: 46 on each.

@@ -238,7 +238,7 @@ def test_a_long_traceback_keeps_both_ends(limit: int) -> None:
 
 @pytest.mark.parametrize("cause", [False, True], ids=["its own", "of its cause"])
 def test_a_very_long_message_goes_to_a_log_shortened(caplog: pytest.LogCaptureFixture, *, cause: bool) -> None:
-    """G5: 10 MB in one record hold up whoever collects the logs; kind and end of the message stay."""
+    """10 MB in one record hold up whoever collects the logs; kind and end of the message stay."""
     long = ValueError("x" * 10 * 1024 * 1024 + "the end")
 
     def raises() -> None:

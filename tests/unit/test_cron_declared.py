@@ -183,7 +183,7 @@ def test_an_entry_shows_what_it_is() -> None:
 
 
 def test_a_declaration_tells_its_next_fires_without_a_database() -> None:
-    """C8: in its own zone, across the change of the clocks, and by default from now on."""
+    """In its own zone, across the change of the clocks, and by default from now on."""
     entry = Cron("30 2 * * *", tz="Europe/Paris")
     after = datetime(2026, 3, 28, 0, 0, tzinfo=UTC)
     assert [fire.isoformat() for fire in entry.next_fires(3, after=after)] == [

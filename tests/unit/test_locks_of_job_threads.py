@@ -25,7 +25,7 @@ def takes_a_lock(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("module", [job_threads, outbox, run_queue, channel], ids=lambda module: module.__name__)
 def test_no_loop_stands_where_a_job_thread_holds_a_lock(module: ModuleType) -> None:
-    """G1: the lock would stay held, and with it the executor; a loop in a function of its own is within the call."""
+    """The lock would stay held, and with it the executor; a loop in a function of its own is within the call."""
     holding = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if takes_a_lock(node)]
     assert holding
     loops = [inner.lineno for node in holding for inner in ast.walk(node) if isinstance(inner, LOOPS)]

@@ -19,7 +19,7 @@ def send(job: JobContext, count: int) -> int:
 
 
 def test_a_body_is_called_with_a_context_and_its_progress_is_seen() -> None:
-    """C8: what a job reads of its context is what the test says, and what it reports can be asserted."""
+    """What a job reads of its context is what the test says, and what it reports can be asserted."""
     with context(attempt=2, max_attempts=3, queue="mail", headers={"tenant": 7}) as job:
         assert send(job, 2) == 2
     assert job.reports == [(1, 2, ""), (2, 2, "")]

@@ -313,7 +313,7 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
 def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
     claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A2: what is registered meanwhile comes without a notification. Only behind the last look is the worker idle."""
+    """What is registered meanwhile comes without a notification. Only behind the last look is the worker idle."""
     now = [10.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     looks: list[float] = []

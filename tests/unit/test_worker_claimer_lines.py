@@ -62,7 +62,7 @@ def claim_as_wanted(claimer: Claimer) -> bool:
 
 
 def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B10: a loop that is full keeps nobody from threads, whatever stands in front."""
+    """A loop that is full keeps nobody from threads, whatever stands in front."""
     lines = Lines(monkeypatch, plain=3, on_loop=9)
     coloured.request(2, 4)
     assert claim_as_wanted(coloured), "it waits until there is room again"

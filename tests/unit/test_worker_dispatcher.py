@@ -191,7 +191,7 @@ def ran(child: ExecutorProcess) -> None:
 
 
 def test_suspects_run_in_halves_on_one_executor_while_the_others_go_on() -> None:
-    """B9: one bad job among many holds up neither those that ran beside it nor anybody else."""
+    """One bad job among many holds up neither those that ran beside it nor anybody else."""
     bench, other = child_of(threads=4), child_of(threads=4)
     dispatcher = Dispatcher()
     dispatcher.halve(dead(1, 2, 3, 4, 5), NOW, after="pgjobs 1")
@@ -212,7 +212,7 @@ def test_suspects_run_in_halves_on_one_executor_while_the_others_go_on() -> None
 
 @pytest.mark.parametrize("guilty", [1, 23, 24, 46])
 def test_the_guilty_one_of_forty_six_is_alone_after_six_deaths_at_most(guilty: int) -> None:
-    """B9: and nobody has started oftener than that."""
+    """And nobody has started oftener than that."""
     dispatcher = Dispatcher()
     starts: dict[int, int] = dict.fromkeys(range(1, 47), 1)
     runs, deaths = [asynchronous(id) for id in starts], 1

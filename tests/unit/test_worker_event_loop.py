@@ -48,13 +48,13 @@ def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision 
 def test_a_clean_up_that_fails_replaces_no_outcome(
     loop: EventLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: Decision
 ) -> None:
-    """B8: a job that has returned has succeeded."""
+    """A job that has returned has succeeded."""
     assert decided(loop, monkeypatch, outcome) == outcome
     assert "clean-up after a job failed, its outcome stands job=1" in caplog.text
 
 
 def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B8: its only attempt is its last."""
+    """Its only attempt is its last."""
     decision = decided(loop, monkeypatch, RuntimeError("ours"))
     assert isinstance(decision, decide.Abandon)
     assert decision.cause == "failed"

@@ -343,7 +343,7 @@ def test_an_executor_that_may_be_well_is_not_killed(pool: ExecutorPool, why: str
 
 
 def test_an_executor_that_does_not_leave_is_killed(pool: ExecutorPool) -> None:
-    """B6: the process that it was to end by itself cannot; after its BYE it gets as long as it allows itself."""
+    """The process that it was to end by itself cannot; after its BYE it gets as long as it allows itself."""
     silent, leaving_one, busy = ready(pool, number=1), ready(pool, number=2), ready(pool, number=3)
     busy.add(run_of(1, number=1))
     for child in (silent, leaving_one, busy):

@@ -283,7 +283,7 @@ def walking() -> Frontier:
 
 
 def test_what_is_of_the_other_colour_is_walked_past_once() -> None:
-    """B10: up to when the claim looked there is nothing more for this one, however much there is for the other."""
+    """Up to when the claim looked there is nothing more for this one, however much there is for the other."""
     frontier = walking()
     asked_at = DUE + timedelta(seconds=100)
     frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.2, asked_at)

@@ -142,7 +142,7 @@ SUSPECT = {"limit_key": "x", "suspect": True}
 
 
 def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
-    """G4: by a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
+    """By a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
     held_jobs.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
     held_jobs.ends.release(held_jobs.dispatcher.withdraw(lambda run: True))
     held_jobs.ends.release([run_of(3)])

@@ -68,7 +68,7 @@ def test_thousands_of_interrupts_around_a_jobs_end_lose_no_outcome_and_none_esca
 
 
 def test_an_interrupt_of_a_job_that_has_ended_meets_nobody(room: Room) -> None:
-    """R8: the door is open for one job only."""
+    """The door is open for one job only."""
     first = room.start(lambda _: "first")
     assert room.outcome() == ("returned", "first")
     started = threading.Event()
@@ -184,7 +184,7 @@ def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: 
 @pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes: bool) -> None:
-    """B5: the mutex of a queue is released, whether the interrupted thread got it or was still waiting for it."""
+    """The mutex of a queue is released, whether the interrupted thread got it or was still waiting for it."""
     shared: queue.Queue[int] = queue.Queue()
     assert room.door is not None
     door = room.door
@@ -210,7 +210,7 @@ def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes
 
 @pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> None:
-    """B5: a thread that has returned with the lock is not mended: another thread may hold the lock by then."""
+    """A thread that has returned with the lock is not mended: another thread may hold the lock by then."""
     condition = threading.Condition(threading.Lock())
     condition.acquire()
     control = room.start(lambda _: condition.__enter__())
@@ -229,7 +229,7 @@ def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> No
 
 
 def test_a_thread_that_takes_a_lock_is_not_interrupted_however_long_it_does(room: Room) -> None:
-    """B5: it would find the lock, and leave it held for ever; a ladder goes on, and a cancel by kill reaches it."""
+    """It would find the lock, and leave it held for ever; a ladder goes on, and a cancel by kill reaches it."""
     condition = threading.Condition()
     condition.acquire()
     control = room.start(lambda _: condition.__enter__())

@@ -56,7 +56,7 @@ def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(capl
 
 
 def test_an_attempt_that_our_code_failed_in_is_retried_while_attempts_are_left() -> None:
-    """B8: *attempt 2 of 1* is what nobody shall see."""
+    """*attempt 2 of 1* is what nobody shall see."""
     error = RuntimeError("its thread ended")
     again = failed_outside(item(1)._replace(attempt=1, max_attempts=2), error)
     assert isinstance(again, decide.Retry)

@@ -136,7 +136,7 @@ def runs(room: Room, control: object) -> None:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_interrupted_and_leaves_no_lock_held(room: Room, name: str) -> None:
-    """B5 C25: also at the jump back of a loop within ``with``, where CPython calls no ``__exit__``."""
+    """C25: also at the jump back of a loop within ``with``, where CPython calls no ``__exit__``."""
     lock = threading.Condition(threading.Lock())
     for _ in range(20):
         control = room.start(lambda _: LOOPS[name](lock))
@@ -169,7 +169,7 @@ def test_a_thread_that_waits_in_c_is_interrupted_as_soon_as_it_comes_back(room: 
 
 
 def test_a_thread_that_waits_for_a_module_is_interrupted_when_it_wakes_up(room: Room) -> None:
-    """B5: others may import the same module again and again, so that the thread never returns to the job's own code."""
+    """Others may import the same module again and again, so that the thread never returns to the job's own code."""
     module_lock = importlib._bootstrap._ModuleLock("tests.unit.not_there")  # type: ignore[attr-defined]
     module_lock.acquire()
     control = room.start(lambda _: module_lock.acquire())

@@ -87,7 +87,7 @@ def test_a_jobs_own_code_is_open(rooms: Rooms) -> None:
 
 @pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
 def test_a_lock_of_c_is_open(rooms: Rooms, kind: Callable[[], Any]) -> None:
-    """B5: ``with`` takes it and keeps it in one; no Python code is in between."""
+    """``with`` takes it and keeps it in one; no Python code is in between."""
     lock = kind()
     lock.acquire()
     rooms.opening.callback(lock.release)
@@ -187,7 +187,7 @@ def a_queue() -> tuple[Any, Callable[[], Any]]:
 
 @pytest.mark.parametrize("name", TAKES)
 def test_whoever_takes_a_lock_of_python_is_taking_and_can_be_mended(rooms: Rooms, name: str) -> None:
-    """B5: it may have the lock already, and not be in the ``with`` that releases it."""
+    """It may have the lock already, and not be in the ``with`` that releases it."""
     lock, body = TAKES[name]()
     lock.acquire()
     ident = rooms.send(body)
@@ -248,7 +248,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
 def test_an_import_in_progress_is_busy_and_whoever_waits_for_it_is_taking(
     importable: threading.Lock, rooms: Rooms
 ) -> None:
-    """B5: a third job that imports the same would wait for ever for the lock of a module."""
+    """A third job that imports the same would wait for ever for the lock of a module."""
 
     def body() -> None:
         importlib.import_module("delicate_slow")
@@ -263,7 +263,7 @@ def test_an_import_in_progress_is_busy_and_whoever_waits_for_it_is_taking(
 
 
 def test_whoever_waits_for_a_handler_of_logging_is_taking(rooms: Rooms) -> None:
-    """B5: the control thread logs too."""
+    """The control thread logs too."""
     log, handler = logging.Logger("delicate"), logging.StreamHandler(io.StringIO())
     log.addHandler(handler)
     handler.acquire()

@@ -30,7 +30,7 @@ def hung() -> Iterator[tuple[threading.Thread, threading.Event]]:
 
 
 def test_the_stack_begins_in_the_jobs_own_code(hung: tuple[threading.Thread, threading.Event]) -> None:
-    """B15: the frames that lead there are the same for every job."""
+    """The frames that lead there are the same for every job."""
     thread, _ = hung
     title, first, *_ = stack_of(thread, 10_000).splitlines()
     assert title == TITLE

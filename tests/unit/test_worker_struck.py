@@ -160,7 +160,7 @@ def strike(thread: threading.Thread | None, kind: type[BaseException]) -> None:
 )  # of threads that get it at their end
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_thousands_of_exceptions_from_outside_cost_no_outcome_and_no_slot(room: Room) -> None:
-    """G1: each run is reported, repeated reports agree, each slot goes on, and the executor can leave."""
+    """Each run is reported, repeated reports agree, each slot goes on, and the executor can leave."""
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed={seed}")  # noqa: T201 (shown when it fails)
     chance = random.Random(seed)

@@ -102,7 +102,7 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
 def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G1: any end counts, even by an exception from outside. The attempt is charged, the slot stays in use."""
+    """Any end counts, even by an exception from outside. The attempt is charged, the slot stays in use."""
     end = End()
     board = Board.create(1, 0)
     buffers = Buffers(cast(Any, end), board, Outbox(cast(Any, end), lambda: None), lambda: None)
@@ -146,7 +146,7 @@ def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -
 
 
 def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G1: the control thread notices a thread that has died before it could start its successor."""
+    """The control thread notices a thread that has died before it could start its successor."""
     served: list[int] = []
     dies = threading.Event()
     buffers = Buffers(cast(Any, None), Board.create(1, 0), Outbox(cast(Any, None), lambda: None), lambda: None)
