@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.display import when
 from django_pgjobs.indexes import LATEST_FIRST
@@ -50,6 +51,12 @@ def attempt_rows(job: Any, rows: Sequence[Any], steps: list[Step], worker: Heart
     return [*_without_row(job, rows, worker), *folded]
 
 
+def awaits_its_turn(job_id: int, worker: Heartbeat | None) -> bool:
+    """Tell whether the job waits in its worker to run again, as an executor died with it."""
+    waiting = worker.suspects.get("waiting") if worker is not None and isinstance(worker.suspects, dict) else None
+    return isinstance(waiting, list) and job_id in waiting
+
+
 def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, Any]:
     return {
         "cause": visible(capfirst(row.get_cause_display())),
@@ -81,16 +88,21 @@ def _without_row(job: Any, rows: Sequence[Any], worker: Heartbeat | None) -> lis
     if job.claimed_at is None or not (succeeded or job.state == JobState.RUNNING):
         return []
     before = rows[0].ended_at if rows else job.created_at
-    took = job.duration_seconds if succeeded else _between(job.claimed_at, job.now)
+    # An executor may have died with it under this claim.
+    began = job.claimed_at if succeeded or not rows else max(job.claimed_at, before)
+    took = job.duration_seconds if succeeded else _between(began, job.now)
+    cause = STATE_LABELS[Outcome.SUCCEEDED.value if succeeded else JobState.RUNNING.value]
+    if not succeeded and awaits_its_turn(job.pk, worker):
+        cause, took = _("waits to run again, apart"), None
     return [
         {
-            "cause": capfirst(str(STATE_LABELS[Outcome.SUCCEEDED.value if succeeded else JobState.RUNNING.value])),
+            "cause": capfirst(str(cause)),
             "number": job.attempt,
             "step": visible(job.name),
             "worker": visible(worker.name[:200]) if worker else "",
             "release": visible(worker.release[:100]) if worker else "",
-            "started": when(job.claimed_at),
-            "waited": seconds(_between(before, job.claimed_at)),
+            "started": when(began),
+            "waited": seconds(_between(before, began)),
             "took": seconds(took),
             "links": [],
             "traceback": "",

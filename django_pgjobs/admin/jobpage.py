@@ -18,7 +18,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.admin.attempts_section import ATTEMPTS, attempt_rows, read_attempts
+from django_pgjobs.admin.attempts_section import ATTEMPTS, attempt_rows, awaits_its_turn, read_attempts
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
     badge,
@@ -122,7 +122,9 @@ class JobPage(SendsEvents):
             "worker": self._worker(request, job, worker),
         }
         more = len(attempts) > ATTEMPTS
-        context["pgjobs_timeline"] = drawing(pieces(job, attempts[:ATTEMPTS], steps, more=more))
+        context["pgjobs_timeline"] = drawing(
+            pieces(job, attempts[:ATTEMPTS], steps, more=more, is_waiting=awaits_its_turn(job.pk, worker))
+        )
         context["pgjobs_sections"] = self._sections(request, job, around, waits_for)
         context["pgjobs_is_live"] = not job.outcome
         context["pgjobs_copied"] = (_("Arguments"), _("Result"))

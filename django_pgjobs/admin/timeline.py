@@ -55,15 +55,20 @@ class Piece(NamedTuple):
         return f"{KINDS.get(self.kind, self.kind)}{name}: {seconds(self.lasted)}"
 
 
-def pieces(job: Any, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool) -> list[Piece]:
-    """Return the parts of a job's life in order; ``attempts`` and ``steps`` latest first, ``more``: not all of them."""
+def pieces(
+    job: Any, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool, is_waiting: bool = False
+) -> list[Piece]:
+    """Return the parts of a job's life in order; ``attempts`` and ``steps`` latest first, ``more``: not all of them.
+
+    ``is_waiting``: a worker has it, and it waits there to run again, apart from other jobs.
+    """
     found: list[Piece] = []
     known = [_of_attempt(each) for each in attempts]
     known += [
         Piece("step", visible(step.name), _began(step.finished_at, step.duration_seconds), step.finished_at)
         for step in steps[: len(attempts) + 10]
     ]
-    known += _last(job)
+    known += _last(job, attempts, is_waiting=is_waiting)
     at = job.created_at
     for piece in sorted(known, key=lambda each: (each.begins, each.ends)):
         gap = "waited" if not found else "backoff"
@@ -85,7 +90,7 @@ def _began(ended: datetime, lasted: float | None) -> datetime:
     return datetime.fromtimestamp(ended.timestamp() - (lasted or 0.0), ended.tzinfo) if lasted else ended
 
 
-def _last(job: Any) -> list[Piece]:
+def _last(job: Any, attempts: Sequence[Attempt], *, is_waiting: bool) -> list[Piece]:
     """The attempt that has no row: the one that runs, or that succeeded."""
     if job.claimed_at is None:
         return []
@@ -94,7 +99,9 @@ def _last(job: Any) -> list[Piece]:
         begins = _began(job.finished_at, job.duration_seconds)
         return [Piece(Ended.SUCCEEDED.value, name, max(begins, job.claimed_at), job.finished_at)]
     if job.state == JobState.RUNNING:
-        return [Piece(JobState.RUNNING.value, name, job.claimed_at, max(job.now, job.claimed_at))]
+        # An executor may have died with it under this claim.
+        begins = max(job.claimed_at, attempts[0].ended_at) if attempts else job.claimed_at
+        return [Piece("backoff" if is_waiting else JobState.RUNNING.value, name, begins, max(job.now, begins))]
     return []
 
 

@@ -28,6 +28,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_state", "id", "shown_version", "shown_release")}),
         (_("Work"), {"fields": ("shown_queues", "capacity", "shown_work")}),
+        (_("Executors"), {"fields": ("shown_deaths", "shown_suspects")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
 
@@ -80,6 +81,22 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         text = _("%(processes)d × (%(threads)d threads + %(slots)d async)")
         return str(text % {"processes": beat.processes, "threads": beat.threads, "slots": beat.async_slots})
 
+    @admin.display(description=_("deaths"))
+    def shown_deaths(self, beat: Heartbeat) -> str:
+        """How many executors have died by themselves, and how the last one did, with the jobs that it ran."""
+        if not beat.deaths or beat.died_at is None:
+            return "–"
+        return below(grouped(beat.deaths), f"{when(beat.died_at)} {visible(beat.death[:1000])}")
+
+    @admin.display(description=_("suspects"))
+    def shown_suspects(self, beat: Heartbeat) -> str:
+        """Which jobs run apart since an executor died with them, and which wait for that."""
+        if not isinstance(beat.suspects, dict) or beat.suspects_since is None:
+            return "–"
+        words = _("run apart since %(time)s, running: %(running)s; waiting: %(waiting)s")
+        named = {name: _ids(beat.suspects.get(name)) for name in ("running", "waiting")}
+        return str(words % {"time": when(beat.suspects_since), **named})
+
     @admin.display(description=_("last beat"))
     def shown_beat(self, beat: Heartbeat) -> str:
         """To the second."""
@@ -93,3 +110,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
 def _names(stored: Any) -> str:
     return visible(", ".join(map(str, stored))) if isinstance(stored, list) else ""
+
+
+def _ids(stored: Any) -> str:
+    ids = [f"#{each}" for each in stored if isinstance(each, int)] if isinstance(stored, list) else []
+    return ", ".join(ids) or "–"

@@ -216,11 +216,29 @@ def _running(facts: WhyFacts) -> Reason:
         return Reason("cancelling", text, _stronger(facts))
     if facts.release_requested_at is not None:
         return Reason("releasing", text)
+    if facts.suspect is not None and facts.suspects_since is not None:
+        return _suspect(facts, worker)
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
         late = _("Its time ran out %(late)s ago, and its worker is stopping it.")
         return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
     lease = _("It was last heard from %(beat)s ago, and its lease runs until %(lease)s.")
     return Reason("running", f"{text} {lease % beat}")
+
+
+def _suspect(facts: WhyFacts, worker: str) -> Reason:
+    """An executor died with it. Its time counts from its new start, which the row does not know."""
+    words = {"worker": worker, "at": clock_time(facts.suspects_since or facts.now), "tries": _tries(facts)}
+    if facts.suspect == "waiting":
+        text = _(
+            "It has not started again: an executor of worker %(worker)s died with it, %(tries)s, and may have died of "
+            "it. The worker runs such suspects alone since %(at)s, one group after the other; it waits for its turn."
+        )
+    else:
+        text = _(
+            "It runs again, apart from other jobs: an executor of worker %(worker)s died with it, %(tries)s, and may "
+            "have died of it. The worker runs such suspects alone since %(at)s; others start beside it after a while."
+        )
+    return Reason("suspect", text % words)
 
 
 def _lost(facts: WhyFacts, worker: str) -> Reason:
@@ -344,6 +362,13 @@ def _ready(facts: WhyFacts) -> Reason:
         "slots": facts.slots,
         "queue": facts.queue,
     }
+    if facts.benched == facts.serving and facts.benched_since is not None:
+        text = _(
+            "It has been due for %(ago)s, but an executor died, and the workers of queue %(queue)s have only one: they "
+            "run suspects alone since %(at)s."
+        )
+        advice = _("Others start beside them after a while; more workers or --processes would run it sooner.")
+        return Reason("bench", text % {**words, "at": clock_time(facts.benched_since)}, advice)
     if facts.running >= facts.slots:
         text = _(
             "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "

@@ -18,7 +18,8 @@ HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOS
 
 COLUMNS = (
     "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots",
-    "running", "finished", "version", "release", "started_at", "last_beat_at",
+    "running", "finished", "version", "release", "started_at", "last_beat_at", "deaths", "died_at", "death",
+    "suspects", "suspects_since",
 )  # fmt: skip
 """The columns of a worker; their order is that of the JSON fields."""
 

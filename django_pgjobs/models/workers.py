@@ -81,6 +81,11 @@ class Heartbeat(PostgresModel):
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
     running = models.IntegerField(_("running jobs"), db_default=0)
     finished = models.BigIntegerField(_("finished jobs"), db_default=0)
+    deaths = models.IntegerField(_("deaths of executors"), db_default=0)
+    died_at = models.DateTimeField(_("last death of an executor"), null=True)
+    death = models.TextField(_("how it died"), db_default="")
+    suspects = models.JSONField(_("suspects"), null=True)
+    suspects_since = models.DateTimeField(_("suspects run apart since"), null=True)
 
     if TYPE_CHECKING:
         objects: ClassVar[HeartbeatManager]

@@ -88,6 +88,7 @@ def _of_workers(workers: list[store.KnownWorker], limits: Limits) -> Iterator[He
                 f"Worker {worker.name} was last heard from {beat_age} ago, and has not stopped.",
                 subject=worker.name,
             )
+        yield from _of_executors(worker, limits)
     if (most := limits.max_lost) is not None:
         since = limits.since
         lost = [each for each in ours if each.status == liveness.LOST and each.beat_age_seconds <= since]
@@ -96,6 +97,18 @@ def _of_workers(workers: list[store.KnownWorker], limits: Limits) -> Iterator[He
             yield HealthProblem(
                 "lost", f"{len(lost)} of the workers heard from within {span(since)} are lost: {names}."
             )
+
+
+def _of_executors(worker: store.KnownWorker, limits: Limits) -> Iterator[HealthProblem]:
+    """Yield what a worker tells of executors that died, and of the jobs that run apart since."""
+    if worker.died_seconds is not None and worker.died_seconds <= limits.since:
+        words = f"An executor of worker {worker.name} died {span(worker.died_seconds)} ago: {worker.death}"
+        yield HealthProblem("crashed", words, subject=worker.name, worker=worker.id)
+    if worker.live and worker.suspect_seconds is not None:
+        ids = ", ".join(f"#{each}" for each in worker.suspect_ids[:NAMED])
+        words = f"Worker {worker.name} has run suspects alone for {span(worker.suspect_seconds)}"
+        words += f", since an executor died with them: {ids}. Others start beside them after a while."
+        yield HealthProblem("suspects", words, subject=worker.name, is_note=True, worker=worker.id)
 
 
 def _of_crons(using: str) -> Iterator[HealthProblem]:

@@ -23,7 +23,7 @@ class HealthProblem:
 
     ``subject``: which worker, queue or entry has it; the same problem has the same code and subject at each check.
     ``name``: of the jobs that have it, where it is of one name. ``is_note``: it needs nobody to act. ``list``: the
-    state whose list shows its jobs.
+    state whose list shows its jobs. ``worker``: the id of the one that tells of it.
     """
 
     code: str
@@ -33,6 +33,7 @@ class HealthProblem:
     name: str = ""
     is_note: bool = False
     list: str = ""
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

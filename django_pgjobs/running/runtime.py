@@ -42,6 +42,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.shared.deaths import CrashWriter, Deaths
 from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.executor_process import Recipe
@@ -61,6 +62,8 @@ from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 from django_pgjobs.worker.threads.minutes import MinuteWriter
 
 log = safe_logger("django_pgjobs")
+
+CRASHES_SECONDS = 1.0
 
 SUPERVISOR_CONNECTIONS = 7
 """Claim, finalise, keep, listen, maintenance; for the leader also upkeep and VACUUM. With limits add one to admit."""
@@ -135,7 +138,9 @@ class Worker:
         """Return a new connection for statements without transaction and time limit. Raises like ``connect``."""
         return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
 
-    def facts(self, state: str = "running", running: int = 0, finished: int = 0) -> dict[str, object]:
+    def facts(
+        self, state: str = "running", running: int = 0, finished: int = 0, deaths: Deaths | None = None
+    ) -> dict[str, object]:
         """Return the columns of the heartbeat row."""
         options = self.options
         return {
@@ -154,6 +159,7 @@ class Worker:
             "running": running,
             "finished": finished,
             "protocol": store.KNOWS_UNDO,
+            **(deaths.facts() if deaths is not None else {}),
         }
 
     def claim_options(self) -> ClaimOptions:
@@ -292,6 +298,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
     keeper = _keeper(worker, inbox, table, claimer)
     leader, metered = Leader(worker.author), _metered(worker)
+    crashes = CrashWriter(table.deaths, worker.author)
     maintained = [
         *duties(
             leader,
@@ -301,6 +308,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
             lambda expired: inbox.post(JobsExpired(expired)),
         ),
         TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
+        TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
         TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
         TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
         *metered.duties(),
@@ -370,7 +378,7 @@ def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> 
 
     def facts() -> dict[str, object]:
         state = "draining" if claimer.halted else "running"
-        return worker.facts(state, len(table.held), table.ended)
+        return worker.facts(state, len(table.held), table.ended, table.deaths)
 
     return LeaseKeeper(
         lambda: worker.connect("keep"),
@@ -394,7 +402,7 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: l
         loop.join(max(0.0, until - clock.monotonic()))
     supervisor.inbox.close()
     supervisor.pool.guard.reap()
-    keeper.farewell(worker.facts("stopped", 0, supervisor.ended), worker.author.worker)
+    keeper.farewell(worker.facts("stopped", 0, supervisor.ended, supervisor.table.deaths), worker.author.worker)
 
 
 def _log_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:

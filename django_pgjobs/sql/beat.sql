@@ -4,17 +4,24 @@
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_heartbeat AS h (
     id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, version, release, state, running, finished,
-    protocol
+    protocol, deaths, death, died_at, suspects, suspects_since
 )
 VALUES (
     %(id)s::uuid, %(name)s, %(host)s, %(pid)s::integer, %(queues)s::jsonb, %(excluded_queues)s::jsonb, %(processes)s::integer,
     %(threads)s::integer, %(async_slots)s::integer, %(version)s, %(release)s, %(state)s, %(running)s::integer, %(finished)s::bigint,
-    %(protocol)s::smallint
+    %(protocol)s::smallint, %(deaths)s::integer, %(death)s,
+    statement_timestamp() - make_interval(secs => %(died_seconds)s::float8), %(suspects)s::jsonb,
+    CASE WHEN %(suspects)s::jsonb IS NOT NULL THEN statement_timestamp() END
 )
 ON CONFLICT (id) DO UPDATE
 SET last_beat_at = statement_timestamp(),
     state = excluded.state,
     running = excluded.running,
-    finished = excluded.finished
+    finished = excluded.finished,
+    deaths = excluded.deaths,
+    death = excluded.death,
+    died_at = CASE WHEN excluded.deaths = h.deaths THEN h.died_at ELSE excluded.died_at END, -- its age is not exact
+    suspects = excluded.suspects,
+    suspects_since = CASE WHEN excluded.suspects IS NOT NULL THEN coalesce(h.suspects_since, excluded.suspects_since) END
 WHERE h.state <> 'stopped'
 RETURNING id

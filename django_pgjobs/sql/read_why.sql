@@ -5,6 +5,7 @@
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT
         h.id, h.name, h.queues, h.excluded_queues, h.running, h.processes::bigint * h.threads AS slots, h.last_beat_at,
+        h.processes, h.suspects, CASE WHEN h.suspects IS NOT NULL THEN h.suspects_since END AS suspects_since,
         CASE
             WHEN h.state IN ('stopped', 'lost') THEN h.state
             WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
@@ -101,7 +102,12 @@ SELECT
     wanted.max_attempts, wanted.error, wanted.hold_reason, wanted.ending, wanted.ending_attempt, wanted.claimed_at,
     wanted.deadline_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
     wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, wanted.expires_at, lease.expires_at, beat.name,
-    beat.status, beat.last_beat_at, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
+    beat.status, beat.last_beat_at, beat.suspects_since,
+    CASE
+        WHEN beat.suspects -> 'waiting' @> to_jsonb(wanted.id) THEN 'waiting'
+        WHEN beat.suspects -> 'running' @> to_jsonb(wanted.id) THEN 'running'
+    END,
+    workers.benched, workers.benched_since, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
     workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id, undo.id,
     of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
     of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
@@ -119,6 +125,9 @@ LEFT JOIN pauses AS of_name ON of_name.kind = 'job' AND of_name.name = wanted.na
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE seen.live) AS live,
+        -- Their only executor takes nothing else.
+        count(*) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.processes = 1 AND seen.suspects_since IS NOT NULL) AS benched,
+        min(seen.suspects_since) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.processes = 1) AS benched_since,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running') AS serving,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'draining') AS draining,
         coalesce(sum(seen.slots) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS slots,
@@ -127,7 +136,7 @@ CROSS JOIN LATERAL (
         max(seen.last_beat_at) AS last_beat_at
     FROM (
         SELECT
-            known.status, known.running, known.last_beat_at, known.slots, known.status IN ('running', 'draining') AS live,
+            known.status, known.running, known.last_beat_at, known.processes, known.suspects_since, known.slots, known.status IN ('running', 'draining') AS live,
             (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
             AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves
         FROM known

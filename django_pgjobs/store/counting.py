@@ -44,6 +44,13 @@ class KnownWorker(NamedTuple):
     slots: int
     running: int
     beat_age_seconds: float
+    id: str = ""
+    death: str = ""
+    """How an executor died last, ``died_seconds`` ago (None: none has)."""
+    died_seconds: float | None = None
+    suspect_seconds: float | None = None
+    """For how long suspects have run apart, after that; None without any."""
+    suspect_ids: Sequence[int] = ()
 
     @property
     def live(self) -> bool:
@@ -139,9 +146,13 @@ def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -
     """
     rows = db.fetch("list_workers", {"silent": silent_seconds, "stale": stale_seconds})
     return [
-        KnownWorker(name, status, _names(queues), _names(excluded) or [], slots, running, beat_age)
-        for name, status, queues, excluded, slots, running, beat_age in rows
-    ]
+        KnownWorker(
+            name, status, _names(queues), _names(excluded) or [], slots, running, beat_age, worker_id, death, died,
+            suspect_seconds, _suspects(suspects),
+        )
+        for name, status, queues, excluded, slots, running, beat_age, worker_id, death, died, suspect_seconds, suspects
+        in rows
+    ]  # fmt: skip
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -150,6 +161,16 @@ def _names(text: str | None) -> list[str] | None:
     if found is None:
         return None
     return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _suspects(text: str | None) -> list[int]:
+    """Return the ids of suspects, those that run first; none of a text that no worker has written."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return []
+    lists = [found.get("running"), found.get("waiting")] if isinstance(found, dict) else []
+    return [each for ids in lists if isinstance(ids, list) for each in ids if isinstance(each, int)]
 
 
 def read_leader(db: Database) -> tuple[str, float] | None:

@@ -54,6 +54,13 @@ class WhyFacts(NamedTuple):
     worker_status: str | None
     """*running*, *draining*, *stopped*; *silent* or *lost* if its heartbeats are missing."""
     worker_beat_at: datetime | None
+    suspects_since: datetime | None
+    """Since when its worker runs suspects apart; None if it runs none."""
+    suspect: str | None
+    """*running* or *waiting* if it is one of these; else None."""
+    benched: int
+    """How many of the ``serving`` workers have only one executor, in which suspects run apart, and since when."""
+    benched_since: datetime | None
     live: int
     """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``draining`` while they serve it."""
     serving: int

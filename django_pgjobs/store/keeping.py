@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.store.database import Database, Transacting
-from django_pgjobs.store.ends import Released
+from django_pgjobs.store.ends import Author, Released
 
 
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
@@ -42,7 +43,25 @@ def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
 
 def beat(db: Database, facts: Mapping[str, object]) -> None:
     """Write this worker's heartbeat row; ``facts``: its columns. A row with status *stopped* is the last."""
-    db.fetch("beat", facts)
+    db.fetch("beat", {"deaths": 0, "death": "", "died_seconds": None, "suspects": None, **facts})
+
+
+class Crash(NamedTuple):
+    """A job that was in an executor when it died, and runs again, uncharged. ``note``: the id of what is told of it."""
+
+    id: int
+    note: str
+    number: int
+    seconds: float | None
+    exception: str
+    message: str
+
+
+def record_crashes(db: Database, crashes: Sequence[tuple[Crash, float]], author: Author) -> None:
+    """Add crashes, each so many seconds ago, to the retry histories of their jobs. Repeatable."""
+    items = json.dumps([{**crash._asdict(), "ago": ago} for crash, ago in crashes])
+    about = {"worker": author.worker, "worker_name": author.name, "release": author.release}
+    db.fetch("record_crashes", {"items": items, **about})
 
 
 def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:

@@ -13,18 +13,20 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.test import Client
 
+from django_pgjobs.inspection import why
 from django_pgjobs.maintenance import notices
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
-from django_pgjobs.models import Job, LeaderTerm, Memo, QueueState
+from django_pgjobs.models import Attempt, Heartbeat, Job, LeaderTerm, Memo, QueueState
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import statements as store
 from django_pgjobs.store import troubles
+from django_pgjobs.store.keeping import Crash, record_crashes
 from tests.db.test_figures import ended, measured
 from tests.db.test_health import beat
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_admin import ids_on
-from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, from_the_beginning, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, from_the_beginning, job, register
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -146,6 +148,49 @@ def test_an_incident_is_told_everywhere_and_leads_to_its_jobs(
     listed = json.loads(pgjobs("stats", "--format", "json")[1])
     assert code in {each["code"] for each in listed["notes" if is_note else "problems"]}
     assert (code in {each.code for each in notices.problems_of(store.on("default"))}) != is_note or is_note
+
+
+def test_a_death_and_suspects_are_told_with_the_page_of_their_worker(raw: RawDatabase, root: Client) -> None:
+    [one] = register()
+    held = claim(raw)
+    beat(
+        id=WORKER, name="web-1", deaths=2, died_at=Now() - timedelta(minutes=3), death="It was killed. It ran #7 x.y.",
+        suspects={"running": [6], "waiting": [one]}, suspects_since=Now() - timedelta(minutes=3),
+    )  # fmt: skip
+    lead(raw)
+    told = {each["text"]: each["url"] for each in banner(root)["problems"]}
+    [crashed] = [text for text in told if "An executor of worker web-1 died 3 min ago" in text]
+    [suspects] = [text for text in told if f"alone for 3 min, since an executor died with them: #6, #{one}" in text]
+    assert "It ran #7 x.y." in crashed
+    assert told[crashed] == told[suspects] == f"/admin/pgjobs/heartbeat/{WORKER}/change/"
+    page = root.get(told[crashed]).content.decode()
+    assert "It ran #7 x.y." in page
+    assert f"running: #6; waiting: #{one}" in page
+    Job.objects.filter(pk=one).update(deadline_at=Now() - timedelta(minutes=1))
+    page = root.get(f"/admin/pgjobs/job/{one}/change/").content.decode()
+    assert "It has not started again" in page
+    assert "Waits to run again, apart" in page
+    assert "Its time ran out" not in page
+    assert why.of(one, "default").code == "suspect"
+    [behind] = register()
+    assert why.of(behind, "default").code == "bench"
+    Heartbeat.objects.update(died_at=Now() - timedelta(hours=2), suspects=None)
+    assert not {"crashed", "suspects"} & {each.code for each in found()}
+    assert why.of(one, "default").code == "overdue"
+    assert held.ids == [one]
+
+
+def test_a_crash_is_in_the_history_once_however_often_it_is_written(raw: RawDatabase) -> None:
+    """Beside the end of the same claim, and not for a job that is gone."""
+    [one] = register()
+    held = claim(raw)
+    crash = Crash(one, str(UUID(int=5)), 1, 2.5, "django_pgjobs.exceptions.ExecutorDied", "It was killed.")
+    for _ in range(2):
+        record_crashes(raw, [(crash, 4.0), (crash._replace(id=one + 1, note=str(UUID(int=6))), 1.0)], AUTHOR)
+    store.finalise_end(raw, held.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    rows = Attempt.objects.order_by("id").values_list("job", "number", "cause", "duration_seconds", "worker_name")
+    assert list(rows) == [(one, 1, "crashed", 2.5, AUTHOR.name), (one, 1, "failed", 1.0, AUTHOR.name)]
+    assert Attempt.objects.earliest("id").ended_at < Attempt.objects.latest("id").ended_at - timedelta(seconds=3)
 
 
 def test_who_parked_a_job_is_named(raw: RawDatabase) -> None:

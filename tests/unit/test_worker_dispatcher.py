@@ -12,7 +12,7 @@ from django_pgjobs import job as define
 from django_pgjobs.execution.attempt import ON_ABANDON, Item, items_of
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, RunJobs
 from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, HeldClaim, HeldRun
-from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.supervisor.dispatcher import ALONE_SECONDS, START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, ExecutorProcess
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
 
@@ -208,6 +208,87 @@ def test_suspects_run_in_halves_on_one_executor_while_the_others_go_on() -> None
     ran(bench)
     dispatcher.dispatch([bench, other], NOW)
     assert sent(bench) == [1, 2, 3, 4, 5, 20]
+
+
+def test_after_a_while_others_start_beside_a_suspect() -> None:
+    """A worker with one executor does not stand still for as long as a suspect runs."""
+    only = child_of(threads=4)
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1, 2), NOW, after="pgjobs 1")
+    dispatcher.backends_ended("pgjobs 1")
+    dispatcher.add([plain(10)], NOW)
+    dispatcher.dispatch([only], NOW)
+    assert (sent(only), dispatcher.told([only])) == ([1], ([1], [2]))
+    dispatcher.add([plain(10)], later := NOW + ALONE_SECONDS - 0.1)
+    dispatcher.dispatch([only], later)
+    assert sent(only) == [1]
+    _renew(dispatcher, later := NOW + ALONE_SECONDS)
+    dispatcher.dispatch([only], later)
+    assert (sent(only), only.exclusive, dispatcher.told([only])) == ([1, 2], True, ([1, 2], [])), "they go first"
+    _renew(dispatcher, later := NOW + 2 * ALONE_SECONDS)
+    dispatcher.dispatch([only], later)
+    assert (sent(only)[:3], dispatcher.told([only])) == ([1, 2, 10], None)
+
+
+def test_a_suspect_runs_apart_for_twice_as_long_after_each_death() -> None:
+    """However late it kills its executor, in the end it does so alone."""
+    dispatcher, [run], now, seconds = Dispatcher(), dead(1), NOW, []
+    for _ in range(5):
+        child = child_of(threads=4)
+        dispatcher.halve([run], now, after="")
+        _renew(dispatcher, now)
+        dispatcher.dispatch([child], now)
+        seconds.append(child.alone_until - now)
+        now += 1000.0
+    assert seconds == [ALONE_SECONDS * factor for factor in (1, 2, 4, 8, 16)]
+
+
+def test_a_group_waits_for_a_free_thread_of_a_bench_that_never_gets_empty() -> None:
+    only = child_of(threads=1)
+    dispatcher = dispatcher_of(plain(10))
+    dispatcher.dispatch([only], NOW)
+    dispatcher.halve(dead(1), NOW, after="")
+    for later in (0.0, ALONE_SECONDS, 2 * ALONE_SECONDS):
+        _renew(dispatcher, NOW + later)
+        dispatcher.dispatch([only], NOW + later)
+    assert (sent(only), only.exclusive, only.reserved) == ([10], False, True)
+    ran(only)
+    dispatcher.dispatch([only], NOW + 2 * ALONE_SECONDS)
+    assert (sent(only), only.exclusive) == ([10, 1], True)
+
+
+@pytest.mark.parametrize("strikes", [0.0, 20.0, 100.0, 700.0])
+@pytest.mark.parametrize("guilty", [1, 4, 6])
+def test_the_guilty_one_is_found_however_late_it_strikes_beside_jobs_that_never_end(
+    guilty: int, strikes: float
+) -> None:
+    """The others of its only executor run for ever, and other jobs come all the time."""
+    dispatcher, child, now, deaths = Dispatcher(), child_of(threads=20), NOW, 1
+    dispatcher.halve(dead(1, 2, 3, 4, 5, 6), now, after="")
+    beside = 100
+    while deaths < 20:
+        now += 5.0
+        if dispatcher.room([child])[0] and not dispatcher.waiting[False]:
+            dispatcher.add([plain(beside)], now)
+            beside += 1
+        _renew(dispatcher, now)
+        dispatcher.dispatch([child], now)
+        runs = sorted(child.runs.values(), key=lambda run: -run.since)
+        if any(run.job.id == guilty and now - run.since >= strikes for run in runs):
+            if len(runs) == 1:
+                break
+            deaths += 1
+            child = child_of(threads=20)
+            dispatcher.halve(runs, now, after="")
+            _renew(dispatcher, now)
+    assert deaths <= 15
+    assert beside > 100 or strikes < ALONE_SECONDS, "others have started meanwhile"
+
+
+def _renew(dispatcher: Dispatcher, now: float) -> None:
+    """Let the claims of all that wait hold now."""
+    for run in (*dispatcher.suspects, *dispatcher.waiting[False]):
+        run.fresh_until, run.claim.trusted_until = now + 10, now + 10
 
 
 @pytest.mark.parametrize("guilty", [1, 23, 24, 46])

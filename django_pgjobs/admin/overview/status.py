@@ -43,6 +43,8 @@ def _where(seen: Seen, problem: HealthProblem) -> str:
             return seen.pages.jobs(state="running")
         case "silent" | "lost" | "leader" if seen.may("view_heartbeat"):
             return seen.page("heartbeat_changelist")
+        case "crashed" | "suspects" if problem.worker and seen.may("view_heartbeat"):
+            return seen.page("heartbeat_change", problem.worker)
         case "cron" | "cron_missing" if seen.may("view_cronentry"):
             return seen.page("cronentry_change", quote(problem.subject))
         case "paused" if not problem.list and seen.may("view_queuestate"):

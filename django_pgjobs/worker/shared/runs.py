@@ -22,6 +22,7 @@ from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
+from django_pgjobs.worker.shared.deaths import Deaths
 from django_pgjobs.worker.shared.ladders import Stop
 
 FRESH_SECONDS = 2.0
@@ -109,6 +110,8 @@ class HeldRun:
     """Whether its own transaction may have ended it."""
     collateral: bool = False
     alone: bool = False
+    suspected: int = 0
+    """How often an executor has died with it, under this claim."""
     after: str = ""
     executor: str = ""
     """The executor it was sent to last, by the name of its connections."""
@@ -179,6 +182,7 @@ class RunTable:
         self.held: dict[int, HeldRun] = {}
         self.claims: dict[str, HeldClaim] = {}
         self.ended = 0
+        self.deaths = Deaths()
 
     def adopt(
         self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None

@@ -8,6 +8,10 @@ free elsewhere.
 other jobs, one group after the other on one executor, the *bench*; the other executors continue. If a group kills the
 bench too, it is halved, until one job runs alone. A group waits until its dead executor has no server process left,
 since its last statement might commit beside the new run.
+
+Nobody waits for a suspect as long as it runs: after ``ALONE_SECONDS`` the next group starts beside it, and in the end
+other jobs do. Nor does a group wait longer for a bench to become empty. A suspect gets twice the time at each further
+death, and those that started last are first on the empty bench: so in the end the guilty one is alone.
 """
 
 from __future__ import annotations
@@ -23,12 +27,18 @@ from django_pgjobs.execution.extras import dated
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.channel_messages import RunJobs
+from django_pgjobs.worker.shared.deaths import MOST_SUSPECTS, Suspects
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
+
+ALONE_SECONDS = 30.0
+"""How long a suspect runs apart at first, and how long a group waits for an executor to become empty."""
+
+LONGEST_ALONE_SECONDS = 86_400.0
 
 _CODE = slice(ClaimedJob._fields.index("name"), ClaimedJob._fields.index("payload"))
 _REST = slice(ClaimedJob._fields.index("headers"), None)
@@ -42,6 +52,9 @@ class Dispatcher:
         self.groups: list[list[HeldRun]] = []
         self.suspected_at: float | None = None
         self.suspected = 0
+        self.reserved_at: float | None = None
+        """Since when the next group waits for an executor to become empty."""
+
         self._last = 0
 
     def __len__(self) -> int:
@@ -90,7 +103,7 @@ class Dispatcher:
         """
         self._suspect(runs, now)
         for run in runs:
-            run.after = after
+            run.after, run.suspected = after, run.suspected + 1
         middle = (len(runs) + 1) // 2
         self.groups[:0] = [list(half) for half in (runs[:middle], runs[middle:]) if half]
 
@@ -166,23 +179,38 @@ class Dispatcher:
         """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
         for child in executors:
             child.reserved = False
+            if child.exclusive and now >= child.alone_until:
+                child.exclusive = False
+                log.warning("suspects have run apart for long, others start beside them pid=%d", child.pid)
         if not self.groups or any(child.exclusive for child in executors):
+            self.reserved_at = None
             return
         bench = _bench(executors)
         if bench is None:
             return
+        self.reserved_at = now if self.reserved_at is None else self.reserved_at
         group = next(
             (group for group in self.groups if all(not run.after and _is_fresh(run, now) for run in group)), None
         )
         bench.reserved = True
-        if group is not None and not bench.runs:
-            slots = {False: bench.threads, True: bench.async_slots}
-            sent = [run for is_async in slots for run in _of(group, is_async)[: slots[is_async]]]
+        others = any(not run.alone for run in bench.runs.values())  # else suspects that have had their time
+        if group is None or (others and now < self.reserved_at + ALONE_SECONDS):
+            return
+        slots = {False: bench.threads, True: bench.async_slots}
+        sent = [run for on in slots for run in _of(group, on)[: max(slots[on] - bench.outstanding[on], 0)]]
+        if sent:
             left = [run for run in group if run not in sent]
             at = self.groups.index(group)
             self.groups[at : at + 1] = [left] if left else []
-            bench.exclusive = True
+            bench.exclusive, self.reserved_at = True, None
+            bench.alone_until = now + max(map(_seconds_alone, sent))
             self._send(bench, sent, now)
+
+    def told(self, executors: Iterable[ExecutorProcess]) -> Suspects | None:
+        """Return which suspects run apart now, and which wait for it; None without any."""
+        running = [run.job.id for child in executors if child.exclusive for run in child.runs.values() if run.alone]
+        waiting = [run.job.id for run in self.suspects]
+        return Suspects(running[:MOST_SUSPECTS], waiting[:MOST_SUSPECTS]) if running or waiting else None
 
     def _send(self, child: ExecutorProcess, runs: list[HeldRun], now: float) -> None:
         if not runs:
@@ -231,6 +259,11 @@ def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
     if coming and (len(ready) == 1 or not empty):
         return None
     return min(ready, key=lambda child: (len(child.runs), bool(child.leaving)), default=None)
+
+
+def _seconds_alone(run: HeldRun) -> float:
+    """How long a suspect runs apart: in the end long enough for any."""
+    return min(ALONE_SECONDS * 2.0 ** max(run.suspected - 1, 0), LONGEST_ALONE_SECONDS)
 
 
 def _of(runs: list[HeldRun], is_async: bool) -> list[HeldRun]:

@@ -335,6 +335,9 @@ class ExecutorPool:
             frozen=self.guard.ended(child),
             out_of_memory=was not in OURS and status == -signal.SIGKILL and self.out_of_memory.killed_one(now),
         )  # fmt: skip
+        if was not in OURS and not left and not death.frozen:
+            ran = [run.job for run in (*death.charged, *death.suspects)]
+            self.held_jobs.table.deaths.add(death.failure().message, ran)
         self.held_jobs.settle(death)
         child.close()
         if not left and not (self.draining and was in OURS):

@@ -56,7 +56,7 @@ class Recipe:
 class ExecutorProcess:
     """One executor process as its supervisor sees it. ``leaving`` says why a successor replaces it.
 
-    ``exclusive``: suspects run in it; ``reserved``: they will, as soon as it is empty.
+    ``exclusive``: suspects run in it, apart until ``alone_until``; ``reserved``: they will, as soon as it is empty.
     """
 
     number: int
@@ -75,6 +75,7 @@ class ExecutorProcess:
     mean_seconds: float = FIRST_GUESS_SECONDS
     exclusive: bool = False
     reserved: bool = False
+    alone_until: float = 0.0
     done: int = 0
     busy: int = 0
     ready_at: float = 0.0

@@ -242,6 +242,8 @@ class HeldJobs:
                 self._ended_by_death(run, decision, death)
         suspects = []
         for run in death.suspects:
+            if run.kind == BODY and LOST not in run.stops:
+                self.table.deaths.note(run.job, death.failure(), death.seconds.get(run.run))
             if run.kind != BODY and LOST not in run.stops:
                 self.ends.callback_died(run, death.failure())
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
@@ -255,6 +257,8 @@ class HeldJobs:
                 suspects.append(run)
         if suspects:
             log.warning("executor died with jobs in company, each half runs again by itself jobs=%d", len(suspects))
+            # Those that started last first: the others have survived for longer, some of them apart.
+            suspects.sort(key=lambda run: death.seconds.get(run.run, 0.0))
             self.dispatcher.halve(suspects, clock.monotonic(), after=death.application_name)
 
     def _ended_by_death(self, run: HeldRun, decision: Unwritten, death: Death) -> None:
