@@ -12,10 +12,15 @@ project code.
 fire, the mark and the job together, and compares with the previous fire. So two leaders, or ten, make one fire, and a
 leader that dies has made it completely or not at all. An invalid entry is marked *broken* with the reason, and does not
 delay the others.
+
+What is due now goes first, in each turn. What is late shares the rest of it: first those that make one fire, then those
+that make up for all they have missed, each a slice in its turn. Their fires are computed once and kept until they are
+made, whatever comes due meanwhile.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,7 +68,13 @@ LOCKED_SECONDS = 10.0
 """How long to skip an entry whose key belongs to a job that is not committed yet."""
 
 TURN_SECONDS = 0.5
-"""How long one turn makes fires; the rest waits for the next turn, so that no rescue waits for it."""
+"""How long one turn makes fires that are due now; the rest waits for the next turn, so that no rescue waits for it."""
+
+REST_SECONDS = 0.25
+"""How long it plans and makes late fires afterwards: with the pause before a turn, less than the shortest interval."""
+
+SLICE = 250
+"""How many missed fires of an entry one statement makes."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -164,14 +175,26 @@ class MarkMissing:
 
 @dataclass(slots=True)
 class PendingFires:
-    """Fires of an entry to make, in order, each with the next one; ``entry`` is its state after the last fire."""
+    """Fires of an entry to make, and the one after them; ``entry`` is its state after the last fire that was made.
+
+    Kept until they are made, however long that takes; as numbers, for a thousand entries may each have a thousand.
+    """
 
     entry: store.ListedCron
-    fires: deque[tuple[datetime, datetime | None]]
+    seconds: array[int]
+    upcoming: datetime | None
 
     def fits(self, entry: store.ListedCron) -> bool:
-        """Whether the entry is unchanged and the fires are not late again; if not, they must be computed anew."""
-        return _grounds(entry) == _grounds(self.entry) and entry.now - self.entry.now <= cron.GRACE
+        """Whether the entry is unchanged; if not, its fires must be computed anew."""
+        return _grounds(entry) == _grounds(self.entry)
+
+    def some(self) -> list[datetime]:
+        """Return the first fires, as many as one statement makes."""
+        return [datetime.fromtimestamp(each, UTC) for each in self.seconds[:SLICE]]
+
+    def after(self, count: int) -> datetime | None:
+        """Return the fire after so many."""
+        return datetime.fromtimestamp(self.seconds[count], UTC) if count < len(self.seconds) else self.upcoming
 
 
 def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
@@ -182,8 +205,8 @@ def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
 class Firer:
     """Makes the fires that are due. Several may call it at once: each fire is made once.
 
-    Entries take turns, one fire each, while ``may`` allows it and until the call's time is over; the next call
-    continues there. So an entry that must make up for a thousand fires delays neither a rescue nor another entry.
+    It works while ``may`` allows it and until the call's time is over. Entries that are late or not planned take turns,
+    across calls. So an entry that must make up for a thousand fires delays neither a rescue nor another entry.
     """
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
@@ -196,23 +219,28 @@ class Firer:
         """The names in the slices since the last time that all entries were read; ``seen`` forgets the others then."""
         self.locked_until: dict[str, float] = {}
         self.turns: deque[str] = deque()
+        """Who is late, or not planned, in the order in which they have their turns."""
         self.begun: dict[str, PendingFires] = {}
 
     def __call__(self, db: store.Database) -> None:
         """Check each entry that is due, or that somebody may have changed by hand."""
         now = clock.monotonic()
-        entries = self._list(db, now)
-        while self.turns and self.may():
-            name = self.turns.popleft()
+        entries, due = self._list(db, now)
+        self._work(db, entries, due, now + TURN_SECONDS)
+        self._work(db, entries, self.turns, clock.monotonic() + REST_SECONDS)
+
+    def _work(self, db: store.Database, entries: dict[str, store.ListedCron], names: deque[str], until: float) -> None:
+        while names and self.may():
+            name = names.popleft()
             pending_entry = self._step(db, entries[name])
             if pending_entry is not None:
                 entries[name] = pending_entry
                 self.turns.append(name)
-            if clock.monotonic() >= now + TURN_SECONDS:
+            if clock.monotonic() >= until:
                 break
 
-    def _list(self, db: store.Database, now: float) -> dict[str, store.ListedCron]:
-        """Return the entries that may have something to do, and queue those that have."""
+    def _list(self, db: store.Database, now: float) -> tuple[dict[str, store.ListedCron], deque[str]]:
+        """Return the entries that may have something to do, and the names of those that are due; queue the others."""
         everything = now >= self.everything_at
         if everything:
             self.everything_at = now + EVERYTHING_SECONDS
@@ -230,14 +258,16 @@ class Firer:
         entries = {entry.name: entry for entry in listed}
         self.begun = {name: pending for name, pending in self.begun.items() if name in entries}
         waiting = set(self.turns)
-        new = [entry for name, entry in entries.items() if name not in waiting and self._needs_check(entry, now)]
-        # Due entries come before ten thousand that still need planning; their missed fires come after those.
-        named = {entry.name for entry in new} | waiting
-        first = [e for name, e in entries.items() if name in named and name not in self.begun and _is_due(e)]
-        due = [entry.name for entry in sorted(first, key=lambda entry: entry.next_fire_at or entry.now)]
-        behind = entries.keys() - set(due)
-        self.turns = deque([*due, *(name for name in (*self.turns, *(e.name for e in new)) if name in behind)])
-        return entries
+        named = [entry for name, entry in entries.items() if name in waiting or self._needs_check(entry, now)]
+        named.sort(key=lambda entry: entry.next_fire_at or entry.now)
+        due = deque(entry.name for entry in named if _is_due(entry) and not _is_late(entry))
+        behind = [entry for entry in named if not _is_due(entry) or _is_late(entry)]
+        quick = [entry.name for entry in behind if _is_late(entry) and not entry.misfire.startswith(cron.ALL)]
+        others = [entry.name for entry in behind]
+        in_turn = [name for name in self.turns if name in entries]
+        gone = set(due)
+        self.turns = deque(name for name in dict.fromkeys([*quick, *in_turn, *others]) if name not in gone)
+        return entries, due
 
     def _note_slice(self, names: list[str]) -> None:
         self.passed.update(names)
@@ -266,7 +296,10 @@ class Firer:
             if pending is None or not pending.fits(entry):
                 self.begun.pop(entry.name, None)
                 pending = _fires_to_make(db, entry)
-            return None if pending is None else self._fire(db, entry, pending)
+            if pending is None:
+                return None
+            self.begun[entry.name] = pending
+            return self._fire(db, entry, pending)
         except UNFIT as error:
             self.begun.pop(entry.name, None)
             _break(db, entry, f"{UNINSERTABLE}: {refusal_of(error)}")
@@ -279,16 +312,20 @@ class Firer:
         return None
 
     def _fire(self, db: store.Database, entry: store.ListedCron, pending: PendingFires) -> store.ListedCron | None:
-        fire_at, upcoming = pending.fires[0]
-        fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
-        if fired is None:
-            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
+        fires = pending.some()
+        made = store.fire_cron(db, entry, fires, pending.after(len(fires)), notify=get_conf().notify)
+        if not made:
+            self.begun.pop(entry.name, None)
+            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fires[0]))
             return None
-        _log_fired(entry, fire_at, fired)
-        pending.fires.popleft()
-        pending.entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
-        if pending.fires:
-            self.begun[entry.name] = pending
+        if entry.broken:
+            log.info("cron entry is mended cron=%s", entry.name)
+        for fired in made:
+            _log_fired(entry, fired)
+        last_job_id = max((fired.job_id for fired in made if fired.job_id is not None), default=entry.last_job_id)
+        pending.entry = entry._replace(last_fire_at=made[-1].fire_at, last_job_id=last_job_id, broken="")
+        del pending.seconds[: len(made)]
+        if pending.seconds and len(made) == len(fires):
             return pending.entry
         self.begun.pop(entry.name, None)
         return None
@@ -296,6 +333,10 @@ class Firer:
 
 def _is_due(entry: store.ListedCron) -> bool:
     return entry.next_fire_at is not None and entry.next_fire_at <= entry.now
+
+
+def _is_late(entry: store.ListedCron) -> bool:
+    return entry.next_fire_at is not None and entry.next_fire_at <= entry.now - timedelta(seconds=store.LATE_SECONDS)
 
 
 def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires | None:
@@ -367,24 +408,23 @@ def _plan(
     if found.skipped is not None:
         log.warning("missed fire skipped, as its policy says cron=%s fire=%s", entry.name, _text(found.skipped))
     if found.fires:
-        return PendingFires(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
+        return PendingFires(entry, array("q", (int(fire.timestamp()) for fire in found.fires)), then)
     if found.skipped is not None or found.upcoming is None or found.upcoming != entry.next_fire_at:
         store.plan_cron(db, entry, found.upcoming, found.skipped, again_seconds=SHELVED_SECONDS)
     return None
 
 
-def _log_fired(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
-    if entry.broken:
-        log.info("cron entry is mended cron=%s", entry.name)
+def _log_fired(entry: store.ListedCron, fired: store.Fired) -> None:
     if fired.job_id is None:
         log.info(
             "fired without a job, an unfinished one has its key cron=%s name=%s fire=%s",
-            entry.name, entry.job_name, _text(fire_at),
+            entry.name, entry.job_name, _text(fired.fire_at),
         )  # fmt: skip
     else:
         log.info(
-            "cron entry fired cron=%s name=%s job=%d fire=%s", entry.name, entry.job_name, fired.job_id, _text(fire_at)
-        )
+            "cron entry fired cron=%s name=%s job=%d fire=%s",
+            entry.name, entry.job_name, fired.job_id, _text(fired.fire_at),
+        )  # fmt: skip
 
 
 def _text(instant: datetime) -> str:

@@ -135,11 +135,14 @@ class SteerableCron(models.Model):
         """Delete this schedule; see ``CronEntryQuerySet.remove``."""
         return self._itself().remove(by=by, reason=reason)
 
-    def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
+    def next_fires(
+        self, count: int = 5, *, after: datetime | None = None, until: datetime | None = None
+    ) -> list[datetime]:
         """Return the next fires of its schedule in UTC, from now or from ``after`` on, within its start and end.
 
-        No more than it may still make. Empty if expression or zone is invalid. Pauses do not matter here; with
-        ``after_completion`` these are the earliest possible fires. Raises ``ValueError`` for more than 1000.
+        With ``until``, the first one and those until then. No more than it may still make. Empty if expression or zone
+        is invalid. Pauses do not matter here; with ``after_completion`` these are the earliest possible fires. Raises
+        ``ValueError`` for more than 1000.
         """
         from django_pgjobs.steering.crons import MOST_PREVIEWED  # here for start-up time
         from django_pgjobs.values import schedule as cron  # here for start-up time
@@ -154,7 +157,7 @@ class SteerableCron(models.Model):
             return []
         if entry.max_fires is not None:
             count = min(count, max(0, entry.max_fires - entry.fires_made))
-        return schedule.next_fires(aware(after) if after else datetime.now(UTC), count)
+        return schedule.next_fires(aware(after) if after else datetime.now(UTC), count, until)
 
     apause = asynchronous(pause)
     aresume = asynchronous(resume)

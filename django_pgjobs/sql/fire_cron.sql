@@ -1,10 +1,10 @@
--- fire_cron: mark one fire of a cron entry as made and insert its job, both or neither.
+-- fire_cron: mark fires of a cron entry, in order, as made and insert their jobs, all or none.
 -- Fence: none (compare-and-set on the last fire and the last job: the second of two leaders matches no row).
--- Rows: 1 = marked, with the job's id, or null if an unfinished job has its key; 0 = another was first, or it may not fire.
+-- Rows: one per fire marked, with its job's id, or null if an unfinished job has its key; 0 = another was first, or it may not fire.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT e.name, e.job_name, coalesce(e.payload, e.declared_payload) AS payload, e.payload IS NULL AS as_declared,
-        e.declared_options AS options,
+        e.declared_options AS options, e.starts_at, e.ends_at, e.overlap, e.max_fires, e.fires_made,
         -- Hazard: an insert waits for an uncommitted job with its key, and rescue comes after this in the same thread.
         set_config('lock_timeout', '250ms', true)
     FROM pgjobs_cron_entry AS e
@@ -13,21 +13,26 @@ WITH picked AS MATERIALIZED (
       AND e.last_job_id IS NOT DISTINCT FROM %(last_job_id)s::bigint
       AND coalesce(e.expression, e.declared_expression) = %(expression)s::text
       AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
-      -- Whatever the clock of the leader says, nothing fires early.
-      AND %(fire_at)s::timestamptz <= statement_timestamp()
       AND e.broken = %(broken)s::text
       AND e.enabled
       AND (e.missing_since IS NULL OR e.origin = 'row')
       AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
-      AND (e.max_fires IS NULL OR e.fires_made < e.max_fires)
-      AND (e.starts_at IS NULL OR e.starts_at <= %(fire_at)s::timestamptz)
-      AND (e.ends_at IS NULL OR e.ends_at >= %(fire_at)s::timestamptz)
       AND (
           e.overlap = 'allow'
           -- With LIMIT: otherwise a plan made while the table was empty reads all of it.
           OR (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NULL
       )
     FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+made AS MATERIALIZED (
+    SELECT given.fire_at
+    FROM picked AS e, unnest(%(fires)s::timestamptz[]) WITH ORDINALITY AS given (fire_at, n)
+    -- Whatever the clock of the leader says, nothing fires early.
+    WHERE given.fire_at <= statement_timestamp()
+      AND (e.starts_at IS NULL OR e.starts_at <= given.fire_at)
+      AND (e.ends_at IS NULL OR e.ends_at >= given.fire_at)
+      AND (e.max_fires IS NULL OR e.fires_made + given.n <= e.max_fires)
+      AND (e.overlap = 'allow' OR given.n = 1)
 ),
 registered AS (
     INSERT INTO pgjobs_job (
@@ -38,16 +43,17 @@ registered AS (
         p.job_name, o.queue, o.priority, o.max_attempts, o.timeout_seconds, p.payload,
         CASE WHEN p.as_declared THEN o.description ELSE '' END, statement_timestamp(),
         o.key, o.key_scope, CASE WHEN o.key_scope IN ('until_started', 'until_finished') THEN o.key END,
-        o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, %(fire_at)s::timestamptz,
+        o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, made.fire_at,
         o.tags, statement_timestamp() + make_interval(secs => o.expires_seconds), o.options
-    FROM picked AS p,
+    FROM made, picked AS p,
     LATERAL jsonb_to_record(p.options) AS o (
         queue text, priority smallint, max_attempts integer, timeout_seconds float8, description text, key text, key_scope text,
         idempotency_key text, limit_key text, tags jsonb, expires_seconds float8, options jsonb
     )
+    ORDER BY made.fire_at
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
     RETURNING
-        id,
+        id, fire_at,
         CASE
             WHEN %(notify)s::boolean
             THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue)
@@ -55,13 +61,24 @@ registered AS (
 ),
 marked AS (
     UPDATE pgjobs_cron_entry AS e
-    SET last_fire_at = %(fire_at)s::timestamptz,
-        last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
-        fires_made = e.fires_made + 1,
-        next_fire_at = %(upcoming)s::timestamptz,
+    SET last_fire_at = (SELECT max(fire_at) FROM made),
+        last_job_id = coalesce((SELECT max(id) FROM registered), e.last_job_id),
+        fires_made = e.fires_made + (SELECT count(*) FROM made),
+        next_fire_at = coalesce(
+            (
+                SELECT min(given.fire_at)
+                FROM unnest(%(fires)s::timestamptz[]) AS given (fire_at)
+                WHERE given.fire_at > (SELECT max(fire_at) FROM made)
+            ),
+            %(upcoming)s::timestamptz
+        ),
         -- A fire clears the reason why an entry could not fire.
         broken = ''
-    WHERE e.name = (SELECT name FROM picked)
+    WHERE e.name = (SELECT name FROM picked WHERE EXISTS (SELECT FROM made))
     RETURNING e.name
 )
-SELECT r.id, r.notified FROM marked AS m LEFT JOIN registered AS r ON true
+SELECT made.fire_at, r.id, r.notified
+FROM marked
+CROSS JOIN made
+LEFT JOIN registered AS r ON r.fire_at = made.fire_at
+ORDER BY made.fire_at

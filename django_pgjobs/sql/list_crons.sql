@@ -1,19 +1,31 @@
--- list_crons: cron entries that may fire: those due, those not planned yet, those asked for by name, and with everything a slice of all by name.
+-- list_crons: cron entries that may fire: those due now, those late, those not planned yet, those asked for by name, and with everything a slice of all by name.
 -- Fence: none (a plain read).
 -- Rows: at most as many of each kind as asked for, by name, with the time of this statement, the state of the entry's last job, and whether it is of the slice.
 -- Clock: statement_timestamp().
 WITH due AS MATERIALIZED (
-    SELECT e.name
-    FROM pgjobs_cron_entry AS e
-    WHERE e.next_fire_at <= statement_timestamp()
-      AND e.broken = ''
-      AND e.name <> ALL (%(excluded)s::text[])
-      AND e.enabled
-      AND (e.missing_since IS NULL OR e.origin = 'row')
-      AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
-      AND (e.max_fires IS NULL OR e.fires_made < e.max_fires)
-    ORDER BY e.next_fire_at
-    LIMIT %(most)s::bigint
+    SELECT found.name
+    FROM (
+        -- Each kind for itself: a thousand that are late must hide neither one that is due nor one that fires once.
+        VALUES
+        (statement_timestamp() - make_interval(secs => %(grace)s::float8), statement_timestamp(), NULL),
+        ('-infinity', statement_timestamp() - make_interval(secs => %(grace)s::float8), false),
+        ('-infinity', statement_timestamp() - make_interval(secs => %(grace)s::float8), true)
+    ) AS kind (after, until, makes_all),
+    LATERAL (
+        SELECT e.name
+        FROM pgjobs_cron_entry AS e
+        WHERE e.next_fire_at > kind.after
+          AND e.next_fire_at <= kind.until
+          AND (kind.makes_all IS NULL OR (left(e.misfire, 3) = 'all') = kind.makes_all)
+          AND e.broken = ''
+          AND e.name <> ALL (%(excluded)s::text[])
+          AND e.enabled
+          AND (e.missing_since IS NULL OR e.origin = 'row')
+          AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
+          AND (e.max_fires IS NULL OR e.fires_made < e.max_fires)
+        ORDER BY e.next_fire_at
+        LIMIT %(most)s::bigint
+    ) AS found
 ),
 unplanned AS MATERIALIZED (
     SELECT e.name

@@ -12,6 +12,9 @@ from django_pgjobs.store.notifying import Notice, wake_up
 MOST_LISTED = 1000
 """How many entries of one kind the leader reads at a time."""
 
+LATE_SECONDS = 60.0
+"""An entry due for longer than that is late."""
+
 
 class DeclaredCron(NamedTuple):
     """A cron entry as code declares it. ``payload`` and ``options`` are JSON text."""
@@ -87,7 +90,8 @@ def list_crons(
 ) -> list[ListedCron]:
     """Return entries that may fire: those due, those not planned yet, and ``pending`` ones, without ``excluded`` ones.
 
-    With ``everything`` also a slice of all that may fire, by name, from ``beyond`` on. At most ``most`` of each kind.
+    Those due since ``LATE_SECONDS`` are kinds of their own: with all their missed fires to make, or with one. With
+    ``everything`` also a slice of all that may fire, by name, from ``beyond`` on. At most ``most`` of each kind.
     """
     params = {
         "everything": everything,
@@ -95,6 +99,7 @@ def list_crons(
         "pending": list(pending),
         "excluded": list(excluded),
         "most": most,
+        "grace": LATE_SECONDS,
     }
     return [ListedCron._make(row) for row in db.fetch("list_crons", params)]
 
@@ -110,16 +115,19 @@ def shelve_crons(db: Database, *, seconds: float, most: int = MOST_LISTED) -> li
 class Fired(NamedTuple):
     """A fire marked as made, and its job: None if an unfinished job has its key."""
 
+    fire_at: datetime
     job_id: int | None
 
 
 def fire_cron(
-    db: Database, entry: ListedCron, fire_at: datetime, upcoming: datetime | None, *, notify: bool
-) -> Fired | None:
-    """Make a fire: mark it and insert its job, both or neither. None if somebody else was first."""
-    params = {**_as_read(entry), "broken": entry.broken, "fire_at": fire_at, "upcoming": upcoming, "notify": notify}
-    rows = db.fetch("fire_cron", params)
-    return Fired(rows[0][0]) if rows else None
+    db: Database, entry: ListedCron, fires: Sequence[datetime], upcoming: datetime | None, *, notify: bool
+) -> list[Fired]:
+    """Make fires of an entry, in order: mark them and insert their jobs, all or none. Empty if somebody was first.
+
+    ``upcoming``: the fire after them. More than one only where fires may overlap.
+    """
+    params = {**_as_read(entry), "broken": entry.broken, "fires": list(fires), "upcoming": upcoming, "notify": notify}
+    return [Fired(row[0], row[1]) for row in db.fetch("fire_cron", params)]
 
 
 def plan_cron(

@@ -134,6 +134,7 @@ from django_pgjobs.store.explaining import (
     read_why,
 )
 from django_pgjobs.store.firing import (
+    LATE_SECONDS,
     MOST_LISTED,
     DeclaredCron,
     Fired,
@@ -316,6 +317,7 @@ __all__ = [
     "INLINE_PAYLOAD_BYTES",
     "KNOWS_GATES",
     "KNOWS_UNDO",
+    "LATE_SECONDS",
     "MOST_ATTEMPTS",
     "MOST_CHARS",
     "MOST_COUNTED",

@@ -26,9 +26,16 @@ class Fires(ABC):
             yield fire
             fire = self.after(fire)
 
-    def next_fires(self, after: datetime, count: int) -> list[datetime]:
-        """Return the next ``count`` fires after an instant."""
-        return list(islice(self.fires(after), count))
+    def next_fires(self, after: datetime, count: int, until: datetime | None = None) -> list[datetime]:
+        """Return the next ``count`` fires after an instant; with ``until``, the first one and those until then."""
+        found: list[datetime] = []
+        for fire in islice(self.fires(after), count):
+            if found and until is not None and fire > until:
+                break
+            found.append(fire)
+            if until is not None and fire > until:
+                break
+        return found
 
 
 class Bounded(Fires):

@@ -1,8 +1,8 @@
 """Cron arithmetic: when an expression fires in a time zone, which fires are due, and how missed ones are handled.
 
 Pure, and bounded: the search for the latest fire goes backwards from now, never forwards from an old start. So an
-entry for every second costs no more than any other, even after a year without a check. croniter reads the expression
-and walks the *calendar*. This module handles changes of the clocks, because croniter fires a repeated hour twice:
+entry for every second costs no more than any other, even after a year without a check. ``calendar`` knows the local
+times of an expression; this module handles changes of the clocks:
 
 - An entry whose hour field is ``*`` follows the hours that really pass: no fires in an hour that the clocks skip, and
   fires in each pass of an hour that they repeat.
@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from django_pgjobs.values.calendar import Calendar, reader
 from django_pgjobs.values.fires import Bounded, Fires
 from django_pgjobs.values.interval import Interval, check_every, check_interval, is_interval
 from django_pgjobs.values.invalid_cron import InvalidCron as InvalidCron
@@ -39,7 +39,6 @@ GRACE = timedelta(seconds=60)
 
 EXPRESSION_LIMIT = 200
 
-_HOUR = 1
 _STEPS = (60, 24, 31, 12, 7, 60)
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week", "second")
 _WORDS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
@@ -98,13 +97,6 @@ def stored_policies(misfire: str, overlap: str) -> tuple[Misfire, str]:
 # Expressions and zones
 
 
-@cache
-def _calendar() -> Any:
-    from croniter import cron_m  # here for start-up time: 4 MiB and 50 ms
-
-    return cron_m
-
-
 def check_expression(expression: object) -> str:
     """Return the expression, or the interval, with single spaces. Raises ``InvalidCron`` if it is invalid.
 
@@ -144,13 +136,26 @@ def _one_line(expression: object) -> str:
 
 def _check_cron(text: str) -> str:
     _check_fields(text, text.split())
-    try:
-        _calendar().croniter(text, datetime(2000, 1, 1)).get_next(datetime)
-    except _calendar().CroniterBadDateError:
-        raise InvalidCron(f"the expression {text!r} never fires: no such date exists") from None
-    except (_calendar().CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise InvalidCron(f"the expression {text!r} is not valid: {error}") from None
+    calendar = _calendar_of(text)
+    if calendar.after(datetime(2000, 1, 1)) is None:
+        raise InvalidCron(f"the expression {text!r} never fires: no such date exists")
+    if len(calendar.seconds) == 60 and len(calendar.minutes) < 60:
+        raise InvalidCron(
+            f"the expression {text!r} fires 60 times a minute: of six fields the second is the last, not the first; "
+            f"write {' '.join([*text.split()[1:], text.split()[0]])!r}"
+        )
     return text
+
+
+@lru_cache(maxsize=1024)
+def _calendar_of(text: str) -> Calendar:
+    """Return the local times of an expression, read once. Raises ``InvalidCron``."""
+    try:
+        return Calendar(text)
+    except reader().CroniterBadDateError:
+        raise InvalidCron(f"the expression {text!r} never fires: no such date exists") from None
+    except (reader().CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise InvalidCron(f"the expression {text!r} is not valid: {error}") from None
 
 
 def _check_fields(text: str, fields: list[str]) -> None:
@@ -179,7 +184,8 @@ class Schedule(Fires):
     def __init__(self, expression: str, zone: str | ZoneInfo) -> None:
         self.expression = _check_cron(_one_line(expression))
         self.zone = check_zone(zone)
-        self.every_hour = _calendar().croniter(self.expression).expanded[_HOUR] == ["*"]
+        self.calendar = _calendar_of(self.expression)
+        self.every_hour = self.calendar.every_hour
 
     def __repr__(self) -> str:
         return f"<Schedule {self.expression} in {self.zone.key}>"
@@ -242,22 +248,24 @@ class Schedule(Fires):
 
     def _forward(self, wall: datetime) -> datetime:
         """Return the first local time after ``wall``."""
-        found: datetime = _calendar().croniter(self.expression, wall).get_next(datetime)
-        return found
+        return _found(self.calendar.after(wall))
 
     def _back(self, wall: datetime) -> datetime:
         """Return the last local time at or before ``wall``, in whole seconds."""
-        after = wall.replace(microsecond=0) + SECOND
-        found: datetime = _calendar().croniter(self.expression, after).get_prev(datetime)
-        return found
+        return _found(self.calendar.latest(wall))
 
 
-def _in_utc(search: Any, instant: datetime) -> datetime | None:
+def _found(wall: datetime | None) -> datetime:
+    if wall is None:
+        raise OverflowError("no fire is near enough")
+    return wall
+
+
+def _in_utc(search: Callable[[datetime], datetime], instant: datetime) -> datetime | None:
     try:
-        found: datetime = search(instant)
-    except (_calendar().CroniterBadDateError, OverflowError):
+        return search(instant)
+    except OverflowError:
         return None
-    return found
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,8 @@ def instant_of(wall: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
 
 def overlap_at(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime] | None:
     """Return the repeated local times around ``wall``, first and end; None if ``wall`` comes once."""
+    if _is_plain(wall, zone):
+        return None
     wall = wall.replace(microsecond=0)  # clocks change at whole seconds, and the search goes in whole seconds
     first, second = instant_of(wall, zone), instant_of(wall, zone, 1)
     if first >= second:
@@ -54,11 +56,18 @@ def overlap_at(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime] | No
 
 def gap_at(wall: datetime, zone: ZoneInfo) -> Gap | None:
     """Return the skipped local times around ``wall``; None if ``wall`` is not skipped."""
+    if _is_plain(wall, zone):
+        return None
     late, early = instant_of(wall, zone), instant_of(wall, zone, 1)
     if early >= late:
         return None
     change = _change(early, late, zone)
     return Gap(wall_of(change - SECOND, zone) + SECOND, wall_of(change, zone), change)
+
+
+def _is_plain(wall: datetime, zone: ZoneInfo) -> bool:
+    """Whether a local time comes once; for a third of what it costs to tell how often."""
+    return wall.replace(tzinfo=zone, fold=0).utcoffset() == wall.replace(tzinfo=zone, fold=1).utcoffset()
 
 
 def _change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:

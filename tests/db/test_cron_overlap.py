@@ -87,7 +87,7 @@ def test_a_fire_is_skipped_while_the_last_job_runs(raw: RawDatabase, caplog: pyt
     put(raw, last_fire_at=latest(raw) - 10 * MINUTE)
     [read] = store.list_crons(raw, everything=False)
     tick(raw)
-    assert store.fire_cron(raw, read, latest(raw), None, notify=False) is None
+    assert store.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
     for _ in range(2):
         put(raw, last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None)
         with caplog.at_level(logging.INFO):

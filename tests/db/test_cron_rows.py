@@ -265,11 +265,11 @@ def test_the_statement_itself_keeps_the_bounds(
             schedule(definition, name=name)
         [read] = store.list_crons(raw, everything=False)
         put(raw, name, **{column: value})
-        assert store.fire_cron(raw, read, last, None, notify=False) is None, column
+        assert store.fire_cron(raw, read, [last], None, notify=False) == [], column
         lines = [line for line in whole.splitlines() if not re.search(rf"^AND .*e\.{column}\b", line)]
         assert len(lines) == len(whole.splitlines()) - 1
         monkeypatch.setattr(sql, "statement", {"fire_cron": "\n".join(lines)}.__getitem__)
-        assert store.fire_cron(raw, read, last, None, notify=False) is not None, column
+        assert store.fire_cron(raw, read, [last], None, notify=False) != [], column
         monkeypatch.undo()
         put(raw, name, enabled=False)
 
@@ -340,7 +340,7 @@ def test_a_schedule_is_removed_and_its_jobs_stay(raw: RawDatabase, definition: A
     [read] = store.list_crons(raw, everything=False)
     entry(NAME).run_now()
     assert entry(NAME).remove() == 1
-    assert store.fire_cron(raw, read, latest(raw), None, notify=False) is None
+    assert store.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
     tick(raw)
     assert (CronEntry.objects.count(), Job.objects.count()) == (0, 1)
 

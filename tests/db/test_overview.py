@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -20,6 +21,8 @@ from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Action, Claim, Depth, Heartbeat, Job, LeaderTerm, Minute, Statistic
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import statements as store
+from django_pgjobs.values.interval import Interval
+from django_pgjobs.values.schedule import Schedule
 from tests.db.cron_ground import declare
 from tests.plugins.fix_admin import (
     CLAIM,
@@ -205,6 +208,28 @@ def test_a_strip_draws_each_fire_of_a_day_or_a_block_of_too_many(
     strip = str(entry["strip"])
     assert f'aria-label="{fires}' in strip
     assert (len(re.findall("<line x1", strip)), "<rect" in strip) == (drawn, fires.startswith("100+"))
+
+
+@pytest.mark.parametrize("expression", ["0 0 29 2 *", "0 7 * * mon", "0 0 1 1 fri#5", "every 9 weeks"])
+def test_a_strip_looks_no_further_than_the_first_fire_behind_it(
+    root: Client, expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page looks again every five seconds: a hundred fires of something rare are a search through decades."""
+    for number in range(5):
+        declare(store.on("default"), f"rare:{number}", expression=expression)
+    asked: list[datetime] = []
+
+    def counted(after: Callable[[Any, datetime], Any]) -> Callable[[Any, datetime], Any]:
+        def ask(fires: Any, instant: datetime) -> Any:
+            asked.append(instant)
+            return after(fires, instant)
+
+        return ask
+
+    for kind in (Schedule, Interval):
+        monkeypatch.setattr(kind, "after", counted(kind.after))
+    assert len(section(root.get(PAGE), "crons")["entries"]) == 5
+    assert len(asked) <= 5 * 2, "at most one on the strip, and the first beyond it"
 
 
 @pytest.mark.parametrize(("span", "buckets"), [("hour", 60), ("day", 96), ("month", 120), ("forged", 60)])

@@ -150,7 +150,7 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
     "list_crons": lambda db, _: store.list_crons(db, everything=True),
-    "fire_cron": lambda db, _: store.fire_cron(db, ENTRY, LONG_AGO, None, notify=False),
+    "fire_cron": lambda db, _: store.fire_cron(db, ENTRY, [LONG_AGO], None, notify=False),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 

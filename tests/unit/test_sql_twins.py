@@ -173,10 +173,11 @@ TWINS = (
         "run_cron",
         ("registered",),
         but=(
-            ("p.name, %(fire_at)s::timestamptz,", "p.name, statement_timestamp(),"),
-            ("ON CONFLICT", "WHERE NOT p.busy ON CONFLICT"),
+            ("p.name, made.fire_at,", "p.name, statement_timestamp(),"),
+            ("FROM made, picked AS p,", "FROM picked AS p,"),
+            ("ORDER BY made.fire_at ON CONFLICT", "WHERE NOT p.busy ON CONFLICT"),
             (
-                "RETURNING id, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL "
+                "RETURNING id, fire_at, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL "
                 "THEN priority::text ELSE 'limited' END || ':' || queue) END AS notified",
                 "RETURNING id, queue, CASE WHEN hold IS NULL THEN priority END AS priority",
             ),

@@ -49,7 +49,8 @@ def crons(seen: Seen) -> dict[str, Any]:
 
 def _row(seen: Seen, entry: CronEntry, jobs: list[store.FiredJob]) -> dict[str, Any]:
     now = aware(seen.latest.now)
-    fires = [aware(fire) for fire in entry.next_fires(FIRES + 1)] if entry.status == "on" else []
+    # A rare one may fire once in years: only the first fire beyond the strip is looked for.
+    fires = [aware(fire) for fire in entry.next_fires(FIRES + 1, until=now + DAY)] if entry.status == "on" else []
     return {
         "name": visible(entry.name),
         "url": seen.page("cronentry_change", quote(entry.pk)),
@@ -69,19 +70,20 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[store.FiredJob]) -> dict[str, 
 def _strip(fires: list[datetime], now: datetime) -> SafeString:
     """Draw the next 24 hours: a line for each fire, or one block if they are too many to tell apart."""
     more = len(fires) > FIRES
-    positions = [max((fire - now) / DAY * 240, 0.0) for fire in fires]
-    ticks = format_html_join(
-        "", '<line x1="{}" x2="{}" y1="3" y2="17"/>', ((f"{x:.1f}", f"{x:.1f}") for x in positions)
-    )
-    block: Any = ""
+    positions = [max((fire - now) / DAY * 240, 0.0) for fire in (fires[:1] if more else fires)]
+    drawn: SafeString
     if more:
-        block = format_html(
+        drawn = format_html(
             '<rect x="{}" y="3" width="{}" height="14"/>', f"{positions[0]:.1f}", f"{240 - positions[0]:.1f}"
+        )
+    else:
+        drawn = format_html_join(
+            "", '<line x1="{}" x2="{}" y1="3" y2="17"/>', ((f"{x:.1f}", f"{x:.1f}") for x in positions)
         )
     title = ngettext("%(count)s fire within 24 hours", "%(count)s fires within 24 hours", len(fires))
     title %= {"count": f"{FIRES}+" if more else len(fires)}
     return format_html(
         '<svg class="pgjobs-strip" viewBox="0 0 240 20" role="img" aria-label="{}" preserveAspectRatio="none">'
         '<title>{}</title><line class="pgjobs-floor" x1="0" x2="240" y1="18" y2="18"/>{}</svg>',
-        title, title, block or ticks,
+        title, title, drawn,
     )  # fmt: skip
