@@ -23,7 +23,7 @@ from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel
 from django_pgjobs.jobs import job
 from django_pgjobs.models import Action, ActionPart, Job, JobQuerySet, LeaderTerm
-from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation import job_list, sight
 from django_pgjobs.presentation.health import known_workers
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch
@@ -104,7 +104,7 @@ def steer_many(
     chosen = ACTIONS[action]
     user = _author(user_id, chosen)
     parts = ActionPart.objects.using(using).filter(action_id=action_id)
-    ids = _ids_of(using, chosen, params, latest, confirmed_at, reveal=user.has_perm("pgjobs.view_payload"))
+    ids = _ids_of(using, chosen, params, latest, confirmed_at, reveal=user.has_perm(sight.PERMISSION))
     done = parts.aggregate(Max("last_id"))["last_id__max"] or 0
     earlier = Action.objects.using(using).filter(pk=action_id).values_list("changed", flat=True).first() or 0
     ids = [job_id for job_id in ids if job_id > done]

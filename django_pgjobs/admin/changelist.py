@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation import job_list, sight
 from django_pgjobs.presentation.fronts import FRONTS, aliases
 from django_pgjobs.presentation.job_search import OPEN_BATCHES, STATES, JobSearch
 from django_pgjobs.presentation.latest import leaders
@@ -233,7 +233,7 @@ class JobChangeList(ChangeList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Return all matching jobs, unordered; *select all* acts on them."""
-        self.reveal = request.user.has_perm("pgjobs.view_payload")
+        self.reveal = request.user.has_perm(sight.PERMISSION)
         jobs = super().get_queryset(request, exclude_parameters)
         if self.job_search.problem:
             raise IncorrectLookupParameters

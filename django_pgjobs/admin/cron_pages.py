@@ -18,6 +18,7 @@ from django_pgjobs.admin.cron_forms import ScheduleForm, jobs_to_schedule
 from django_pgjobs.admin.display import when
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry
+from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.schedules import in_words
 from django_pgjobs.schedules import BoundSchedule, Reading, ScheduleOptions, read_back
 from django_pgjobs.serialization.escapes import visible
@@ -34,6 +35,11 @@ def add_schedule(admin: Any, request: HttpRequest) -> HttpResponse:
     jobs = {definition.name: definition for definition in jobs_to_schedule()}
     definition = jobs.get(request.GET.get("job", "")) or (next(iter(jobs.values())) if len(jobs) == 1 else None)
     if definition is None:
+        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": list(jobs)})
+    if not _may_write(request, definition.name):
+        words = _("The arguments of %(job)s are sensitive: to write them you need the permission %(permission)s.")
+        named = {"job": visible(definition.name), "permission": sight.PERMISSION}
+        admin.message_user(request, words % named, messages.ERROR)
         return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": list(jobs)})
     timing = ScheduleOptions(name=None, tz=settings.TIME_ZONE)
     blank = Reading(definition, {}, None, timing, [], {})
@@ -57,9 +63,13 @@ def change_schedule(admin: Any, request: HttpRequest, object_id: str) -> HttpRes
     except PgJobsError as error:
         admin.message_user(request, visible(error), messages.ERROR)
         return HttpResponseRedirect(_page_of(admin, entry))
-    reveal = not reading.definition.sensitive or request.user.has_perm("pgjobs.view_payload")
+    reveal = _may_write(request, reading.definition.name)
     form = ScheduleForm(request.POST or None, reading=reading, new=False, by=request.user, reveal=reveal)
     return _write(admin, request, form, _("Change schedule %(name)s") % {"name": visible(entry.pk)}, entry)
+
+
+def _may_write(request: HttpRequest, job_name: str) -> bool:
+    return sight.may_see(sight.Fact.WRITTEN, job_name, reveal=request.user.has_perm(sight.PERMISSION))
 
 
 def _coming(bound: BoundSchedule[Any], entry: CronEntry | None) -> int:

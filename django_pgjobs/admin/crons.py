@@ -27,11 +27,12 @@ from django_pgjobs.admin.cron_pages import add_schedule, change_schedule
 from django_pgjobs.admin.display import badge, below, format_html, format_html_join, person, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import what
-from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import Action, CronEntry, Job
+from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.schedules import in_words
-from django_pgjobs.presentation.wording import Hidden, arguments
+from django_pgjobs.presentation.sight import Hidden
+from django_pgjobs.presentation.wording import arguments
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES
 from django_pgjobs.steering.jobs import Steered
@@ -133,7 +134,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """Note whether the user may see sensitive arguments; give unparsable ones to the form as text."""
         entry = super().get_object(request, object_id, from_field)
         if entry is not None:
-            entry.reveal = request.user.has_perm("pgjobs.view_payload")
+            entry.reveal = request.user.has_perm(sight.PERMISSION)
             try:
                 entry.refresh_from_db(fields=["payload"])
             except (ValueError, RecursionError):
@@ -391,7 +392,5 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
 
 def _may_see_arguments(request: HttpRequest, entry: Any) -> bool:
-    if request.user.has_perm("pgjobs.view_payload"):
-        return True
-    definition = registry.resolved(entry.job_name) if entry is not None else None
-    return definition is not None and not definition.sensitive
+    name = "" if entry is None else entry.job_name
+    return sight.may_see(sight.Fact.WRITTEN, name, reveal=request.user.has_perm(sight.PERMISSION))

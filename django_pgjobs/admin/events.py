@@ -21,6 +21,7 @@ from django_pgjobs.admin.display import block, format_html, json_block, person, 
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.admin.sending import SendsEvents
 from django_pgjobs.models import EventState, Job, Memo
+from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.flow import listed
 from django_pgjobs.presentation.memos import RESULT_CHARS
 from django_pgjobs.presentation.wording import grouped
@@ -137,7 +138,8 @@ class EventAdmin(SendsEvents):
 
     def _payload(self, request: HttpRequest, event: EventState) -> Any:
         """The payload, for those who may see sensitive arguments: the event does not say which job's it is."""
-        if not request.user.has_perm("pgjobs.view_payload"):
+        reveal = request.user.has_perm(sight.PERMISSION)
+        if not sight.may_see(sight.Fact.EVENT_PAYLOAD, "", reveal=reveal):
             return format_html('<span class="quiet">{}</span>', _("hidden"))
         texts = EventState.objects.using(event._state.db).filter(pk=event.pk)
         text = texts.values_list(Left(Cast("payload", TextField()), RESULT_CHARS + 1), flat=True).first()

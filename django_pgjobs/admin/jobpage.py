@@ -44,12 +44,14 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.memos import awaited, suspension
+from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.steps import finished_steps
-from django_pgjobs.presentation.wording import Hidden, arguments, label_of, seconds
+from django_pgjobs.presentation.wording import arguments, label_of, result, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
@@ -101,7 +103,7 @@ class JobPage(SendsEvents):
         extracts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
         job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=object_id).first()
         if job is not None:
-            job.reveal = request.user.has_perm("pgjobs.view_payload")
+            job.reveal = request.user.has_perm(sight.PERMISSION)
         return job
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -232,12 +234,17 @@ class JobPage(SendsEvents):
                 1, (_("Waits for"), format_html("{}{}", facts, self._sending_form_of(request, job, waits_for)))
             )
         if job.result_text is not None:
-            found.append((_("Result"), json_block(job.result_text)))
+            shown = result(job.name, job.result_text, reveal=job.reveal)
+            found.append((_("Result"), _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)))
         execution: list[tuple[Any, Any]] = [(_("claim"), job.claim_id)] if job.claim_id and not job.outcome else []
         execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
         found += [(_("Callbacks"), _facts_table(own))] if (own := callbacks(job)) else []
         found += [(_("Jobs like this one"), _facts_table(siblings(job, pages)))]
         return [*found, (_("Execution"), _facts_table(execution))] if execution else found
+
+
+def _hidden(what: Hidden) -> str:
+    return format_html('<p class="quiet">{}</p>', what.reason)
 
 
 def _facts_table(facts: list[tuple[Any, Any]]) -> str:
@@ -277,7 +284,7 @@ def _tag_links(tags: tuple[str, ...], pages: Pages) -> str:
 def _arguments_of(job: Any) -> str:
     shown = arguments(job.name, job.payload_text, reveal=job.reveal)
     if isinstance(shown, Hidden):
-        return format_html('<p class="quiet">{}</p>', shown.reason)
+        return _hidden(shown)
     if not shown:
         return format_html('<p class="quiet">{}</p>', _("none"))
     return table_of((short(name, 200), block(text)) for name, text in shown)

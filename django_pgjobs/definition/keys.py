@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -141,6 +141,17 @@ def declared_key(option: str, value: object) -> Key | Template | None:
     except ValueError as error:
         raise InvalidOption(f"{option} {error}") from None
     return template if template.names else check_text(option, template.text.format())
+
+
+def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], signature: inspect.Signature) -> None:
+    """Refuse a template that writes a sensitive argument where everybody who may see jobs reads it."""
+    others = {name for name, parameter in signature.parameters.items() if parameter.kind is parameter.VAR_KEYWORD}
+    for name in names:
+        if name in sensitive or (others & sensitive and name not in signature.parameters):
+            raise InvalidOption(
+                f"{option} shows the sensitive argument {name!r} to everybody who may see jobs; make it by a callable "
+                "that returns a digest of the argument"
+            )
 
 
 def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

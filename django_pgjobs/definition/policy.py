@@ -18,7 +18,7 @@ from asgiref.sync import iscoroutinefunction
 
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition import options as checks
-from django_pgjobs.definition.keys import Key, OnConflict
+from django_pgjobs.definition.keys import Key, OnConflict, check_shown
 from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
@@ -76,8 +76,8 @@ class JobPolicy:
         self.is_limited = bool(self.limits)
         self._limit_rule = self._checked_limit_rule()
         self.fingerprint = _fingerprint(self.name, self.signature)
-        self.key = _key_rule("key", declared.get("key"), self.signature)
-        self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
+        self.key = self._key_rule("key")
+        self.idempotency_key = self._key_rule("idempotency_key")
         self.fits = fits(func, self.name, takes_context=self.takes_context)
 
     @property
@@ -94,9 +94,24 @@ class JobPolicy:
             if iscoroutinefunction(key):
                 raise InvalidOption("the key of a limit must not be an async function: registering calls it")
         try:
-            return key_rule(key, self.signature)
+            rule = key_rule(key, self.signature)
         except ValueError as error:
             raise InvalidOption(str(error)) from None
+        if isinstance(key, str):
+            check_shown("the key of a limit", Template(key).names, self.sensitive, self.signature)
+        return rule
+
+    def _key_rule(self, option: str) -> Key | None:
+        declared: Key | Template | None = self._declared.get(option)
+        if isinstance(declared, Template):
+            check_shown(option, declared.names, self.sensitive, self.signature)
+            try:
+                return declared.bound(self.signature)
+            except ValueError as error:
+                raise InvalidOption(f"{option} {error}") from None
+        if callable(declared):
+            check_callback(option, declared, self.signature, takes_context=False)
+        return declared
 
     def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the limit key of a job: None if no limit applies to it, empty if its limits have no key.
@@ -222,17 +237,6 @@ class JobPolicy:
         except TypeError as error:
             raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
         return args, kwargs
-
-
-def _key_rule(option: str, declared: Key | Template | None, signature: inspect.Signature) -> Key | None:
-    if isinstance(declared, Template):
-        try:
-            return declared.bound(signature)
-        except ValueError as error:
-            raise InvalidOption(f"{option} {error}") from None
-    if callable(declared):
-        check_callback(option, declared, signature, takes_context=False)
-    return declared
 
 
 def _fingerprint(name: str, signature: inspect.Signature) -> str:

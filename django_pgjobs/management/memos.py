@@ -9,7 +9,8 @@ from typing import Any
 from django_pgjobs.management import output
 from django_pgjobs.presentation.flow import Surroundings, Undone
 from django_pgjobs.presentation.memos import result_of, standing
-from django_pgjobs.presentation.wording import Hidden, label_of, seconds
+from django_pgjobs.presentation.sight import Hidden
+from django_pgjobs.presentation.wording import label_of, seconds
 from django_pgjobs.serialization.escapes import one_line
 
 

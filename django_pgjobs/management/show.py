@@ -23,8 +23,10 @@ from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.memos import Remembered, remembered, suspension
+from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.steps import finished_steps, step_at
-from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
+from django_pgjobs.presentation.wording import SHOWN_CHARS, arguments, label_of, links_of, parsed, seconds
+from django_pgjobs.presentation.wording import result as result_shown
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
@@ -212,6 +214,7 @@ def _fields_of(job: Any) -> dict[str, Any]:
     found = {column: getattr(job, column) for column in FIELDS}
     shown = arguments(job.name, job.payload_text, reveal=False)
     hidden = isinstance(shown, Hidden)
+    result = _result(job)
     front = front_of(job.name, job.headers_text)
     return {
         **found,
@@ -221,10 +224,15 @@ def _fields_of(job: Any) -> dict[str, Any]:
         "arguments": None if hidden else {name: _value(text) for name, text in shown},
         "arguments_hidden": str(shown.reason) if isinstance(shown, Hidden) else "",
         "headers": _stored(job.headers_text),
-        "result": _stored(job.result_text),
+        "result": None if isinstance(result, Hidden) else _stored(result),
+        "result_hidden": isinstance(result, Hidden),
         "progress": _stored(job.progress_text),
         "options": _stored(job.options_text),
     }
+
+
+def _result(job: Any) -> str | Hidden | None:
+    return None if job.result_text is None else result_shown(job.name, job.result_text, reveal=False)
 
 
 def _value(text: str) -> Any:
@@ -291,7 +299,8 @@ def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[
     yield "worker", execution["worker_name"] or execution["worker"]
     yield "progress", _bounded(job.progress_text)
     yield "headers", _bounded(job.headers_text)
-    yield "result", _bounded(job.result_text)
+    result = _result(job)
+    yield "result", result.reason if isinstance(result, Hidden) else _bounded(result)
     yield "error", _bounded(job.error)
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import reduce
+from inspect import Parameter
 from math import isfinite
+from operator import or_
 from typing import Any
 
 from django.db.models import BooleanField, Case, F, Func, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
+from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.presentation.reach import HELD
+from django_pgjobs.presentation.sight import BY_NAME, BY_PLACE, findable, hidden_names
 from django_pgjobs.states import LABELS, Hold, JobState, MemoKind
 
 BIGGEST_ID = 2**63 - 1
@@ -42,25 +47,59 @@ def search_condition(text: str, job_id: int | None) -> Q:
 def argument_condition(name: str, value: str, *, reveal: bool) -> Q:
     """Return the condition of jobs with this argument: a number, true, false or null, or a text, as typed.
 
-    Positional arguments are found in jobs that this process knows. Without ``reveal`` only jobs are found whose
-    definition it knows, and does not call the argument sensitive.
+    Positional arguments are found in jobs that this process knows. Without ``reveal`` it finds nobody by an argument
+    that is hidden; see ``sight``.
     """
     values = _values(value)
-    open_to: set[str] = set()
-    positions: dict[int, set[str]] = {}
+    named: set[str] = set()
+    placed: dict[int, set[str]] = {}
+    fitting = Q(pk__in=[])
     for definition in registry.definitions():
-        if reveal or not (definition.sensitive and name in definition.sensitive):
-            parameters = list(definition.signature.parameters)
-            open_to.add(definition.name)
-            if name in parameters:
-                positions.setdefault(parameters.index(name), set()).add(definition.name)
-    found = Q(pk__in=[])
+        by_name, place = findable(definition, name, reveal=reveal)
+        if by_name:
+            named.add(definition.name)
+        if place is None:
+            continue
+        if hidden_names(definition, reveal=reveal):
+            here = reduce(or_, (Q(**{f"payload__args__{place}": each}) for each in values))
+            fitting |= Q(name=definition.name) & here & fits_the_function(definition)
+        else:
+            placed.setdefault(place, set()).add(definition.name)
+    found = fitting
     for each in values:
-        named = Q(payload__contains={"kwargs": {name: each}})
-        found |= named if reveal else named & Q(name__in=sorted(open_to))
-        for position, names in positions.items():
-            found |= Q(**{f"payload__args__{position}": each}, name__in=sorted(names))
+        of_keyword = Q(payload__contains={"kwargs": {name: each}})
+        found |= of_keyword if reveal else of_keyword & Q(name__in=sorted(named))
+        for place, names in placed.items():
+            found |= Q(**{f"payload__args__{place}": each}, name__in=sorted(names))
     return found
+
+
+def fits_the_function(definition: JobPolicy) -> Q:
+    """Return the condition of jobs whose stored arguments the function takes: then each place has its name."""
+    parameters = list(definition.signature.parameters.values())
+    kinds = {each.kind for each in parameters}
+    places = [each for each in parameters if each.kind in BY_PLACE]
+    found = ~_has_path('$ ? (exists(@.args) && @.args.type() != "array")')
+    found &= ~_has_path('$ ? (exists(@.kwargs) && @.kwargs.type() != "object")')
+    found &= ~_has_path('$.keyvalue() ? (@.key != "args" && @.key != "kwargs")')
+    if Parameter.VAR_POSITIONAL not in kinds:
+        found &= Q(**{f"payload__args__{len(places)}__isnull": True})
+    if Parameter.VAR_KEYWORD not in kinds:
+        others = " && ".join(f"@.key != {json.dumps(each.name)}" for each in parameters if each.kind in BY_NAME)
+        found &= ~_has_path(f"$.kwargs.keyvalue() ? ({others or '@.key == @.key'})")
+    for place, each in enumerate([*places, *(each for each in parameters if each.kind is Parameter.KEYWORD_ONLY)]):
+        by_place = Q(**{f"payload__args__{place}__isnull": False}) if each in places else Q(pk__in=[])
+        by_name = Q(payload__kwargs__has_key=each.name) if each.kind in BY_NAME else Q(pk__in=[])
+        if each.default is each.empty:
+            found &= by_place | by_name
+        if each.kind is Parameter.POSITIONAL_OR_KEYWORD:
+            found &= ~(by_place & by_name)
+    return found
+
+
+def _has_path(path: str) -> Q:
+    words: dict[str, Any] = {"template": "%(function)s(%(expressions)s::jsonpath, '{}', true)"}
+    return Q(Func(F("payload"), Value(path), function="jsonb_path_exists", output_field=BooleanField(), **words))
 
 
 def _values(typed: str) -> list[Any]:

@@ -11,11 +11,11 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.models import EventState, Job, Memo
-from django_pgjobs.presentation.wording import Hidden, json_text, parsed
+from django_pgjobs.presentation.sight import Fact, Hidden, may_see
+from django_pgjobs.presentation.wording import json_text, parsed
 from django_pgjobs.states import Flow, MemoKind, Outcome
 from django_pgjobs.store import statements as store
 
@@ -83,16 +83,15 @@ def standing(memo: Any, job: Job) -> Any:
 def result_of(memo: Any, job: Job, *, reveal: bool) -> str | Hidden:
     """Return what a memo keeps as text, at most ``RESULT_CHARS``; empty for nothing.
 
-    A result may contain what the job's arguments contain. So without ``reveal`` it is hidden if this process does not
-    know the definition, or if that has sensitive arguments. A gather shows how its jobs ended: they have own pages.
+    ``sight`` says whether it is hidden. A gather shows how its jobs ended: they have own pages.
     """
     text: str | None = memo.result_text
     if text is None:
         return ""
     if memo.kind == MemoKind.GATHER:
         return _gathered(text)
-    definition = registry.resolved(job.name)
-    if not reveal and (definition is None or definition.sensitive) and memo.kind != MemoKind.VERSION:
+    fact = Fact.EVENT_PAYLOAD if memo.kind == MemoKind.EVENT else Fact.STEP_RESULT
+    if memo.kind != MemoKind.VERSION and not may_see(fact, job.name, reveal=reveal):
         return Hidden(_("hidden"))
     if len(text) > RESULT_CHARS:
         return f"{text[:RESULT_CHARS]}…"

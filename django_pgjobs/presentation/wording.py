@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.utils import formats
 from django.utils.timesince import timeuntil
@@ -19,6 +19,7 @@ from django_pgjobs import states
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.models import Job
+from django_pgjobs.presentation.sight import Fact, Hidden, hidden_names, may_see
 from django_pgjobs.serialization import payload
 
 STATE_LABELS: dict[str, Any] = {
@@ -38,12 +39,6 @@ REVIVED_CHARS = 65_536
 """Up to this size, show stored values as registered (a date, not its tag)."""
 
 _ANY = inspect.signature(lambda *args, **kwargs: None)
-
-
-class Hidden(NamedTuple):
-    """The reason why arguments are hidden."""
-
-    reason: Any
 
 
 def grouped(number: int) -> str:
@@ -117,9 +112,13 @@ def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | 
         malformed = _("Hidden: django-pgjobs did not write this payload.")
         return [(str(_("not a payload")), text)] if reveal else Hidden(malformed)
     signature = definition.signature if definition else _ANY
-    sensitive = frozenset() if reveal or definition is None else definition.sensitive
-    shown = payload.redact(signature, args, kwargs, sensitive)
+    shown = payload.redact(signature, args, kwargs, hidden_names(definition, reveal=reveal))
     return [(key, _argument(value, len(text))) for key, value in shown.items()]
+
+
+def result(name: str, text: str, *, reveal: bool) -> str | Hidden:
+    """Return the result of a job ``name`` as it is stored; ``Hidden`` if it may contain what its arguments contain."""
+    return text if may_see(Fact.RESULT, name, reveal=reveal) else Hidden(_("hidden"))
 
 
 def _argument(value: Any, size: int) -> str:

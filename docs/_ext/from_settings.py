@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 from markdown_of import PACKAGE, code, documented_names, prose, table
 
 from django_pgjobs import conf as conf_module
+from django_pgjobs.presentation.sight import TABLE, Fact
 
 # Settings
 
@@ -326,6 +327,11 @@ OPTION_BOUNDS = {
     "when": ("`succeeded`, `failed` or `settled`", "`succeeded`", ""),
 }
 """Option → what it takes, its default, and the settings that bound it."""
+
+
+def covered_by_view_payload() -> str:
+    """What people see without the permission."""
+    return table(("what", "without `pgjobs.view_payload`"), [(fact.value, TABLE[fact].value) for fact in Fact])
 
 
 def option_bounds() -> str:

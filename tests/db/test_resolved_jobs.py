@@ -19,7 +19,8 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.maintenance import unparking
 from django_pgjobs.models import Job
-from django_pgjobs.presentation.wording import Hidden, arguments
+from django_pgjobs.presentation.sight import Hidden
+from django_pgjobs.presentation.wording import arguments
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.plugins.fix_db import register
