@@ -73,7 +73,8 @@ class Suspend:
 
     ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the
     wait earlier. ``failure``, ``failures``: how its step failed, and how often by now. ``progressed``: it remembers
-    more than at its claim.
+    more than at its claim. ``besides``: what other tasks of it wait for, themselves without ``besides``; the job goes
+    on when the first of all of these is over.
     """
 
     memo: str
@@ -83,6 +84,12 @@ class Suspend:
     failures: int = 0
     failure: Failure | None = None
     progressed: bool = False
+    besides: tuple[Suspend, ...] = ()
+
+    @property
+    def all(self) -> tuple[Suspend, ...]:
+        """All waits, this one first."""
+        return (self, *self.besides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -373,8 +373,8 @@ def besides_suspension(error: BaseException) -> BaseException | None:
 
 def _suspension(prepared: Prepared, suspension: decide.Suspend) -> decide.Unwritten:
     """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
-    until = prepared.item.until
-    if until is None or suspension.event is not None or clock.monotonic() + suspension.seconds < until:
+    until, waits = prepared.item.until, suspension.all
+    if until is None or any(wait.event is not None or clock.monotonic() + wait.seconds < until for wait in waits):
         return suspension
     return decide.Abandon(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)
 

@@ -11,7 +11,6 @@ A suspension reaches the body as ``JobSuspended``. It is an end of the attempt l
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,15 +21,13 @@ from django.db import connections, transaction
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import StepOptions, Undo, check_name, gatherer
+from django_pgjobs.durable import StepOptions, check_name, gatherer
 from django_pgjobs.exceptions import (
     INTERRUPTS,
     InvalidJob,
     JobControl,
-    JobSuspended,
     StepFailed,
     StepLimit,
-    SuspensionSwallowed,
     UnstorableResult,
     WaitTimedOut,
     WorkerStopping,
@@ -39,8 +36,10 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable, log_hook
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.execution.stepping import call_step, of_step, undo_call
+from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.serialization.failures import OUR_FILES
-from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
+from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.states import UNDO, Flow, MemoKind
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
@@ -83,11 +82,13 @@ class DurableMemory:
     def __init__(self, prepared: Prepared, alias: str) -> None:
         self.prepared = prepared
         self.alias = alias
-        self.suspension: decide.Suspend | None = None
+        self.suspending = Suspending()
         self.progressed = False
         self.claim_lost = False
         self._memos: dict[str, StoredMemo] | None = None
         self._size = 0
+        self._pauses = 0
+        """For how many things the job has waited, side by side, as this run began."""
         self.names = Names(prepared.lane, self.has_ended)
 
     # Steps
@@ -100,11 +101,11 @@ class DurableMemory:
             found = self._recalled(name)
             if found is not _MISSING:
                 return found
-            undo, began = _undo_call(name, options.undo, args, kwargs), clock.monotonic()
+            undo, began = undo_call(name, options.undo, args, kwargs), clock.monotonic()
             try:
                 if options.atomic:
                     return self._atomically(name, func, args, kwargs, undo, began)
-                value = _call(func, self.prepared, args, kwargs)
+                value = call_step(func, self.prepared, args, kwargs)
             except BaseException as error:
                 self._step_failed(name, options, error, began)
                 raise
@@ -112,21 +113,26 @@ class DurableMemory:
 
     async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
-        self._check_going_on()
+        self.suspending.check_going_on()
+        return await self.suspending.beside(self._astepped(options, func, args, kwargs))
+
+    async def _astepped(
+        self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
         is_async = self._is_async(options, func)
         with self.names.of_step(options, func) as name:
             await sync_to_async(self.load)()
             found = self._recalled(name)
             if found is not _MISSING:
                 return found
-            undo, began = _undo_call(name, options.undo, args, kwargs), clock.monotonic()
+            undo, began = undo_call(name, options.undo, args, kwargs), clock.monotonic()
             try:
                 if options.atomic:
                     return await sync_to_async(self._atomically)(name, func, args, kwargs, undo, began)
                 if is_async:
-                    value = await _call(func, self.prepared, args, kwargs)
+                    value = await call_step(func, self.prepared, args, kwargs)
                 else:
-                    value = await sync_to_async(_call)(func, self.prepared, args, kwargs)
+                    value = await sync_to_async(call_step)(func, self.prepared, args, kwargs)
             except BaseException as error:
                 await sync_to_async(self._step_failed)(name, options, error, began)
                 raise
@@ -152,7 +158,7 @@ class DurableMemory:
             with transaction.atomic(using=self.alias):
                 if outermost:  # a savepoint has no COMMIT
                     transaction.on_commit(note, using=self.alias)
-                value = _call(func, self.prepared, args, kwargs)
+                value = call_step(func, self.prepared, args, kwargs)
                 check_committable(connections[self.alias])
                 text = self._encoded(name, value)
                 db = store.on(self.alias)
@@ -192,7 +198,7 @@ class DurableMemory:
             delay = backoff.jittered(failures)
             events.log.warning("step failed, again in %.1f s step=%s %s: %s", delay, name, about, words)
             self.suspend(
-                decide.Suspend(name, MemoKind.STEP, delay, failures=failures, failure=_of_step(name, failure)), error
+                decide.Suspend(name, MemoKind.STEP, delay, failures=failures, failure=of_step(name, failure)), error
             )
         events.log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
         new = NewMemo(
@@ -207,13 +213,14 @@ class DurableMemory:
 
     def sleep(self, seconds: float, name: str) -> None:
         """Return if the job has slept; else suspend it."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         self._slept(seconds, self.names.of_pause("sleep", name))
 
     async def asleep(self, seconds: float, name: str) -> None:
         """``sleep`` for coroutines."""
-        self._check_going_on()
-        await sync_to_async(self._slept)(seconds, self.names.of_pause("asleep", name))
+        self.suspending.check_going_on()
+        name = self.names.of_pause("asleep", name)
+        await self.suspending.beside(sync_to_async(self._slept)(seconds, name))
 
     def _slept(self, seconds: float, name: str) -> None:
         self.check_usable("sleep")
@@ -228,15 +235,15 @@ class DurableMemory:
 
     def wait_for(self, event: str, seconds: float) -> Any:
         """Return the payload of ``event`` if it was sent; else suspend the job. Raises ``WaitTimedOut``."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         self.names.check_outside("wait_for")
         return self._waited(event, seconds)
 
     async def await_for(self, event: str, seconds: float) -> Any:
         """``wait_for`` for coroutines."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         self.names.check_outside("await_for")
-        return await sync_to_async(self._waited)(event, seconds)
+        return await self.suspending.beside(sync_to_async(self._waited)(event, seconds))
 
     def _waited(self, event: str, seconds: float) -> Any:
         self.check_usable("wait_for")
@@ -277,14 +284,14 @@ class DurableMemory:
 
     def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """Run calls as jobs, and return what they returned; see ``flows.gathering``."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         return self._gathered(calls, self.names.of_pause("gather", name), settled=settled)
 
     async def agather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """``gather`` for coroutines."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         name = self.names.of_pause("agather", name)
-        return await sync_to_async(self._gathered)(calls, name, settled=settled)
+        return await self.suspending.beside(sync_to_async(self._gathered)(calls, name, settled=settled))
 
     def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         self.check_usable("gather")
@@ -295,7 +302,9 @@ class DurableMemory:
     def load(self) -> None:
         """Read what the job remembers, at the first use."""
         if self._memos is None:
-            self._read_again()
+            self._pauses = sum(
+                memo.left_seconds is not None and not memo.finished for memo in self._read_again().values()
+            )
 
     def _read_again(self) -> dict[str, StoredMemo]:
         memos = store.read_memos(store.on(self.alias), self.prepared.item.id)
@@ -318,6 +327,9 @@ class DurableMemory:
 
     def _recalled(self, name: str) -> Any:
         memo = self.known(name, MemoKind.STEP)
+        if memo is not None and not memo.finished and self._pauses > 1 and (memo.left_seconds or 0.0) > 0:
+            # The job goes on because something else is over.
+            self.suspend(decide.Suspend(name, MemoKind.STEP, memo.left_seconds or 0.0, failures=memo.failures))
         if memo is None or not memo.finished:
             return _MISSING
         if memo.error:
@@ -388,21 +400,16 @@ class DurableMemory:
 
     def check_usable(self, what: str) -> None:
         """Raise unless the job may remember something here."""
-        self._check_going_on()
+        self.suspending.check_going_on()
         connection = connections[self.alias]
         if len(connection.atomic_blocks) > self.prepared.outer_blocks:
             raise InvalidJob(IN_ATOMIC.format(what=what))
         if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
             raise InvalidJob(f"context.{what}() with autocommit off: a rollback would take what it remembers")
 
-    def _check_going_on(self) -> None:
-        if self.suspension is not None:
-            raise JobSuspended
-
     def check_not_swallowed(self) -> None:
         """Raise if the body has returned although it was suspended."""
-        if self.suspension is not None:
-            raise SuspensionSwallowed
+        self.suspending.check_not_swallowed()
 
     def lost(self) -> NoReturn:
         """Stop this run of the job: its claim is lost."""
@@ -418,17 +425,11 @@ class DurableMemory:
     def suspend(self, suspension: decide.Suspend, cause: BaseException | None = None) -> NoReturn:
         """Suspend the job: raise ``JobSuspended``. Raises ``StepLimit``."""
         self._check_room(suspension.memo)
-        self.suspension = suspension
-        raise JobSuspended from cause
+        self.suspending.suspend(suspension, cause)
 
     def decision(self) -> decide.Suspend | None:
         """Return the suspension of the attempt; None if it is not suspended."""
-        found = self.suspension
-        if found is None:
-            return None
-        return decide.Suspend(
-            found.memo, found.kind, found.seconds, found.event, found.failures, found.failure, self.progressed
-        )
+        return self.suspending.decision(progressed=self.progressed)
 
 
 def _new_memo(name: str, text: str, undo: str | None, began: float) -> NewMemo:
@@ -440,32 +441,7 @@ class _Refused(Exception):
     """Rolls back an atomic step whose memo was not written."""
 
 
-def _call(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    if getattr(func, "takes_context", False):  # a job definition
-        return func(prepared.context, *args, **kwargs)
-    return func(*args, **kwargs)
-
-
-def _of_step(name: str, failure: decide.Failure) -> decide.Failure:
-    """Return the failure with the name of the step in front of its message."""
-    message = f"step {name}: {failure.message}"
-    chain = ((failure.kind, message), *failure.chain[1:])
-    return decide.Failure(failure.kind, message, chain, failure.traceback)
-
-
 def _payload_of(memo: StoredMemo) -> Any:
     if memo.error:
         raise WaitTimedOut(memo.error, event=memo.event or memo.name)
     return None if memo.result is None else decode_result(memo.result)
-
-
-def _undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """Return the call that undoes a step, as JSON text. Raises ``InvalidJob`` if it does not take these arguments."""
-    if undo is None:
-        return None
-    try:
-        call = undo.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidJob(f"Step {name!r}: undo: {error}") from None
-    payload = encode_payload(tuple(call.args), dict(call.kwargs), get_conf().payload_limit_bytes)
-    return f'{json.dumps({"name": call.name})[:-1]}, "payload": {payload}}}'

@@ -87,18 +87,15 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
         case decide.Snooze(seconds=delay):
             return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
         case decide.Suspend(failure=failure):
-            kind, cause = SUSPEND if decision.event is None else AWAIT, "failed" if failure else SUSPEND
+            sent = tuple(wait.event for wait in decision.all if wait.event is not None)
+            kind, cause = AWAIT if sent else SUSPEND, "failed" if failure else SUSPEND
             about = {
-                "memo": decision.memo,
-                "kind": decision.kind,
-                "event": decision.event,
-                "delay": decision.seconds,
-                "failures": decision.failures,
+                **_of_wait(decision),
                 "progressed": decision.progressed,
+                "besides": [_of_wait(wait) for wait in decision.besides],
             }
-            reason = decision.event or ""
             return kind, End(
-                job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(about), reason=reason
+                job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(about), events=sent
             )
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
@@ -118,6 +115,18 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             )
         case _:
             assert_never(decision)
+
+
+def _of_wait(wait: decide.Suspend) -> dict[str, Any]:
+    failed = {} if wait.failure is None else {"error": wait.failure.summary}
+    return {
+        "memo": wait.memo,
+        "kind": wait.kind,
+        "event": wait.event,
+        "delay": wait.seconds,
+        "failures": wait.failures,
+        **failed,
+    }
 
 
 def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, seconds: float | None) -> tuple[str, End]:
@@ -157,10 +166,9 @@ def write_await(
 ) -> dict[int, Any]:
     """Suspend jobs until events are sent, in the open transaction: return id → row of those recorded.
 
-    The ``reason`` of each end is its event. Raises ``LockNotAvailable`` for one that stays locked for ``lock_seconds``;
-    then roll back.
+    Raises ``LockNotAvailable`` for an event that stays locked for ``lock_seconds``; then roll back.
     """
-    store.await_events(db, [end.reason for end in ends], lock_seconds=lock_seconds)
+    store.await_events(db, [event for end in ends for event in end.events], lock_seconds=lock_seconds)
     return {row.id: row for row in store.suspend_jobs(db, ends, author)}
 
 

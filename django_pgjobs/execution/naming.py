@@ -15,6 +15,9 @@ from typing import Any
 
 from django_pgjobs.durable import StepOptions, check_name, memo_name
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.serialization.failures import OUR_FILES
+
+OUR_FILES.add(__file__)
 
 _step: ContextVar[tuple[Names, str] | None] = ContextVar("django_pgjobs_step", default=None)
 """The step that is being called, and whose it is."""

@@ -1,4 +1,4 @@
--- suspend_jobs: let jobs go on later where they stopped, uncharged, and keep what each waits for; with the failure of a step, if it is tried again.
+-- suspend_jobs: let jobs go on later where they stopped, uncharged, and keep what each waits for, which may be several things side by side; with the failure of a step, if it is tried again.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), and whether it is due; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().
@@ -6,7 +6,7 @@ WITH suspended AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(items)s::json) AS s (
         id bigint, claim_id uuid, seconds float8, memo text, kind text, event text, delay float8, failures integer,
-        progressed boolean, cause text, error text, exception text, message text, chain jsonb, traceback text
+        progressed boolean, besides json, cause text, error text, exception text, message text, chain jsonb, traceback text
     )
 ),
 locked AS MATERIALIZED (
@@ -19,30 +19,55 @@ locked AS MATERIALIZED (
       AND j.cancel_requested_at IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
+waits AS MATERIALIZED (
+    SELECT locked.*, w.first, w.name AS wait, w.wait_kind, w.awaited, w.pause, w.failed, w.failure
+    FROM locked
+    CROSS JOIN LATERAL (
+        SELECT true, locked.memo, locked.kind, locked.event, locked.delay, locked.failures, locked.error
+        UNION ALL
+        SELECT false, b.memo, b.kind, b.event, b.delay, b.failures, b.error
+        FROM json_to_recordset(locked.besides) AS b (
+            memo text, kind text, event text, delay float8, failures integer, error text
+        )
+    ) AS w (first, name, wait_kind, awaited, pause, failed, failure)
+),
 dated AS MATERIALIZED (
     SELECT
-        locked.*,
+        waits.*,
         coalesce(
             -- It sleeps the rest, however often it is run meanwhile.
             (
                 SELECT m.wake_at FROM pgjobs_memo AS m
-                WHERE m.job_id = locked.id AND m.name = locked.memo AND locked.kind <> 'step'
+                WHERE m.job_id = waits.id AND m.name = waits.wait AND waits.wait_kind <> 'step'
             ),
-            statement_timestamp() + make_interval(secs => locked.delay)
+            statement_timestamp() + make_interval(secs => waits.pause)
         ) AS wake_at,
         -- The caller has locked the event: it was sent before, or whoever sends it sees the memo.
-        (SELECT e.sent_at FROM pgjobs_event AS e WHERE e.name = locked.event) IS NOT NULL AS sent
-    FROM locked
+        (SELECT e.sent_at FROM pgjobs_event AS e WHERE e.name = waits.awaited) IS NOT NULL AS sent
+    FROM waits
+),
+going_on AS MATERIALIZED (
+    SELECT
+        dated.*,
+        min(
+            CASE
+                -- Somebody may have retried a member since the batch ended: ask again, but not at once.
+                WHEN dated.sent AND dated.wait_kind = 'gather' THEN statement_timestamp() + interval '1 second'
+                WHEN dated.sent THEN statement_timestamp()
+                ELSE dated.wake_at
+            END
+        ) OVER (PARTITION BY dated.id) AS goes_on_at
+    FROM dated
 ),
 kept AS (
     INSERT INTO pgjobs_memo AS m (job_id, name, kind, event, failures, error, wake_at, claim_id, created_at)
     SELECT
-        id, memo, kind, event, failures, coalesce(error, ''), wake_at, claim_id,
-        statement_timestamp() - make_interval(secs => CASE WHEN kind = 'step' THEN coalesce(seconds, 0) ELSE 0 END)
+        id, wait, wait_kind, awaited, failed, coalesce(failure, ''), wake_at, claim_id,
+        statement_timestamp() - make_interval(secs => CASE WHEN wait_kind = 'step' THEN coalesce(seconds, 0) ELSE 0 END)
     FROM dated
     ON CONFLICT (job_id, name) DO UPDATE
     SET failures = excluded.failures,
-        error = excluded.error,
+        error = CASE WHEN excluded.failures = m.failures THEN m.error ELSE excluded.error END, -- it has not been tried
         event = excluded.event,
         wake_at = excluded.wake_at,
         claim_id = excluded.claim_id
@@ -54,29 +79,21 @@ recorded AS (
         hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
         deadline_at = NULL,
         -- Not charged; one that remembers more than at its claim begins to count anew.
-        attempt = CASE WHEN dated.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
+        attempt = CASE WHEN going_on.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
         suspect_attempt = NULL,
-        run_at = greatest(
-            CASE
-                -- Somebody may have retried a member since the batch ended: ask again, but not at once.
-                WHEN dated.sent AND dated.kind = 'gather' THEN statement_timestamp() + interval '1 second'
-                WHEN dated.sent THEN statement_timestamp()
-                ELSE least(dated.wake_at, j.not_after)
-            END,
-            statement_timestamp()
-        ),
-        error = coalesce(dated.error, j.error),
+        run_at = greatest(least(going_on.goes_on_at, j.not_after), statement_timestamp()),
+        error = coalesce(going_on.error, j.error),
         worker = %(worker)s::uuid,
         progress = NULL,
         expires_at = NULL, -- it has started
         release_requested_at = NULL,
         flow = j.flow | 32 -- remembers
-    FROM dated
-    WHERE j.id = ANY (ARRAY[dated.id])
+    FROM going_on
+    WHERE j.id = ANY (ARRAY[going_on.id]) AND going_on.first
     RETURNING
         j.id, j.run_at, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority,
-        dated.claim_id, dated.attempt AS number, dated.cause, dated.seconds, dated.exception, dated.message, dated.chain,
-        dated.traceback
+        going_on.claim_id, going_on.attempt AS number, going_on.cause, going_on.seconds, going_on.exception,
+        going_on.message, going_on.chain, going_on.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

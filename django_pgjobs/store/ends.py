@@ -47,6 +47,8 @@ class End:
     suspect: bool = False
     columns: str = ""
     """What a next step writes, as a JSON object."""
+    events: tuple[str, ...] = ()
+    """What a suspended job waits for."""
 
     def as_json(self, *keys: str) -> str:
         """Return a JSON object with the fence and ``keys``."""

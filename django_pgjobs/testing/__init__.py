@@ -107,10 +107,12 @@ def send_event(
 ) -> bool:
     """Send an event, by itself or by its name, for ``key``; jobs that wait for it can go on. See ``Event.send``.
 
-    Return False if it was sent before: the first one counts.
+    A text without a key is the whole name, as it is stored: ``order.approval:7``. Return False if it was sent before: the first one counts.
     """
-    from django_pgjobs.eventing import Event  # here: TASKS may name this package before there are models
+    from django_pgjobs.eventing import Event, send_named  # here: TASKS may name this package before there are models
 
+    if isinstance(event, str) and not key:
+        return send_named(event, payload, by=by, database=database)
     known: Event[Any] = Event(event) if isinstance(event, str) else event
     return known.send(*key, payload=payload, by=by, database=database)
 

@@ -133,7 +133,7 @@ class MortalMemory(DurableMemory):
 
     def die(self, at: str) -> NoReturn:
         """Unwind the function; nothing is remembered afterwards."""
-        self.suspension = decide.Suspend(at, MemoKind.STEP, 0.0)
+        self.suspending.leave(decide.Suspend(at, MemoKind.STEP, 0.0))
         self.prepared.memory = self
         raise Crashed
 

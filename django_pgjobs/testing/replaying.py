@@ -79,7 +79,7 @@ class ReplayMemory(DurableMemory):
         memo = super().known(name, kind)
         self.asked.add(name)
         if memo is None or not memo.finished:
-            self.stop = StoppedAt(name, kind)
+            self.stop = self.stop or StoppedAt(name, kind)
             self.suspend(decide.Suspend(name, kind, 0.0))
         return memo
 

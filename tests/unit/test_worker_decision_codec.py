@@ -25,6 +25,9 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
         decide.Suspend("sleep", "sleep", 60.0),
         decide.Suspend("order.approval:7", "event", 86400.0, event="order.approval:7", progressed=True),
         decide.Suspend("charge[7]", "step", 1.5, failures=2, failure=FAILURE),
+        decide.Suspend(
+            "nap", "sleep", 1.5, besides=(decide.Suspend("charge[7]", "step", 2.5, failures=2, failure=FAILURE),)
+        ),
         decide.Abandon("why", FAILURE, "timeout"),
         decide.Abandon("why", None, None),
         decide.Cancel("why", FAILURE),

@@ -22,7 +22,7 @@ def pack_decision(decision: Decision) -> list[Any]:
         case decide.Suspend(failure=failure):
             return [
                 "suspend", decision.memo, decision.kind, decision.seconds, decision.event, decision.failures,
-                _pack_failure(failure), decision.progressed,
+                _pack_failure(failure), decision.progressed, [pack_decision(wait) for wait in decision.besides],
             ]  # fmt: skip
         case decide.Abandon(reason=reason, failure=failure, cause=cause):
             return ["abandon", reason, _pack_failure(failure), cause]
@@ -66,8 +66,9 @@ def _unpack_unwritten(values: list[Any]) -> Unwritten:
             return decide.Retry(seconds, _unpack_failure(failure) or Failure("", ""), cause)
         case ["snooze", seconds]:
             return decide.Snooze(seconds)
-        case ["suspend", memo, kind, seconds, event, failures, failure, progressed]:
-            return decide.Suspend(memo, kind, seconds, event, failures, _unpack_failure(failure), progressed)
+        case ["suspend", memo, kind, seconds, event, failures, failure, progressed, besides]:
+            others = tuple(wait for each in besides if isinstance(wait := _unpack_unwritten(each), decide.Suspend))
+            return decide.Suspend(memo, kind, seconds, event, failures, _unpack_failure(failure), progressed, others)
         case ["abandon", reason, failure, cause]:
             return decide.Abandon(reason, _unpack_failure(failure), cause)
         case ["cancel", reason, failure, cause]:

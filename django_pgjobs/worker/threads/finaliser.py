@@ -432,11 +432,11 @@ class Finaliser(Loop):
     def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """Suspend the jobs whose events nobody has locked: a sender may take long to commit."""
         with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
-            locked = store.list_locked_events(db, [end.reason for _, end in entries])
+            locked = store.list_locked_events(db, [event for _, end in entries for event in end.events])
         if not locked:  # some event is about to be sent that nobody knew, or its lock was released just now
             return self._halve(db, AWAIT, entries) if len(entries) > 1 else [BusyEnd(AWAIT, entries[0])]
-        free = [entry for entry in entries if entry[1].reason not in locked]
-        busy = [BusyEnd(AWAIT, entry) for entry in entries if entry[1].reason in locked]
+        free = [entry for entry in entries if locked.isdisjoint(entry[1].events)]
+        busy = [BusyEnd(AWAIT, entry) for entry in entries if not locked.isdisjoint(entry[1].events)]
         return busy + (self._write_now(db, AWAIT, free) if free else [])
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
