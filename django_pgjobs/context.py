@@ -356,11 +356,11 @@ class Target:
 
     @property
     def result(self) -> Any:
-        """What the step or the job returned."""
+        """What the step or the job returned; None for a step of a job that went on with the next one."""
         if not self.step:
             return revive(self.job.result)
-        memo = apps.get_model("pgjobs", "Memo").objects.using(self._alias).get(job_id=self.job_id, name=self.step)
-        return revive(memo.result)
+        memos = apps.get_model("pgjobs", "Memo").objects.using(self._alias).filter(job_id=self.job_id, name=self.step)
+        return revive(memos.values_list("result", flat=True).first())
 
 
 def _share(number: float) -> float:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Q
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.options import DESCRIPTION_LIMIT
 from django_pgjobs.durable import Settled
-from django_pgjobs.exceptions import InvalidJob, MembersFailed, StepLimit
+from django_pgjobs.exceptions import InvalidJob, MembersFailed, Snooze, StepLimit
 from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import checked_calls, forget_event, wake
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
-from django_pgjobs.states import BUILT_IN, MemoKind, Outcome
+from django_pgjobs.states import BUILT_IN, UNDO, MemoKind, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Member = list[Any]
 """How a member ended, as the memo keeps it: outcome, result, error, id."""
+
+RETRIED_SECONDS = 1.0
+"""How soon to look again for a job that somebody has retried."""
 
 GATHERED = f"{BUILT_IN}gathered:"
 """How the names of the events begin that the ends of these batches send."""
@@ -63,14 +66,15 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
         memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
     failed = any(member[0] != Outcome.SUCCEEDED for member in members)
     text = json.dumps({"members": members, "calls": digest}, ensure_ascii=False)
-    if len(text) > get_conf().steps_limit_bytes:
+    if len(text) > get_conf().steps_limit_bytes and memory.prepared.context.name != UNDO:
         raise StepLimit(
             f"{name}: the results of {len(members)} jobs take {len(text)} bytes, more than a job may remember "
             "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
         )
     error = "Jobs of it did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
-    forget_event(memory.alias, stored["event"])
+    if stored["event"] is not None:
+        forget_event(memory.alias, stored["event"])
     return _values(members, settled=settled)
 
 
@@ -112,9 +116,12 @@ def _begin(
     """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    positions = [n for n in range(len(calls)) if n >= len(before) or before[n][0] != Outcome.SUCCEEDED]
     item, alias, sent = memory.prepared.item, memory.alias, f"{GATHERED}{uuid4()}"
     with transaction.atomic(using=alias):
+        known = _known(calls, before, alias)
+        positions = [n for n, member in enumerate(known) if member is None or member[0] != Outcome.SUCCEEDED]
+        if not positions:
+            return {"batch": None, "event": event, "kept": known, "calls": digest}
         batch = Batch(
             f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
             settled=wake.using(queue=item.queue).bind(sent),
@@ -127,7 +134,7 @@ def _begin(
         batch.close()
         # A member that runs may add others to the batch, but none of those has a smaller id.
         last = Job.objects.using(alias).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]
-        stored = {"batch": batch.job.pk, "last": last, "event": sent, "positions": positions, "kept": before}
+        stored = {"batch": batch.job.pk, "last": last, "event": sent, "positions": positions, "kept": known}
         stored["calls"] = digest
         kept = store.begin_gather(
             store.on(alias),
@@ -144,26 +151,53 @@ def _begin(
     return stored
 
 
-def _ended(memory: DurableMemory, name: str, stored: dict[str, Any]) -> list[Member] | None:
-    """Return how all calls ended; None if some have not."""
+def _known(calls: Sequence[BoundJob], before: Sequence[Member], alias: str) -> list[Member | None]:
+    """Return how the calls have ended ``before``, or since: somebody may have retried what had failed.
+
+    What undoes something has one job that succeeds, whoever registered it. Locks these jobs: none is retried meanwhile.
+    Raises ``Snooze`` if one runs again.
+    """
+    known: list[Member | None] = [*before, *([None] * (len(calls) - len(before)))]
+    for n, call in enumerate(calls):
+        member = known[n]
+        if member is not None and member[0] == Outcome.SUCCEEDED:
+            continue
+        if (target := call.options.get("target")) is not None:
+            this = Q(target_id=target[0], options__target=list(target)) & ~Q(name=UNDO)
+        elif member is not None:
+            this = Q(pk=member[3])
+        else:
+            continue
+        found = _members(this, alias, lock=True)
+        if any(member[0] is None for member in found):
+            raise Snooze(RETRIED_SECONDS)
+        known[n] = next((member for member in found if member[0] == Outcome.SUCCEEDED), member)
+    return known
+
+
+def _members(these: Q, alias: str, *, lock: bool = False) -> list[Member]:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    jobs = Job.objects.using(memory.alias)
-    batch = jobs.filter(pk=stored["batch"]).values_list("finished_at", flat=True).first()
-    if batch is None and jobs.filter(pk=stored["batch"]).exists():
-        return None
-    rows = jobs.filter(parent_id=stored["batch"], pk__lte=stored["last"]).order_by("pk")
-    found = [
+    rows = Job.objects.using(alias).filter(these).order_by("pk")
+    fields = rows.values_list("pk", "outcome", "result", "error", "cancel_by", "cancel_reason")
+    return [
         [outcome, result, _words(error, by, reason), pk]
-        for pk, outcome, result, error, by, reason in rows.values_list(
-            "pk", "outcome", "result", "error", "cancel_by", "cancel_reason"
-        )
+        for pk, outcome, result, error, by, reason in (fields.select_for_update(no_key=True) if lock else fields)
     ]
+
+
+def _ended(memory: DurableMemory, name: str, stored: dict[str, Any]) -> list[Member] | None:
+    """Return how all calls ended; None if some have not."""
+    members: list[Member] = list(stored["kept"])
+    if stored["batch"] is None:
+        return members
+    found = _members(Q(parent_id=stored["batch"], pk__lte=stored["last"]), memory.alias)
+    if any(member[0] is None for member in found):
+        return None
     if len(found) != len(stored["positions"]):
         raise InvalidJob(f"{name}: jobs of batch {stored['batch']} were pruned before this job read their results")
-    members: list[Member] = list(stored["kept"])
     for position, member in zip(stored["positions"], found, strict=True):
-        members[position : position + 1] = [member]
+        members[position] = member
     return members
 
 

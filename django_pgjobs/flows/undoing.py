@@ -2,21 +2,31 @@
 
 The finished steps of a durable function that have an ``undo``, or the succeeded members of a batch or flow whose
 definitions have one: the latest first, one after the other. Each compensation is a job with attempts and a page of its
-own. The list is a step, so it does not change while the members' rows are pruned.
+own. The list is a step, so it does not change while the members' rows are pruned. What has been undone is told by the
+compensations themselves, so a job of ours that is gone, and is registered anew, repeats none.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import F, Q
+from django.db.models.lookups import GreaterThan
 
 from django_pgjobs.context import running_alias
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import Abandon, MembersFailed, UnknownJob
+from django_pgjobs.exceptions import Abandon, InvalidJob, MembersFailed, StepFailed, UnknownJob, UnreadablePayload
 from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import decode_payload
-from django_pgjobs.states import Flow, Outcome
+from django_pgjobs.states import Flow, MemoKind, Outcome
+from django_pgjobs.store import statements as store
+from django_pgjobs.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
@@ -26,32 +36,84 @@ if TYPE_CHECKING:
 MOST = 10_000
 """How many parts of a job are undone."""
 
+UNKNOWN_TRIES = 5
+UNKNOWN_BACKOFF = Backoff(10, factor=4)
+"""How often to look, and when, for a compensation that the code does not know: newer workers may be about to start."""
 
-class Part(TypedDict):
-    """A part to undo: a step of the job, or a member, and the name of the job that undoes it."""
+BEGUN = Flow.UNDONE | Flow.UNDOING
+
+UNFIT = (InvalidJob, UnreadablePayload, ObjectDoesNotExist, TypeError)
+"""Why a part cannot be undone, however often one tries."""
+
+
+class Part(TypedDict, total=False):
+    """A part to undo: a step of the job, or a member, and the name of the job that undoes it.
+
+    ``machine``: the id of the row of a finished step, of a member that went on with the next one.
+    """
 
     job: int
     step: str
     undo: str
+    machine: int
 
 
 def undo(context: JobContext, job_id: int) -> None:
     """Undo the parts of a job. Raises ``Abandon`` if some cannot be undone."""
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
     alias = running_alias()
+    target = Job.objects.using(alias).filter(pk=job_id)
+    target.filter(flow__lt=BEGUN).update(flow=F("flow").bitor(BEGUN.value))
+    left = _left(context, job_id, alias)
+    target.update(flow=F("flow").bitand(~Flow.UNDOING.value))
+    if left:
+        raise Abandon(left[:2000])
+
+
+def _left(context: JobContext, job_id: int, alias: str | None) -> str:
+    """Undo the parts of a job; return what was not undone, and why."""
+    from django_pgjobs.models import Memo  # here: the models are not loaded yet
+
     found: list[Part] = context.step.using(name="parts")(parts_of, job_id, alias)
     parts, too_many = found[:MOST], len(found) > MOST
+    gathers = Memo.objects.using(alias).filter(job_id=context.id, kind=MemoKind.GATHER, finished_at__isnull=False)
+    done = set(gathers.filter(error="").values_list("name", flat=True))
     stops = _stops(job_id, alias)
     failed: list[str] = []
     for number, part in enumerate(parts):
-        try:
-            context.gather([_call(part, alias)], name=f"undo {number}")
-        except MembersFailed as error:
-            failed.append(f"{_words(part)}: {error}")
-            if stops:
-                raise Abandon(f"{failed[0]} The {len(parts) - number - 1} before it are not undone.") from error
+        name = f"undo {number}"
+        if name in done or not (why := _undo_part(context, name, part, alias)):
+            continue
+        failed.append(f"{_words(part)}: {why}")
+        if stops:
+            return f"{failed[0]} The {len(parts) - number - 1} before it are not undone."
     left = [f"There are more than the latest {MOST} parts: those before them are not undone."] if too_many else []
-    if failed or left:
-        raise Abandon(f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(left + failed)}"[:2000])
+    return f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(left + failed)}" if failed or left else ""
+
+
+def _undo_part(context: JobContext, name: str, part: Part, alias: str | None) -> str:
+    """Run the job that undoes a part to its end; return why it was not undone."""
+    if not part["undo"]:
+        return "More steps than a job keeps have run before it, and those between are not undone."
+    try:
+        _forget_result(part, alias)
+        context.gather([_call(part, alias)], name=name)
+    except MembersFailed as error:
+        return str(error)
+    except UnknownJob as error:
+        try:
+            tried = context.step.using(name=f"{name} known", attempts=UNKNOWN_TRIES, backoff=UNKNOWN_BACKOFF)
+            tried(_raise, str(error))
+        except StepFailed:
+            return one_line(error)
+    except UNFIT as error:
+        return one_line(error)
+    return ""
+
+
+def _raise(words: str) -> None:
+    raise InvalidJob(words)
 
 
 def parts_of(job_id: int, alias: str | None) -> list[Part]:
@@ -68,10 +130,59 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
         return parts
     members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
     undoes = {name: made.name for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
-    latest = members.filter(name__in=list(undoes)).order_by("-finished_at", "-pk")
-    for pk, name in latest.values_list("pk", "name")[: MOST + 1]:
-        parts.append({"job": pk, "step": "", "undo": undoes[name]})
-    return parts
+    stepped = Q(GreaterThan(F("flow").bitand(Flow.STEPPED.value), 0))
+    latest = members.filter(Q(name__in=list(undoes)) | stepped).order_by("-finished_at", "-pk")
+    for member in latest.only("pk", "name", "flow", "idempotency_key").iterator():
+        if not _is_hit(member, alias):
+            parts += _parts_of_member(member, undoes, alias)
+        if len(parts) > MOST:
+            break
+    return parts[: MOST + 1]
+
+
+def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> Iterator[Part]:
+    """Yield what a member has done, each step that has run, the latest first."""
+    from django_pgjobs.store.ends import STEPS  # here for start-up time
+
+    if member.name in undoes:
+        yield {"job": member.pk, "step": "", "undo": undoes[member.name]}
+    if not member.flow & Flow.STEPPED:
+        return
+    steps = list(member.steps.using(alias).order_by("-pk").values_list("pk", "name"))
+    known = {name: made.name for name in {name for _, name in steps} if (made := _undo_of(name))}
+    for number, (pk, name) in enumerate(steps):
+        if number == len(steps) - 1 and len(steps) >= STEPS and known:
+            yield {"job": member.pk, "step": "", "undo": ""}
+        if name in known:
+            yield {"job": member.pk, "step": f"{name}@{pk}", "undo": known[name], "machine": pk}
+
+
+def _is_hit(member: Job, alias: str | None) -> bool:
+    """Whether a job has done nothing, but returned the result that an earlier one of its idempotency key has stored."""
+    if member.idempotency_key is None:
+        return False
+    stored = _stored_results(member, alias).order_by("stored_at").values_list("job_id", flat=True).first()
+    return stored is not None and stored != member.pk
+
+
+def _stored_results(member: Job, alias: str | None) -> Any:
+    from django_pgjobs.models import StoredResult  # here: the models are not loaded yet
+
+    first = member.steps.using(alias).order_by("pk").values_list("name", flat=True).first() or member.name
+    definition = registry.resolved(first)
+    names = {first} if definition is None else {first, definition.name, *definition.aliases}
+    return StoredResult.objects.using(alias).filter(name__in=names, key=member.idempotency_key)
+
+
+def _forget_result(part: Part, alias: str | None) -> None:
+    """Delete the stored result of a member that is about to be undone: nobody is to be given it any more."""
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+    if part["step"] and "machine" not in part:
+        return
+    member = Job.objects.using(alias).filter(pk=part["job"], idempotency_key__isnull=False).first()
+    if member is not None:
+        _stored_results(member, alias).filter(job_id=member.pk).delete()
 
 
 def _undo_of(name: str) -> JobPolicy | None:
@@ -81,22 +192,25 @@ def _undo_of(name: str) -> JobPolicy | None:
 
 def _call(part: Part, alias: str | None) -> BoundJob:
     """Return the call that undoes a part, with the arguments of what it undoes."""
-    from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
-
     definition = registry.resolve(part["undo"])
     if not isinstance(definition, JobDefinition):
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
-    if part["step"]:
-        memo = Memo.objects.using(alias).get(job_id=part["job"], name=part["step"])
-        args, kwargs = _arguments((memo.undo or {})["payload"])
-    else:
-        args, kwargs = _arguments(Job.objects.using(alias).get(pk=part["job"]).payload)
+    text = store.with_results(store.on(alias or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, alias)))
+    args, kwargs = decode_payload(text)
     definition.fits(*args, **kwargs)
-    return BoundJob(definition, tuple(args), kwargs, {"target": (part["job"], part["step"])})
+    # Without the key of its definition: what it undoes tells it from others.
+    return BoundJob(definition, tuple(args), kwargs, {"target": (part["job"], part["step"]), "key": None})
 
 
-def _arguments(payload: Any) -> tuple[list[Any], dict[str, Any]]:
-    return decode_payload(json.dumps(payload))
+def _payload(part: Part, alias: str | None) -> Any:
+    from django_pgjobs.models import Job, Memo, Step  # here: the models are not loaded yet
+
+    if "machine" in part:
+        return Step.objects.using(alias).get(pk=part["machine"]).payload
+    if not part["step"]:
+        return Job.objects.using(alias).get(pk=part["job"]).payload
+    memo = Memo.objects.using(alias).get(job_id=part["job"], name=part["step"])
+    return (memo.undo or {})["payload"]
 
 
 def _stops(job_id: int, alias: str | None) -> bool:
@@ -111,4 +225,6 @@ def _stops(job_id: int, alias: str | None) -> bool:
 
 
 def _words(part: Part) -> str:
-    return f"step {part['step']}" if part["step"] else f"job {part['job']}"
+    if part["step"] and "machine" not in part:
+        return f"step {part['step']}"
+    return f"job {part['job']}" + (f", step {part['step']}" if part["step"] else "")

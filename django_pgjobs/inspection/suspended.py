@@ -29,6 +29,15 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
         text = _("It waits for the event %(event)s, until %(at)s at most, for another %(time)s.") % when
         return "waiting_for_event", text, _("To send it: ") + f"manage.py pgjobs send-event --job {job_id}"
     if found.kind == MemoKind.GATHER:
+        if not found.pending:
+            text = _(
+                "All jobs that it gathers have ended, and nothing has woken it; the leader does so within two minutes."
+            )
+            return (
+                "waiting_for_gather",
+                text,
+                _("To let it go on now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0",
+            )
         counts = {"pending": found.pending or 0, "total": found.total or 0, "batch": found.batch_id}
         text = _("It waits for %(pending)d of the %(total)d jobs that it gathers, in batch %(batch)s.") % counts
         return "waiting_for_gather", text, _("To see them: ") + f"manage.py pgjobs tree {found.batch_id}"

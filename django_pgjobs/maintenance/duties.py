@@ -15,6 +15,7 @@ from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.maintenance.notices import Notifier
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.pruning import Pruner
@@ -32,6 +33,7 @@ UNPARK_SECONDS = 30.0
 UNPAUSE_SECONDS = 1.0
 GATES_SECONDS = 1.0
 RECOUNT_SECONDS = 5.0
+MEND_SECONDS = 5.0
 RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
 PRUNE_SECONDS = 1.0
@@ -138,6 +140,11 @@ def measuring(leader: Leader) -> TimedDuty:
 def recounting(leader: Leader) -> TimedDuty:
     """Return the leader's recount of gates, which is slow if a batch has many members."""
     return TimedDuty("recount", Recount(), RECOUNT_SECONDS, leader=leader)
+
+
+def mending(leader: Leader) -> TimedDuty:
+    """Return the leader's care for what the package's own jobs serve, for the same thread as pruning."""
+    return TimedDuty("mend", Mender(), MEND_SECONDS, leader=leader)
 
 
 def adding_up(leader: Leader) -> TimedDuty:

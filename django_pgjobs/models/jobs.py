@@ -21,7 +21,7 @@ from django_pgjobs.indexes import GinIndex
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import Ending, JobState, Outcome, label
+from django_pgjobs.states import Ending, Flow, JobState, Outcome, label
 
 if TYPE_CHECKING:
     from django_pgjobs.steering.jobs import Steered
@@ -322,6 +322,11 @@ class Job(Steerable, PostgresModel):
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True),
             ),
             models.Index(name="pgjobs_job_target", fields=["target", "id"], condition=Q(target__isnull=False)),
+            models.Index(
+                name="pgjobs_job_undoing",
+                fields=["id"],
+                condition=Q(flow__gte=Flow.UNDOING.value),
+            ),
             models.Index(name="pgjobs_job_parent", fields=["parent", "id"], condition=Q(parent__isnull=False)),
         )
         constraints = (

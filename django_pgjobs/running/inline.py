@@ -22,7 +22,7 @@ from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.maintenance.duties import duties, expiring, pruning, recounting
+from django_pgjobs.maintenance.duties import duties, expiring, mending, pruning, recounting
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.serialization.escapes import one_line
@@ -83,6 +83,7 @@ class InlineWorker:
             pruning(leader),
             expiring(leader),
             recounting(leader),
+            mending(leader),
         ]
         self.keeper.start()
         db: WorkerConnection | None = None

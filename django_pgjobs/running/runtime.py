@@ -29,6 +29,7 @@ from django_pgjobs.maintenance.duties import (
     duties,
     expiring,
     measuring,
+    mending,
     noticing,
     pruning,
     recounting,
@@ -315,8 +316,8 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
-        pruning(leader), expiring(leader), recounting(leader), measuring(leader), adding_up(leader), noticing(leader),
-        Vacuumer(lambda: worker.connect_alone("vacuum")),
+        pruning(leader), expiring(leader), recounting(leader), mending(leader), measuring(leader), adding_up(leader),
+        noticing(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]

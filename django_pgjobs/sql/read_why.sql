@@ -162,7 +162,10 @@ LEFT JOIN LATERAL (
     WHERE u.target_id = ANY (ARRAY[wanted.id, wanted.batch_id])
       AND u.target_id IS NOT NULL
       AND u.name = 'pgjobs.undo'
-      AND NOT (u.attempt = 0 AND u.outcome IS NOT DISTINCT FROM 'cancelled')
+      AND (
+          u.outcome IS DISTINCT FROM 'cancelled'
+          OR (SELECT t.flow & 64 = 64 FROM pgjobs_job AS t WHERE t.id = ANY (ARRAY[u.target_id])) -- it had begun
+      )
       AND wanted.state IN ('abandoned', 'cancelled')
     LIMIT 1
 ) AS undo ON true

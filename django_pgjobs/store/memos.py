@@ -174,6 +174,21 @@ def wake_suspended(db: Database, ids: Collection[int]) -> list[Waiter]:
     return [Waiter._make(row) for row in rows]
 
 
+class Sleeper(NamedTuple):
+    """A gather by its event; with an ``id``: the job that waits was made ready, and the workers to wake."""
+
+    event: str
+    id: int | None
+    queue: str
+    priority: int | None
+
+
+def wake_sleepers(db: Database, *, after: str, limit: int) -> list[Sleeper]:
+    """Make jobs ready that wait for jobs which have all ended; return the next gathers behind the event ``after``."""
+    rows = db.fetch("wake_sleepers", {"after": after, "limit": limit})
+    return sorted((Sleeper._make(row) for row in rows), key=lambda one: one.event)
+
+
 def list_gathered(db: Database, ids: Collection[int]) -> list[int]:
     """Return the batches whose jobs these jobs wait for, by ``gather``."""
     return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids)})] if ids else []

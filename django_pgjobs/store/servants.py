@@ -1,5 +1,7 @@
 """Jobs of ours that serve another one: they cancel the members of a batch, or undo what a job has done.
 
+What they are for is told by the rows that they serve, so one that is gone is registered anew.
+
 Their policy stands here alone, whoever registers them: the end of a job, an operator, or the leader, where one is gone.
 """
 
@@ -53,3 +55,26 @@ def register_servants(db: Database, servants: Sequence[Servant]) -> list[Serving
         return []
     given = [{**one._asdict(), "priority": PRIORITIES[one.name], "max_attempts": TIRELESS} for one in servants]
     return [Serving._make(row) for row in db.fetch("register_servants", {"servants": json.dumps(given)})]
+
+
+def mend_undoing(db: Database, *, after: int, limit: int) -> list[tuple[int, bool]]:
+    """Return the next jobs that are to be undone, and whether nothing undoes them any more; forget cancelled undos.
+
+    Call it in a transaction, and register what undoes those in it.
+    """
+    return [(job_id, gone) for job_id, gone in db.fetch("mend_undoing", {"after": after, "limit": limit})]
+
+
+class Uncancelled(NamedTuple):
+    """A batch whose gate waits; with a ``mode``: its members are to be cancelled, and nothing does so."""
+
+    id: int
+    mode: str | None
+    by: str | None
+    reason: str | None
+
+
+def list_uncancelled(db: Database, *, after: int, limit: int, seconds: float) -> list[Uncancelled]:
+    """Return the next jobs whose gates wait. ``seconds``: how long a cancel may take before it counts as forgotten."""
+    rows = db.fetch("list_uncancelled", {"after": after, "limit": limit, "seconds": seconds})
+    return [Uncancelled._make(row) for row in rows]

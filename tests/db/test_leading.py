@@ -12,7 +12,16 @@ import pytest
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, expiring, measuring, pruning, recounting
+from django_pgjobs.maintenance.duties import (
+    KEPT_SECONDS,
+    TimedDuty,
+    duties,
+    expiring,
+    measuring,
+    mending,
+    pruning,
+    recounting,
+)
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
 from django_pgjobs.store import statements as store
@@ -300,10 +309,13 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     """W54."""
     leader = Leader(AUTHOR)
     names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
-    names += [duty.name for duty in (pruning(leader), measuring(leader), expiring(leader), recounting(leader))]
+    names += [
+        duty.name
+        for duty in (pruning(leader), measuring(leader), expiring(leader), recounting(leader), mending(leader))
+    ]
     assert sorted(names) == [
         "audit", "cron_eval", "cron_missing", "cron_rows", "cron_sync", "expire", "expire_jobs", "gates",
-        "heartbeats", "pauses", "prune", "recount", "rescue", "statistics", "unpark", "unpause",
+        "heartbeats", "mend", "pauses", "prune", "recount", "rescue", "statistics", "unpark", "unpause",
     ]  # fmt: skip
 
 

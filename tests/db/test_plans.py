@@ -113,6 +113,9 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
     "list_pairs": lambda db, _: store.list_pairs(db),
     "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "wake_sleepers": lambda db, _: store.wake_sleepers(db, after="", limit=BATCH),
+    "mend_undoing": lambda db, _: store.mend_undoing(db, after=0, limit=BATCH),
+    "list_uncancelled": lambda db, _: store.list_uncancelled(db, after=0, limit=BATCH, seconds=0),
     "list_parked_names": lambda db, _: store.list_parked_names(db, ["known.job"], limit=BATCH),
     "list_prunable": lambda db, _: store.list_prunable(
         db, "succeeded", seconds=-60.0, queues=["mail"], after=store.OLDEST, limit=BATCH

@@ -18,7 +18,16 @@ import django_pgjobs
 from django_pgjobs import jobs, sql, states
 from django_pgjobs.conf import RULES
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
-from django_pgjobs.maintenance.duties import TimedDuty, duties, expiring, measuring, noticing, pruning, recounting
+from django_pgjobs.maintenance.duties import (
+    TimedDuty,
+    duties,
+    expiring,
+    measuring,
+    mending,
+    noticing,
+    pruning,
+    recounting,
+)
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
@@ -257,7 +266,7 @@ def test_what_libpq_is_told_stands_on_the_page_of_deploying():
 def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
     """Each has one row: two would say different things before long."""
     leader = Leader(Author(UUID(int=1), "one"))
-    slow = [pruning(leader), measuring(leader), expiring(leader), recounting(leader), noticing(leader)]
+    slow = [pruning(leader), measuring(leader), expiring(leader), recounting(leader), mending(leader), noticing(leader)]
     known = [*duties(leader, lambda rescued: None, {}), *slow]
     whose = {
         duty.name: "the leader's" if isinstance(duty, TimedDuty) and duty.leader else "every worker's"

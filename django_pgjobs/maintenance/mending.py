@@ -1,0 +1,86 @@
+"""What the package's own jobs were to do and have not done, as their rows are gone, were ended, or never did it.
+
+Each of them serves another job: it wakes one whose gathered jobs have ended, undoes one that has failed, or cancels the
+members of a batch. That something is left to do is told by the rows of those that they serve, so the leader looks
+there, some at a time, and does it, or registers the job anew. All are repeatable.
+"""
+
+from __future__ import annotations
+
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import CANCEL_MEMBERS
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Enclosing
+
+log = safe_logger("django_pgjobs")
+
+AT_ONCE = 1000
+"""Rows of each kind that one turn looks at."""
+
+REST_SECONDS = 30.0
+"""The pause between two rounds."""
+
+CANCEL_SECONDS = 30.0
+"""How long the members of a cancelled batch may go on unasked before somebody looks after them."""
+
+
+class Mender:
+    """Looks after what the package's own jobs serve, and remembers where it is. A duty of the leader."""
+
+    def __init__(self) -> None:
+        self.event = ""
+        self.undone = self.gate = 0
+        self.rest_until = 0.0
+
+    def __call__(self, db: Enclosing) -> int:
+        """Look at the next rows; return how many jobs it helped. Repeatable, also by several at once."""
+        now = clock.monotonic()
+        if now < self.rest_until:
+            return 0
+        helped = self._wake(db) + self._undo(db) + self._cancel(db)
+        if not (self.event or self.undone or self.gate):
+            self.rest_until = now + REST_SECONDS
+        return helped
+
+    def _wake(self, db: Enclosing) -> int:
+        found = store.wake_sleepers(db, after=self.event, limit=AT_ONCE)
+        self.event = found[-1].event if len(found) >= AT_ONCE else ""
+        woken = [one for one in found if one.id is not None]
+        for one in woken:
+            log.warning("nothing had woken a job whose gathered jobs have ended job=%d", one.id)
+        if woken:
+            store.notify(db, {store.wake_up(one.queue, one.priority) for one in woken})
+        return len(woken)
+
+    def _undo(self, db: Enclosing) -> int:
+        with db.transaction():
+            found = store.mend_undoing(db, after=self.undone, limit=AT_ONCE)
+            gone = [job_id for job_id, is_gone in found if is_gone]
+            served = store.register_servants(db, [store.undo_of(job_id) for job_id in gone])
+        self.undone = max(job_id for job_id, _ in found) if len(found) >= AT_ONCE else 0
+        for job_id in gone:
+            log.error("what undoes a job was gone and is registered anew job=%d", job_id)
+        self._tell(db, served)
+        return len(served)
+
+    def _cancel(self, db: Enclosing) -> int:
+        found = store.list_uncancelled(db, after=self.gate, limit=AT_ONCE, seconds=CANCEL_SECONDS)
+        self.gate = found[-1].id if len(found) >= AT_ONCE else 0
+        left = [one for one in found if one.mode is not None]
+        cancels = [
+            store.cancel_of(
+                one.id, mode=one.mode or "", by=one.by or "", reason=one.reason or "", key=f"{CANCEL_MEMBERS}:{one.id}"
+            )
+            for one in left
+        ]
+        with db.transaction():
+            served = store.register_servants(db, cancels)
+        for one in left:
+            log.error("the members of a batch were not cancelled and are to be job=%d", one.id)
+        self._tell(db, served)
+        return len(served)
+
+    def _tell(self, db: Enclosing, served: list[store.Serving]) -> None:
+        if served:
+            store.notify(db, {store.wake_up(one.queue, one.priority) for one in served})
