@@ -152,7 +152,7 @@ def rescue(raw: RawDatabase) -> list[int]:
 def test_a_running_job_that_is_in_no_claim_is_found_and_rescued(
     raw: RawDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C42 D13: no lost ledger row strands a job; it gets one with a full lease, and rescue does the rest."""
+    """C42 D13 D15: no lost ledger row strands a job; it gets one with a full lease, and rescue does the rest."""
     ids = register(450)
     claimed = claim(raw, 450)
     strand(raw, *ids)

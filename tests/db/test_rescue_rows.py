@@ -134,7 +134,7 @@ def test_a_running_lease_is_left_alone_whatever_the_heartbeat_says(
 
 
 def test_a_row_without_a_claim_is_nobodys_to_rescue(raw: RawDatabase) -> None:
-    """D13 D14 D15 P2: ready, though somebody forged a worker and a start of long ago; it is simply claimed."""
+    """D13 D14 P2: ready, though somebody forged a worker and a start of long ago; it is simply claimed."""
     [one] = register()
     raw.query("UPDATE pgjobs_job SET worker = gen_random_uuid(), claimed_at = '2001-01-01' WHERE id = %s", [one])
     assert rescue(raw) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -11,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import DataError, IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
-from django.utils import translation
+from django.utils import timezone, translation
 
 from django_pgjobs import Backoff, JobContext, Snooze, current_context
 from django_pgjobs import job as define
@@ -108,6 +109,7 @@ def reports(context: JobContext) -> dict[str, object]:
     context.progress(3, 4, "nearly")
     assert current_context() is context
     stored = Job.objects.get(pk=context.id)
+    assert (context.run_at, context.timeout, context.remaining_attempts) == (stored.run_at, stored.timeout_seconds, 1)
     return {"attempt": context.attempt, "state": stored.state, "progress": stored.progress}
 
 
@@ -380,9 +382,10 @@ def test_an_async_job_that_breaks_the_transaction() -> None:
 
 @in_a_test_case
 def test_a_job_knows_its_context() -> None:
-    """A64."""
+    """A64: what it reads of itself is what its row says."""
     expected = {"attempt": 1, "state": "running", "progress": {"n": 3, "total": 4, "message": "nearly"}}
-    assert run_job(reports.register()).result == expected
+    planned = reports.using(timeout=7.5, max_attempts=1, run_at=timezone.now() - timedelta(hours=1)).register()
+    assert run_job(planned).result == expected
     with pytest.raises(RuntimeError):
         current_context()
 

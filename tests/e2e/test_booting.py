@@ -60,11 +60,15 @@ def test_an_executor_that_sees_another_database_is_a_boot_failure(worker: Worker
 
 
 def test_the_heartbeat_says_what_a_worker_is(worker: Workers) -> None:
-    """D5 D7: one row, at once, with its sizes and queues."""
+    """D5 D7: one row, at once, with its sizes and queues; each beat changes its instant and nothing else."""
     process = worker("--queues=a,b", processes=1, threads=3)
     wait_until(lambda: Heartbeat.objects.filter(name=process.name).exists(), 5, "its row is there")
     beat = Heartbeat.objects.get(name=process.name)
     assert (beat.pid, beat.state, beat.queues, beat.threads) == (process.pid, "running", ["a", "b"], 3)
+    wait_until(lambda: Heartbeat.objects.get(pk=beat.pk).last_beat_at > beat.last_beat_at, 15, "it beats again")
+    [again] = Heartbeat.objects.values()
+    first = Heartbeat.objects.filter(pk=beat.pk).values().get() | {"last_beat_at": beat.last_beat_at}
+    assert again | {"last_beat_at": beat.last_beat_at} == first
 
 
 # --inline

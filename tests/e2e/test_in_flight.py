@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.e2e import jobs
+from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
-from tests.plugins.fix_worker import Workers, read
+from tests.plugins.fix_worker import Workers, ended, read
 
 GATE = 4711
 
@@ -43,3 +44,32 @@ def test_a_claim_that_comes_back_while_the_worker_drains_goes_back_uncharged(
     assert process.wait() == 0, process.log
     left = read(job)
     assert (left.state, left.attempt) == ("ready", 0)
+
+
+@pytest.fixture
+def unheard_of(raw: RawDatabase) -> Iterator[Callable[[], None]]:
+    """The server refuses each end with an error that nothing of ours knows, until the function is called."""
+    raw.query(
+        "CREATE FUNCTION pgjobs_test_odd() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'a reason nobody has thought of'; END $$"
+    )
+    raw.query(
+        "CREATE TRIGGER pgjobs_test_odd BEFORE UPDATE ON pgjobs_job FOR EACH ROW "
+        "WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION pgjobs_test_odd()"
+    )
+    yield lambda: raw.query("DROP FUNCTION pgjobs_test_odd() CASCADE")
+    raw.query("DROP FUNCTION IF EXISTS pgjobs_test_odd() CASCADE")
+
+
+def test_an_end_refused_for_an_unheard_of_reason_is_kept_and_written_later(
+    worker: Workers, raw: RawDatabase, stage: Stage, unheard_of: Callable[[], None]
+) -> None:
+    """C51: told as an error, tried again until it is written; the job runs once, under its lease."""
+    process = worker()
+    job = jobs.effect.register("once")
+    process.wait_for_log("worker loop failed(?s:.)*RaiseException: a reason nobody has thought of")
+    worker.expect("worker loop failed")
+    assert read(job).state == "running"
+    unheard_of()
+    [after] = ended(job)
+    assert (after.outcome, after.attempt, stage.count("effect", "once")) == ("succeeded", 1, 1)
