@@ -16,6 +16,9 @@ from django_pgjobs.store.numbers import Figures
 
 MOST_QUEUES = 100
 MOST_NAMES = 200
+MOST_PAIRS = 500
+"""Of a queue and a name."""
+
 OTHERS = "others"
 """Stands for queues and names beyond these bounds."""
 
@@ -106,18 +109,21 @@ class Totals:
     def __init__(self) -> None:
         self.queues: set[str] = set()
         self.names: set[str] = set()
+        self.pairs: set[tuple[str, str]] = set()
 
     def families(self, found: StoredFleet) -> list[Family]:
         """Return what the fleet has ended since its tables were made."""
         rows = [Figures._make(row) for row in (found.figures or {}).get("totals", ())]
         rows.sort(key=lambda row: row.jobs, reverse=True)
-        bounded = [
-            row._replace(
-                queue=_bounded(row.queue, self.queues, MOST_QUEUES), name=_bounded(row.name, self.names, MOST_NAMES)
-            )
-            for row in rows
-        ]
-        return families_of_ends(bounded, m.FLEET_ENDS, m.FLEET_RUN_SECONDS, m.FLEET_WAIT_SECONDS)
+        return families_of_ends(map(self._bounded, rows), m.FLEET_ENDS, m.FLEET_RUN_SECONDS, m.FLEET_WAIT_SECONDS)
+
+    def _bounded(self, row: Figures) -> Figures:
+        queue, name = _bounded(row.queue, self.queues, MOST_QUEUES), _bounded(row.name, self.names, MOST_NAMES)
+        if (queue, name) not in self.pairs:
+            if len(self.pairs) >= MOST_PAIRS:
+                name = OTHERS
+            self.pairs.add((queue, name))
+        return row._replace(queue=queue, name=name)
 
 
 def _bounded(word: str, known: set[str], most: int) -> str:

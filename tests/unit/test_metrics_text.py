@@ -162,6 +162,16 @@ def test_the_fleets_queues_and_names_are_bounded_and_nothing_is_lost() -> None:
     assert after.keys() == before.keys()
 
 
+def test_the_pairs_of_queue_and_name_of_the_fleet_are_bounded() -> None:
+    most = 10 * fleet.MOST_PAIRS
+    rows = [[f"q{n % 100}", f"shop.n{n // 100}", "succeeded", 1, 0.0, 0.0, [], []] for n in range(most)]
+    found = StoredFleet({"queues": [], "workers": {}, "totals": rows}, 1.0, 0.0)
+    samples = read(text.render(fleet.Totals().families(found)))
+    ends = {labels: value for (name, labels), value in samples.items() if name == "pgjobs_fleet_ends_total"}
+    assert fleet.MOST_PAIRS <= len(ends) <= fleet.MOST_PAIRS + fleet.MOST_QUEUES
+    assert sum(ends.values()) == most
+
+
 @pytest.mark.parametrize(
     ("found", "measured", "leaderless"),
     [(StoredFleet(None, None, None), math.inf, math.inf), (StoredFleet(None, 7.0, 0.0), 9.0, 0.0)],

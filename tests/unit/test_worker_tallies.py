@@ -11,11 +11,14 @@ import pytest
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.metrics import families as m
+from django_pgjobs.metrics.text import render
+from django_pgjobs.metrics.worker import families_of_ends
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import End, ExpiredJob, Figures, Rescued
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
-from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_QUEUES, Tallies, TallyKey
+from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_PAIRS, MOST_QUEUES, Tallies, TallyKey
 from django_pgjobs.worker.threads.minutes import MinuteWriter
 from tests.plugins.fix_db import AUTHOR
 from tests.unit.worker_fakes import DUE, run_of
@@ -117,6 +120,23 @@ def test_names_and_queues_are_bounded(tallies: Tallies) -> None:
     assert len({key.queue for key in found}) == MOST_QUEUES + 1
     assert found[TallyKey("default", "others", "succeeded")].jobs == 5 + 5
     assert sum(tally.jobs for tally in found.values()) == MOST_NAMES + 5 + MOST_QUEUES + 5 + 5
+
+
+def test_pairs_of_a_queue_and_a_name_are_bounded_and_a_page_of_metrics_with_them(tallies: Tallies) -> None:
+    """All pairs of the queues and names that are kept would be fifty megabytes for each scrape."""
+    for q in range(MOST_QUEUES):
+        for n in range(10 * MOST_PAIRS // MOST_QUEUES):
+            tallies.stored(finalise.SUCCESS, [(_of(queue=f"q{q}", name=f"shop.n{n}"), end(), None)])
+    found = tallies.read()
+    pairs = {(key.queue, key.name) for key in found}
+    assert MOST_PAIRS <= len(pairs) <= MOST_PAIRS + MOST_QUEUES
+    assert sum(tally.jobs for tally in found.values()) == 10 * MOST_PAIRS
+    again = [(_of(queue="q0", name="shop.n0"), end(), None)]
+    tallies.stored(finalise.SUCCESS, again)
+    assert tallies.read()[TallyKey("q0", "shop.n0", "succeeded")].jobs == 2
+    rows = [Figures(*key, tally.jobs, 0.0, 1.0, [], tally.run_histogram) for key, tally in found.items()]
+    page = render(families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS))
+    assert len(page) < 3_000_000
 
 
 def _of(**changes: Any) -> HeldRun:
