@@ -16,9 +16,13 @@ from typing import NamedTuple
 from django_pgjobs import clock
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Admitted, Bounds, Lane, StartRate, Terms
 from django_pgjobs.values.limit import Limit
+
+log = safe_logger("django_pgjobs")
 
 LANES = 500
 """Keys, each at its priorities, that one turn scans at most: with a million keys a turn costs no more."""
@@ -121,6 +125,9 @@ class AdmissionScan:
     rings: dict[tuple[str, str], Ring] = field(default_factory=dict)
     behind: tuple[str, str] = FIRST
     seen: Seen | None = None
+    unknown: set[str] = field(default_factory=set)
+    """Names of held jobs that this code does not know, so not their limits either."""
+
     rates: list[StartRate] = field(init=False)
     """The rates that this code declares. Each turn dates their starts, even if no job is held."""
 
@@ -135,7 +142,16 @@ class AdmissionScan:
         """Return the groups with held jobs that this worker could admit."""
         groups = store.list_limited(db, after=self.behind, limit=GROUPS)
         self.behind = FIRST if len(groups) < GROUPS else groups[-1]
-        return [(queue, name) for queue, name in groups if self.serves(queue) and registry.find(name) is not None]
+        served = [(queue, name) for queue, name in groups if self.serves(queue)]
+        for queue, name in served:
+            if registry.find(name) is None and name not in self.unknown and len(self.unknown) < GROUPS:
+                self.unknown.add(name)
+                log.warning(
+                    "limited jobs wait for a worker that knows their name when it starts queue=%s name=%s: import its "
+                    "module at the start, as those named tasks are, or restart the workers",
+                    queue, one_line(name),
+                )  # fmt: skip
+        return [(queue, name) for queue, name in served if registry.find(name) is not None]
 
     def begin_anew(self) -> None:
         """Distrust earlier findings, since a job was registered or has ended."""

@@ -23,14 +23,15 @@ LONGEST_REST_SECONDS = 600.0
 
 
 MOST_NAMES = 1000
-"""How many unknown names of parked jobs a worker tries to resolve at its start."""
+"""How many unknown names of parked jobs, and how many of limited ones, a worker tries to resolve at its start."""
 
 
 def missing_names(db: store.Database) -> list[str]:
-    """Return names that rows wait with and that this process does not know: of parked jobs, and of schedules' jobs."""
+    """Return names that rows wait with and that this process does not know: parked and limited jobs', schedules'."""
     parked = store.list_parked_names(db, registry.fingerprints(), limit=MOST_NAMES)
     scheduled = [job.name for job in store.list_row_jobs(db) if registry.find(job.name) is None]
-    return sorted({*parked, *scheduled})
+    limited = [name for _, name in store.list_limited(db, after=("", ""), limit=MOST_NAMES)]
+    return sorted({*parked, *scheduled, *(name for name in limited if registry.find(name) is None)})
 
 
 class Unparker:

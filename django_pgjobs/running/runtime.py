@@ -217,7 +217,7 @@ def _resolve(names: list[str]) -> None:
         finally:
             cleanup.close_all()
         log.info(
-            "names of parked jobs and of schedules resolved name=%s: %d are still unknown",
+            "names of parked and limited jobs and of schedules resolved name=%s: %d are still unknown",
             listed(found),
             len(names) - len(found),
         )

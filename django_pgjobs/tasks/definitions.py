@@ -36,6 +36,8 @@ R = TypeVar("R")
 
 _defining = threading.RLock()
 
+UNDO = ".undo"
+
 
 class TaskDefinition(JobDefinition[P, R]):
     """The job definition of a task: registers, binds, schedules and limits as every other.
@@ -113,6 +115,10 @@ def resolver(name: str) -> JobDefinition[..., Any] | None:
     path = renamed(name)
     if not _may_be_imported(path):
         return None
+    if path.endswith(UNDO):  # no attribute of a module: what the decorator ``undo`` has named after its job
+        undone = registry.resolved(path.removesuffix(UNDO))
+        undo = None if undone is None else cast("JobDefinition[..., Any] | None", undone.undo_definition)
+        return undo if undo is not None and undo.name == path else None
     found = import_string(path)
     if isinstance(found, JobDefinition):
         return found

@@ -40,3 +40,20 @@ def test_a_name_imports_any_other_module(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UnknownJob, match=r"InvalidTask: distant_module\.marker is no task"):
         registry.resolve("distant_module.marker")
     assert sys.modules.pop("distant_module").marker == 1
+
+
+def test_the_compensation_of_a_job_that_only_its_path_leads_to_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is no path: it is the job's and *.undo*."""
+    (tmp_path / "distant_saga.py").write_text(
+        "from django_pgjobs import job\n"
+        "@job()\ndef charge(order): ...\n"
+        "@charge.undo()\ndef refund(context, order): ...\n"
+        "@job()\ndef ship(order): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.resolve("distant_saga.charge.undo").name == "distant_saga.charge.undo"
+    assert registry.resolved("distant_saga.ship.undo") is None
+    assert registry.resolved("distant_saga.undo") is None
+    sys.modules.pop("distant_saga")

@@ -119,7 +119,7 @@ def test_a_job_waits_parked_with_the_words_of_the_import_until_a_worker_starts_t
     second = worker(env=RESOLVING)
     assert ended(broken)[0].result == "k"
     assert read(gone).state == "parked"
-    assert second.said("names of parked jobs and of schedules resolved name=distant_tasks.runs: 1 are still unknown")
+    assert second.said("and of schedules resolved name=distant_tasks.runs: 1 are still unknown")
     assert second.pid in {trace.pid for trace in stage.traces("imported")}, "before its threads start"
 
 
@@ -166,3 +166,20 @@ def test_without_a_resolver_such_names_are_unknown(worker: Workers, stage: Stage
     wait_until(lambda: read(job).state == "parked", 20, "it is parked")
     assert read(job).hold_reason == "No job named 'distant_tasks.runs' is known to this process."
     assert stage.traces("imported") == []
+
+
+def test_a_limited_job_of_a_name_found_by_path_waits_for_the_next_start_and_the_log_says_so(
+    worker: Workers, stage: Stage
+) -> None:
+    """Only at its start a worker learns the limits of such names; nothing else ever would."""
+    write(stage, "distant_tasks")
+    conf = {"QUEUE_LIMITS": {"default": {"concurrency": 2}}}
+    first = worker(conf=conf, env=RESOLVING)
+    [held] = register(name="distant_tasks.runs", payload='{"args": ["k"], "kwargs": {}}', limit_key="")
+    first.wait_for_log("limited jobs wait for a worker that knows their name .* queue=default name=distant_tasks.runs:")
+    assert Job.objects.get(pk=held).state == "limited"
+    worker(conf=conf, env=RESOLVING)
+    [done] = ended(Job.objects.get(pk=held))
+    assert (done.outcome, stage.count("ran", "k")) == ("succeeded", 1)
+    assert first.said("limited jobs wait for a worker", times=1)
+    assert not first.said("limited jobs wait for a worker", times=2), "once"
