@@ -24,6 +24,7 @@ from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.maintenance.turns import take_turn
 from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
+from django_pgjobs.maintenance.vacuum import Vacuumer, VacuumSession
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import statements as store
 
@@ -127,39 +128,22 @@ def duties(
     return [each for duty in found for each in (leader, duty)]
 
 
-def pruning(leader: Leader) -> TimedDuty:
-    """Return the leader's pruning. It is slow: run it where nothing urgent waits for it."""
-    return TimedDuty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
+def upkeep(leader: Leader, connect_alone: Callable[[], VacuumSession]) -> list[TimedDuty | Vacuumer]:
+    """Return the leader's slow duties: run them only while it leads, and where nothing urgent waits for them.
 
-
-def measuring(leader: Leader) -> TimedDuty:
-    """Return the leader's statistics duty, for the same thread as pruning: a slow count must not delay a rescue."""
-    return TimedDuty("statistics", Measurer(leader.author, problems_of), MEASURE_SECONDS, leader=leader)
-
-
-def recounting(leader: Leader) -> TimedDuty:
-    """Return the leader's recount of gates, which is slow if a batch has many members."""
-    return TimedDuty("recount", Recount(), RECOUNT_SECONDS, leader=leader)
-
-
-def mending(leader: Leader) -> TimedDuty:
-    """Return the leader's care for what the package's own jobs serve, for the same thread as pruning."""
-    return TimedDuty("mend", Mender(), MEND_SECONDS, leader=leader)
-
-
-def adding_up(leader: Leader) -> TimedDuty:
-    """Return the leader's part in the numbers over time, for the same thread as pruning."""
-    return TimedDuty("numbers", NumbersKeeper(lambda: leader.leads), ADD_UP_SECONDS, leader=leader)
-
-
-def noticing(leader: Leader) -> TimedDuty:
-    """Return the leader's notices of failures, for the same thread as pruning: it may count many."""
-    return TimedDuty("notices", Notifier(leader), NOTICE_SECONDS, leader=leader)
-
-
-def expiring(leader: Leader) -> TimedDuty:
-    """Return the leader's expiry of keys, starts and results, which is slow too."""
-    return TimedDuty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
+    ``connect_alone`` connects for a VACUUM, which has a thread of its own.
+    """
+    leads = lambda: leader.leads  # noqa: E731
+    return [
+        TimedDuty("prune", Pruner(leads), PRUNE_SECONDS, leader=leader),
+        TimedDuty("expire", Expirer(leads), EXPIRE_SECONDS, leader=leader),
+        TimedDuty("recount", Recount(), RECOUNT_SECONDS, leader=leader),
+        TimedDuty("mend", Mender(), MEND_SECONDS, leader=leader),
+        TimedDuty("statistics", Measurer(leader.author, problems_of), MEASURE_SECONDS, leader=leader),
+        TimedDuty("numbers", NumbersKeeper(leads), ADD_UP_SECONDS, leader=leader),
+        TimedDuty("notices", Notifier(leader), NOTICE_SECONDS, leader=leader),
+        Vacuumer(connect_alone),
+    ]
 
 
 def _expire_heartbeats(db: Any) -> int:

@@ -1,7 +1,8 @@
 """``runjobs --inline``: one process, one job at a time in its main thread.
 
 For debuggers, coverage and test runners: ``pdb`` works, nothing is spawned. A thread renews leases and beats; there
-is no kill ladder, so a timeout is not enforced.
+is no kill ladder, so a timeout is not enforced. It has every duty of a worker and, if it leads, of a leader. Their
+turns come between two jobs: if a job takes longer than the term, another worker leads.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import name_executor
 from django_pgjobs.decisions import Unwritten
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution import events
 from django_pgjobs.execution.admission import Turn
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.maintenance.duties import duties, expiring, mending, pruning, recounting
+from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.serialization.escapes import one_line
@@ -30,13 +33,18 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
+from django_pgjobs.worker.shared.tallies import Tallies
+from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
 from django_pgjobs.worker.threads import claim_lines
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
-from django_pgjobs.worker.threads.maintainer import Duty
+from django_pgjobs.worker.threads.maintainer import Duty, do_duty
+from django_pgjobs.worker.threads.minutes import MinuteWriter
 
 log = safe_logger("django_pgjobs")
 
@@ -54,7 +62,11 @@ class InlineWorker:
         self.admission = worker.admission()
         self.limited = self.admission.declares()
         self.polled_at = 0.0
-        self.duties: Sequence[Duty] = ()
+        self.tallies = Tallies(lambda name: registry.find(name) is not None)
+        self.leader = Leader(worker.author)
+        beat_seconds = worker.conf.beat_seconds
+        self.upkeep = upkeep(self.leader, lambda: worker.connect_alone("vacuum"))
+        self.keeps_up = False
         self.keeper = LeaseKeeper(
             lambda: worker.connect("keep"),
             self,
@@ -63,8 +75,10 @@ class InlineWorker:
             facts=lambda: worker.facts("running", len(self.held), self.ended),
             lease_seconds=worker.conf.lease_seconds,
             renew_seconds=worker.conf.renew_seconds,
-            beat_seconds=worker.conf.beat_seconds,
+            beat_seconds=beat_seconds,
         )
+        self.minutes = MinuteWriter(self.tallies, worker.author, beat_seconds)
+        self.duties: Sequence[Duty] = ()
 
     def post(self, message: InboxMessage) -> None:
         """Receive a message of the keep thread; pass a cancel request or a lost lease to the running job."""
@@ -76,14 +90,9 @@ class InlineWorker:
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
-        leader = Leader(self.worker.author)
-        declared = declared_crons(self.worker)
         self.duties = [
-            *duties(leader, lambda rescued: None, declared, self.keeper),
-            pruning(leader),
-            expiring(leader),
-            recounting(leader),
-            mending(leader),
+            *duties(self.leader, self._rescued, declared_crons(self.worker), self.keeper, self._expired),
+            TimedDuty("minutes", self.minutes, self.worker.conf.beat_seconds, last=True),
         ]
         self.keeper.start()
         db: WorkerConnection | None = None
@@ -107,15 +116,36 @@ class InlineWorker:
     def _take_leave(self, db: WorkerConnection | None) -> None:
         if db is not None:
             with contextlib.suppress(*TROUBLE):
-                for duty in self.duties:
-                    duty.leave(db)
+                for duty in (*self.upkeep, *self.duties):
+                    do_duty(duty.name, duty.leave, db)
             db.close()
+
+    def _do_duties(self, db: WorkerConnection) -> None:
+        for duty in self.duties:
+            do_duty(duty.name, duty.tick, db)
+        before, self.keeps_up = self.keeps_up, self.leader.leads
+        for duty in self.upkeep if before or self.keeps_up else ():
+            do_duty(duty.name, duty.tick if self.keeps_up else duty.leave, db)
+
+    def _rescued(self, jobs: list[store.Rescued]) -> None:
+        self.tallies.were_rescued(jobs)
+        self._tell([event for job in jobs for event in events_of_rescue(job)])
+
+    def _expired(self, jobs: list[store.ExpiredJob]) -> None:
+        self.tallies.expired(jobs)
+        self._tell([event_of_expiry(job) for job in jobs if job.ended])
+
+    def _tell(self, happened: list[Event]) -> None:
+        """Call the receivers of what duties have written, as the executors of another worker do."""
+        for what, fields in happened:
+            if events.is_wanted(what, fields):
+                about = {"database": self.worker.options.database} if what == events.FINISHED else {}
+                events.stored(what, {**fields, **about})
 
     def _work(self, db: WorkerConnection) -> bool:
         """Perform one job, or rest; return whether to go on."""
         options = self.worker.options
-        for duty in self.duties:
-            duty.tick(db)
+        self._do_duties(db)
         if options.max_jobs is not None and self.ended >= options.max_jobs:
             return False
         turn = self._admit(db)
@@ -151,12 +181,12 @@ class InlineWorker:
         if not plan:
             return False
         claim_id, options, sent_at = uuid4(), self.worker.claim_options(), clock.monotonic()
-        jobs = store.claim_jobs(
+        jobs, scanned_at = store.claim_lines(
             db,
-            [visit.pair for visit in plan],
+            {False: store.Line([visit.pair for visit in plan], 1)},
+            (),
             claim_id=claim_id,
             worker=self.worker.author.worker,
-            limit=1,
             lease_seconds=options.lease_seconds,
             allowance_seconds=options.allowance_seconds,
             grace_seconds=options.grace_seconds,
@@ -168,11 +198,11 @@ class InlineWorker:
                 Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
                 store.delete_claims(db, [str(claim_id)])
             else:
-                self._perform(db, job, str(claim_id))
+                self._perform(db, job, HeldClaim(str(claim_id), sent_at, 1, scanned_at=scanned_at))
         return bool(jobs)
 
-    def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
-        self.held[job.id] = claim_id
+    def _perform(self, db: WorkerConnection, job: ClaimedJob, claim: HeldClaim) -> None:
+        claim_id = self.held[job.id] = claim.claim_id
         self.control = RunControl()
         cleanup.refresh()
         try:
@@ -183,8 +213,11 @@ class InlineWorker:
                 waits=partial(_waits, db),
                 alias=self.worker.options.database,
             )
-            if performer.perform(job, claim_id).kind not in (RELEASE, HOLD):
+            ended = performer.perform(job, claim_id)
+            if ended.kind not in (RELEASE, HOLD):
                 self.ended += 1
+            if ended.recorded:
+                self.tallies.stored(ended.kind, [(HeldRun(job, claim), ended.end, None)])
         finally:
             del self.held[job.id]
             cleanup.tidy(facts("name=%s job=%s", job.name, job.id))

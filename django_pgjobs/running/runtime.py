@@ -23,20 +23,9 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
-from django_pgjobs.maintenance.duties import (
-    TimedDuty,
-    adding_up,
-    duties,
-    expiring,
-    measuring,
-    mending,
-    noticing,
-    pruning,
-    recounting,
-)
+from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
-from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.running.metered import Metered, Sizes
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
@@ -315,10 +304,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         *metered.duties(),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
-    kept_up: list[Any] = [
-        pruning(leader), expiring(leader), recounting(leader), mending(leader), measuring(leader), adding_up(leader),
-        noticing(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
-    ]  # fmt: skip
+    kept_up = upkeep(leader, lambda: worker.connect_alone("vacuum"))
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
     if worker.conf.notify:

@@ -19,7 +19,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.values import schedule
-from django_pgjobs.worker.threads.maintainer import Maintainer
+from django_pgjobs.worker.threads.maintainer import do_duty
 from tests.db.cron_ground import MINUTE, PLAIN, ago, declare, entry, fires, latest, put, tick
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, patience
 
@@ -258,12 +258,11 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
         return whole(db, **asked)
 
     monkeypatch.setattr(store, "list_crons", failing)
-    maintainer = Maintainer(cast(Any, None), cast(Any, None), [])
     evaluation = cast(TimedDuty, known["cron_eval"])
     connection = cast(Any, SimpleNamespace(fetch=raw.fetch, gone=False))
     for _ in range(2):
         evaluation.due = 0.0
-        maintainer._do(evaluation.name, evaluation.tick, connection)
+        do_duty(evaluation.name, evaluation.tick, connection)
     assert "duty failed, tried again at its next turn duty=cron_eval: the statement took too long" in caplog.text
     assert Job.objects.count() == 1
 

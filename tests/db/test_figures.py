@@ -15,7 +15,6 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import statistics
-from django_pgjobs.maintenance.duties import measuring as measuring_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState, Statistic
@@ -25,7 +24,7 @@ from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.testing import backdate
 from tests import jobs
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register, slow_duty
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -209,7 +208,7 @@ def test_the_leader_keeps_one_row_of_figures(raw: RawDatabase) -> None:
 def test_only_the_leader_measures_and_now_and_then(raw: RawDatabase) -> None:
     """W1: a worker that does not lead writes nothing."""
     leader, ours = Leader(AUTHOR), store.on("default")
-    duty = measuring_duty(leader)
+    duty = slow_duty(leader, "statistics")
     duty.tick(ours)
     assert not Statistic.objects.exists()
     leader.tick(raw)
@@ -224,7 +223,7 @@ def test_the_leader_says_what_keeps_jobs_from_running(raw: RawDatabase) -> None:
     leader, ours = Leader(AUTHOR), store.on("default")
     backdate(job(register(queue="mail")[0]), run_at=90)
     leader.tick(raw)
-    measuring_duty(leader).tick(ours)
+    slow_duty(leader, "statistics").tick(ours)
     found = {(each[0], each[2]) for each in Statistic.objects.get().figures["problems"]}
     assert ("no_worker", "mail") in found
 

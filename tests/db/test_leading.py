@@ -12,16 +12,7 @@ import pytest
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import (
-    KEPT_SECONDS,
-    TimedDuty,
-    duties,
-    expiring,
-    measuring,
-    mending,
-    pruning,
-    recounting,
-)
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
 from django_pgjobs.store import statements as store
@@ -309,13 +300,11 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     """W54."""
     leader = Leader(AUTHOR)
     names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
-    names += [
-        duty.name
-        for duty in (pruning(leader), measuring(leader), expiring(leader), recounting(leader), mending(leader))
-    ]
+    names += [duty.name for duty in upkeep(leader, lambda: pytest.fail("connected"))]
     assert sorted(names) == [
         "audit", "cron_eval", "cron_missing", "cron_rows", "cron_sync", "expire", "expire_jobs", "gates",
-        "heartbeats", "mend", "pauses", "prune", "recount", "rescue", "statistics", "unpark", "unpause",
+        "heartbeats", "mend", "notices", "numbers", "pauses", "prune", "recount", "rescue", "statistics", "unpark",
+        "unpause", "vacuum",
     ]  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from django_pgjobs.maintenance.duties import adding_up
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.statistics import Measurer
@@ -21,7 +20,18 @@ from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, pages
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Background, RawDatabase, claim, job, register, wait_until
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    WORKER,
+    Background,
+    RawDatabase,
+    claim,
+    job,
+    register,
+    slow_duty,
+    wait_until,
+)
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -353,7 +363,7 @@ def test_jobs_of_a_class_are_found_by_their_index(raw: RawDatabase) -> None:
 def test_the_leader_adds_up_as_a_duty(raw: RawDatabase) -> None:
     wrote(raw, ago(raw, 15 * MINUTE))
     leader = Leader(AUTHOR)
-    duty = adding_up(leader)
+    duty = slow_duty(leader, "numbers")
     duty.tick(raw)
     assert not Total.objects.exists()  # it does not lead
     leader.tick(raw)

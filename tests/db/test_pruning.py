@@ -17,7 +17,6 @@ from django_pgjobs import sql
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance import pruning as room
 from django_pgjobs.maintenance.duties import TimedDuty
-from django_pgjobs.maintenance.duties import pruning as pruning_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import (
     ANEW_SECONDS,
@@ -34,7 +33,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.values.retention import Retention
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes, pages
 from tests.plugins.fix_clock import Time
-from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register, slow_duty
 
 HOUR = 3600.0
 
@@ -216,7 +215,7 @@ def test_only_the_leader_prunes(raw: RawDatabase, time: Time) -> None:
     """W1: a standby rests; one that lost its term stops."""
     put(raw, 3)
     leader = Leader(AUTHOR)
-    duty = pruning_duty(leader)
+    duty = slow_duty(leader, "prune")
     duty.tick(raw)
     assert len(left()) == 3
     leader.tick(raw)
@@ -470,7 +469,7 @@ def test_trouble_that_is_no_rows_fault_is_raised_and_rested_after(
     raw.query("SET default_transaction_read_only = off")
     time(room.TROUBLE_SECONDS)
     assert (pruner(counting), left()) == (1, [])
-    assert isinstance(pruning_duty(Leader(AUTHOR)), TimedDuty)
+    assert isinstance(slow_duty(Leader(AUTHOR), "prune"), TimedDuty)
 
 
 # From the shell

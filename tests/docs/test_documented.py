@@ -18,18 +18,8 @@ import django_pgjobs
 from django_pgjobs import jobs, sql, states
 from django_pgjobs.conf import RULES
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
-from django_pgjobs.maintenance.duties import (
-    TimedDuty,
-    duties,
-    expiring,
-    measuring,
-    mending,
-    noticing,
-    pruning,
-    recounting,
-)
+from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.statements import Author
@@ -266,17 +256,17 @@ def test_what_libpq_is_told_stands_on_the_page_of_deploying():
 def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
     """Each has one row: two would say different things before long."""
     leader = Leader(Author(UUID(int=1), "one"))
-    slow = [pruning(leader), measuring(leader), expiring(leader), recounting(leader), mending(leader), noticing(leader)]
+    slow = upkeep(leader, lambda: pytest.fail("connected"))
     known = [*duties(leader, lambda rescued: None, {}), *slow]
     whose = {
-        duty.name: "the leader's" if isinstance(duty, TimedDuty) and duty.leader else "every worker's"
+        duty.name: "the leader's" if duty in slow or (isinstance(duty, TimedDuty) and duty.leader) else "every worker's"
         for duty in known
         if duty is not leader
     }
     table = read("explanation/leader").partition("\nThe rule")[0]
     rows = re.findall(r"^\| `(\w+)`: .* \| (.*) \|$", table, re.MULTILINE)
     assert len(rows) == len(re.findall(r"^\| (?!duty|---)", table, re.MULTILINE))
-    assert sorted(rows) == sorted([*whose.items(), (Vacuumer.name, "the leader's")])
+    assert sorted(rows) == sorted(whose.items())
 
 
 def test_every_field_of_every_model_is_explained():

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import F
 
 from django_pgjobs import register_many
-from django_pgjobs.models import Job, Minute, Total
+from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
 from django_pgjobs.states import FLEET
 from tests.e2e import jobs
 from tests.plugins.fix_db import wait_until
@@ -77,3 +77,14 @@ def test_the_leader_adds_the_minutes_of_workers_up(worker: Workers) -> None:
     )  # fmt: skip
     worker(conf=CONF)
     wait_until(lambda: Total.objects.filter(name="old.job", jobs=7).exists(), 30, "the leader has added it up")
+
+
+def test_an_inline_worker_that_leads_measures_and_counts_as_any_leader(worker: Workers) -> None:
+    """Its own ends are in its minutes, with what they waited and ran."""
+    worker("--inline", conf=CONF, ready=False)
+    register_many(jobs.no_op.bind() for _ in range(20))
+    wait_until(lambda: counted()["no_op", "succeeded"] == 20, 20, "the jobs are counted")
+    wait_until(lambda: Statistic.objects.exists(), 20, "the queues are measured")
+    wait_until(lambda: Depth.objects.exists(), 20, "so are the charts of depths")
+    rows = Minute.objects.filter(name="tests.e2e.jobs.no_op")
+    assert sum(sum(row.run_histogram) for row in rows) == sum(sum(row.wait_histogram) for row in rows) == 20

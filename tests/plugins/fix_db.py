@@ -23,6 +23,8 @@ from django.db import connection, connections
 from django.test.utils import setup_databases, teardown_databases
 
 from django_pgjobs.decisions import Failure
+from django_pgjobs.maintenance.duties import TimedDuty, upkeep
+from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.database import rows_of
@@ -326,3 +328,10 @@ def blocked_by(db: RawDatabase, pid: int) -> bool:
             [pid],
         )
     )
+
+
+def slow_duty(leader: Leader, name: str) -> TimedDuty:
+    """Return one of the leader's slow duties."""
+    found = upkeep(leader, lambda: pytest.fail("connected"))
+    [duty] = [each for each in found if isinstance(each, TimedDuty) and each.name == name]
+    return duty

@@ -12,7 +12,7 @@ import pytest
 
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.loop import FIRST_PAUSE_SECONDS, Loop
-from django_pgjobs.worker.threads.maintainer import Maintainer
+from django_pgjobs.worker.threads.maintainer import Maintainer, do_duty
 from tests.unit.worker_fakes import Heard
 
 
@@ -202,18 +202,17 @@ class Duty:
 
 @pytest.mark.parametrize(("error", "gone"), [(AWAY, True), (psycopg.errors.ReadOnlySqlTransaction("read-only"), False)])
 def test_a_duty_on_a_server_that_is_no_good_asks_for_another_connection(error: Exception, gone: bool) -> None:
-    maintainer = Maintainer(lambda: pytest.fail("connected"), Heard(), [Duty("one", error)])
+    duty = Duty("one", error)
     with pytest.raises(type(error)):
-        maintainer._do("one", maintainer.duties[0].tick, cast(Any, SimpleNamespace(gone=gone)))
+        do_duty("one", duty.tick, cast(Any, SimpleNamespace(gone=gone)))
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), psycopg.errors.QueryCanceled("statement timeout")])
 def test_a_duty_that_fails_leaves_the_others_alone(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """W25: a bug, or a table that is locked; logged as an error."""
     duties = [Duty("one", error), Duty("two", None)]
-    maintainer = Maintainer(lambda: pytest.fail("connected"), Heard(), duties)
     for duty in duties:
-        maintainer._do(duty.name, duty.tick, cast(Any, SimpleNamespace(gone=False)))
+        do_duty(duty.name, duty.tick, cast(Any, SimpleNamespace(gone=False)))
     assert [duty.ticks for duty in duties] == [1, 1]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 

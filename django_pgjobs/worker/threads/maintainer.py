@@ -36,6 +36,18 @@ class Duty(Protocol):
         ...
 
 
+def do_duty(name: str, work: Callable[[store.Database], None], db: WorkerConnection) -> None:
+    """Tick one duty; its trouble (a locked table, a slow statement) costs no other duty its turn."""
+    try:
+        work(db)
+    except TROUBLE as error:
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or db.gone:
+            raise
+        log.error("duty failed, tried again at its next turn duty=%s: %s", name, one_line(error))
+    except Exception:
+        log.exception("duty failed, the others go on duty=%s", name)
+
+
 class Maintainer(Loop):
     """Ticks duties twice a second."""
 
@@ -49,21 +61,10 @@ class Maintainer(Loop):
         """Tick until stopped, then let every duty leave."""
         while self.goes_on():
             for duty in self.duties:
-                self._do(duty.name, duty.tick, db)
+                do_duty(duty.name, duty.tick, db)
             self.stopping.wait(TICK_SECONDS)
         for duty in self.duties:
-            self._do(duty.name, duty.leave, db)
-
-    def _do(self, name: str, work: Callable[[store.Database], None], db: WorkerConnection) -> None:
-        """Tick one duty; its trouble (a locked table, a slow statement) costs no other duty its turn."""
-        try:
-            work(db)
-        except TROUBLE as error:
-            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or db.gone:
-                raise
-            log.error("duty failed, tried again at its next turn duty=%s: %s", name, one_line(error))
-        except Exception:
-            log.exception("duty failed, the others go on duty=%s", name)
+            do_duty(duty.name, duty.leave, db)
 
 
 class Upkeeper(Maintainer):
