@@ -290,6 +290,8 @@ class Plan:
         if given.get("tags"):
             given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
         if "when" in given and given.get("after") == ():
+            if given["when"] == Rule.FAILED:
+                raise InvalidOption("when='failed' with an empty after: no job can fail, and this one would run now")
             given = {**given, "when": None}  # nothing is needed
         lacks_key = "key" not in given and self.key is None and (self.lacks_key or "on_conflict" in given)
         return _with(self, {**given, "lacks_key": lacks_key}).check() if given else self

@@ -125,6 +125,8 @@ class Flow:
             if call.options.get(option):
                 raise InvalidJob(f"node {number}: job {call.name!r}: a node takes no {option}: {why}")
         needs = dict.fromkeys(self._own(number, after), Rule(when))
+        if Rule(when) is Rule.FAILED and not needs:
+            raise InvalidJob(f"node {number}: when='failed' without after: say whose failure it needs")
         needs |= dict.fromkeys(self._sources(number, call), Rule.SUCCEEDED)
         if len(needs) > conf.needs_limit:
             raise InvalidJob(f"node {number} needs {len(needs)} others, and at most {conf.needs_limit} (NEEDS_LIMIT)")

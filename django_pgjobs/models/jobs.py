@@ -328,6 +328,11 @@ class Job(Steerable, PostgresModel):
                 condition=Q(flow__gte=Flow.UNDOING.value),
             ),
             models.Index(name="pgjobs_job_parent", fields=["parent", "id"], condition=Q(parent__isnull=False)),
+            models.Index(
+                name="pgjobs_job_member_key",
+                fields=["parent", "key", "id"],
+                condition=Q(parent__isnull=False, key__isnull=False),
+            ),
         )
         constraints = (
             models.UniqueConstraint(

@@ -17,7 +17,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
-from django_pgjobs.states import CancelMode, Outcome
+from django_pgjobs.states import NOT_NEEDED, CancelMode, Outcome
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.notifying import scan_behind
@@ -127,24 +127,28 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
     """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
     _refuse(new, holders, "replaced")
     # A job claimed in the meantime keeps its key: the next try finds that it has started.
-    if replaced := free_keys(on(alias), new):
-        # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
-        # of this process has declared ends without its on_cancel.
-        with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
-        cancelled = cancel_jobs(
-            on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
-        )
-        waking.notify(alias, cancelled.notices)
-        if signals.job_finished.is_wanted(Outcome.CANCELLED):
-            from django_pgjobs.store.finished import send_finished  # here for start-up time
+    freed = free_keys(on(alias), new)
+    for is_member in sorted(set(freed.values())):
+        _cancel(alias, [job_id for job_id in freed if freed[job_id] == is_member], NOT_NEEDED if is_member else "")
 
-            send_finished(alias, cancelled.ended, registry.find)
-        if cancelled.gathering:
-            from django_pgjobs.store.batches import cancel_members  # here for start-up time
 
-            waking.notify(
-                alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED)
-            )
+def _cancel(alias: str, replaced: Sequence[int], by: str) -> None:
+    """Cancel jobs that newer ones replace. A batch does not fail for a member that nobody needs any more."""
+    # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
+    # of this process has declared ends without its on_cancel.
+    with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
+    cancelled = cancel_jobs(
+        on(alias), replaced, mode=CancelMode.ASK, by=by, reason=REPLACED, with_callback=with_callback
+    )
+    waking.notify(alias, cancelled.notices)
+    if signals.job_finished.is_wanted(Outcome.CANCELLED):
+        from django_pgjobs.store.finished import send_finished  # here for start-up time
+
+        send_finished(alias, cancelled.ended, registry.find)
+    if cancelled.gathering:
+        from django_pgjobs.store.batches import cancel_members  # here for start-up time
+
+        waking.notify(alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
 
 
 class StoredBatch(NamedTuple):

@@ -7,7 +7,7 @@ leaves the caller's transaction usable. It runs in the caller's transaction and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -202,7 +202,7 @@ def _insert_all(
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):
         if batch.special:
-            ids, fresh = _insert_special(connection.alias, each, conf)
+            ids, fresh = _insert_special(connection.alias, each, conf, parent_id)
             wakes = {each[at].wakes for at in fresh if not each[at].waits}
         else:
             ids = register_jobs(connection.alias, batch.new, limited=batch.limited, parent_id=parent_id)
@@ -225,7 +225,13 @@ def note(registration: Registration, new: Iterable[NewJob], count: int) -> None:
     registration.count = count
 
 
-def _insert_special(alias: str, new: list[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
+def _insert_special(
+    alias: str, new: Sequence[NewJob], conf: Conf, parent_id: int | None = None
+) -> tuple[list[int], list[int]]:
+    if parent_id is not None:
+        from django_pgjobs.registering.members import insert_members  # here for start-up time
+
+        return insert_members(alias, parent_id, new, lambda some: _insert_special(alias, some, conf))
     if any(job.needs for job in new):
         from django_pgjobs.registering.waiting import insert_all_waiting  # here for start-up time
 

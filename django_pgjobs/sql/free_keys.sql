@@ -1,6 +1,6 @@
 -- free_keys: take keys from unclaimed jobs without steps or memos, which the caller cancels next, so that other jobs may have them. One index probe per key, whatever the statistics say.
 -- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
--- Rows: one per job that has lost its key, by its id.
+-- Rows: one per job that has lost its key: its id, and whether it is a member of a batch.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
     SELECT queue, key, seconds, date_bin(make_interval(secs => seconds), statement_timestamp(), 'epoch'::timestamptz) AS begins_at
@@ -55,4 +55,4 @@ freed AS (
 UPDATE pgjobs_job AS j
 SET unique_key = NULL
 WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
-RETURNING j.id
+RETURNING j.id, j.flow & 1 = 1 AS is_member

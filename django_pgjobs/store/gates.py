@@ -178,13 +178,18 @@ def add_gates(db: Database, gates: Sequence[NewGate]) -> None:
     db.fetch("add_gates", params)
 
 
+def lock_gate(db: Database, job_id: int) -> None:
+    """Lock the gate of a batch: the next statement sees what the transactions before have done to the batch."""
+    db.fetch("lock_gate", {"id": job_id})
+
+
 def add_members(db: Database, job_id: int, n: int, *, most: int) -> bool:
     """Count ``n`` new members of a batch, whose rows this transaction has inserted; False if it takes no more.
 
     ``most``: how many it may have. Waits while another transaction counts in the same gate.
     """
     # One statement would judge the batch by a snapshot older than the lock that it has waited for, beside a cancel.
-    db.fetch("lock_gate", {"id": job_id})
+    lock_gate(db, job_id)
     return bool(db.fetch("add_members", {"id": job_id, "n": n, "most": most}))
 
 

@@ -30,9 +30,27 @@ def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:
     return found
 
 
-def free_keys(db: Database, wanted: Sequence[NewJob]) -> list[int]:
-    """Take these keys from unclaimed jobs; return the ids of those jobs, which the caller cancels."""
-    return [row[0] for row in db.fetch("free_keys", _keys_of(wanted))]
+def free_keys(db: Database, wanted: Sequence[NewJob]) -> dict[int, bool]:
+    """Take these keys from unclaimed jobs, which the caller cancels; return id → whether it is a member of a batch."""
+    return dict(db.fetch("free_keys", _keys_of(wanted)))
+
+
+class KnownMember(NamedTuple):
+    """The members of a batch that have, or have had, a key, two at most. ``started``: the first has, or has moved."""
+
+    ids: list[int]
+    started: bool
+
+
+def find_members(db: Database, batch_id: int, wanted: Sequence[NewJob]) -> dict[int, KnownMember]:
+    """Return position → the member of a batch that has, or has had, the key of this job. Locks nothing."""
+    params = {
+        "id": batch_id,
+        "queues": [new.queue for new in wanted],
+        "names": [new.name for new in wanted],
+        "keys": [new.key for new in wanted],
+    }
+    return {position - 1: KnownMember(*had) for position, *had in db.fetch("find_members", params)}
 
 
 class Postponed(NamedTuple):

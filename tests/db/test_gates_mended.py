@@ -426,7 +426,9 @@ def test_callers_are_told_what_to_write() -> None:
         maybe.using(after=1).schedule("@daily", name="x")
     with pytest.raises(InvalidJob, match="after makes no sense"):
         Cron("@daily", maybe.using(after=1).bind(1))
-    assert waits.using(after=[], when="failed").register().state == "ready"
+    assert waits.using(after=[], when="settled").register().state == "ready"
+    with pytest.raises(InvalidJob, match="when='failed' with an empty after: no job can fail"):
+        waits.using(after=[], when="failed")
 
 
 def test_why_names_what_helps() -> None:

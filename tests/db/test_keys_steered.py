@@ -209,17 +209,21 @@ def many_keys(raw: RawDatabase) -> None:
     raw.query("ANALYZE pgjobs_job, pgjobs_key_window")
 
 
-@pytest.mark.parametrize("name", ["find_keys", "free_keys", "retry_jobs", "reschedule_jobs", "delete_windows"])
+@pytest.mark.parametrize(
+    "name", ["find_keys", "find_members", "free_keys", "retry_jobs", "reschedule_jobs", "delete_windows"]
+)
 def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase], name: str) -> None:
     """A batch among 40,000 jobs with keys reads no table."""
     db = db_connection(autocommit=False, pins=False)
     many_keys(db)
     explaining = Explaining(db, set())
+    db.query("UPDATE pgjobs_job SET parent_id = id / 20000")
     wanted = [store.NewJob("keys.plain", "{}", key=f"k{n}", key_scope="until_finished") for n in range(1, 1000, 10)]
     wanted += [one._replace(window_seconds=60.0) for one in wanted]
     ids = [n for (n,) in db.query("SELECT id FROM pgjobs_job WHERE outcome IS NOT NULL ORDER BY id LIMIT 100")]
     runs: dict[str, Callable[[], object]] = {
         "find_keys": lambda: store.find_keys(explaining, wanted),
+        "find_members": lambda: store.find_members(explaining, 7, wanted),
         "free_keys": lambda: store.free_keys(explaining, wanted),
         "retry_jobs": lambda: store.retry_jobs(explaining, ids, attempts={}, default_attempts=1),
         "reschedule_jobs": lambda: store.reschedule_jobs(

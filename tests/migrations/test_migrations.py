@@ -154,7 +154,7 @@ def test_who_reads_and_writes_jobs_does_not_wait_while_an_index_is_built(
 
     with connection.execute_wrapper(held_up):
         migrate("pgjobs")
-    assert len(built) == 12
+    assert len(built) == 13
 
 
 def test_a_build_that_failed_is_made_good_by_the_next(migrated: None, raw: RawDatabase) -> None:
