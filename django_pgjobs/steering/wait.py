@@ -107,17 +107,32 @@ def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: floa
     while True:
         seen = _poll(own, job.pk)
         if seen is None:
-            _refresh(job, own.wrapper.alias)
-            raise JobNotCommitted(
-                f"Job {job.pk} is not committed: waiting inside the transaction that registered it would never end."
-            )
+            _poll_as_the_caller(job, own.wrapper.alias, until)
+            return
         if seen.ended:
             return
-        left = POLL_SECONDS if until is None else until - time.monotonic()
-        if left <= 0:
-            raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
-        _listen(own, job.pk, min(left, POLL_SECONDS if seen.marked else locked))
+        _listen(own, job.pk, min(_left(job, until), POLL_SECONDS if seen.marked else locked))
         locked = LOCKED_SECONDS if seen.marked else min(locked * 2, POLL_SECONDS)
+
+
+def _poll_as_the_caller(job: Any, alias: str, until: float | None) -> None:
+    """Poll a job each second that only the caller's connection sees, as with row-level security by a setting."""
+    _refresh(job, alias)
+    if connections[alias].in_atomic_block:
+        raise JobNotCommitted(
+            f"Job {job.pk} is not committed, or row-level security hides it from the waiter's own connection: waiting "
+            "inside the transaction that registered it would never end. Wait after the transaction."
+        )
+    while job.finished_at is None:
+        time.sleep(min(_left(job, until), POLL_SECONDS))
+        _refresh(job, alias)
+
+
+def _left(job: models.Model, until: float | None) -> float:
+    left = POLL_SECONDS if until is None else until - time.monotonic()
+    if left <= 0:
+        raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
+    return left
 
 
 def _poll(own: store.WrapperDatabase, job_id: int) -> store.Marked | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.models import Job
 from django_pgjobs.steering import wait
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim, job, patience, register, wait_until
+from tests.plugins.fix_roles import Role
 
 
 @pytest.fixture
@@ -261,5 +263,41 @@ def test_a_waiter_that_is_flooded_with_notifications_only_polls(
     other.commit()
     wait_until(lambda: [row for row in raw.query(listening) if row[0] != first], 10, "it has connected anew")
     assert not answer.done()
+    job(one).cancel()
+    assert answer.result().state == "cancelled"
+
+
+@pytest.fixture
+def hidden_by_policy(raw: RawDatabase, role: Callable[..., Role]) -> Iterator[Role]:
+    """A role that sees jobs only on connections with the setting of its tenant."""
+    made = role("SELECT, UPDATE ON pgjobs_job")
+    raw.query("ALTER TABLE pgjobs_job ENABLE ROW LEVEL SECURITY")
+    raw.query("CREATE POLICY tenants ON pgjobs_job USING (current_setting('app.tenant', true) = 'acme')")
+    yield made
+    raw.query("DROP POLICY tenants ON pgjobs_job")
+    raw.query("ALTER TABLE pgjobs_job DISABLE ROW LEVEL SECURITY")
+
+
+@pytest.mark.usefixtures("polls_often")
+def test_row_level_security_by_a_setting_hides_no_job_from_who_waits(
+    hidden_by_policy: Role, background: Background
+) -> None:
+    """The waiter's own connection lacks the setting: the caller's is polled."""
+    [one] = register()
+    alias, waiting = hidden_by_policy.alias, threading.Event()
+
+    def waits() -> Job:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SET app.tenant = 'acme'")
+        found = Job.objects.using(alias).get(pk=one)
+        with pytest.raises(JobNotFinished):
+            found.wait(0.2)
+        with transaction.atomic(using=alias), pytest.raises(JobNotCommitted, match="or row-level security hides it"):
+            found.wait(5)
+        waiting.set()
+        return found.wait(50)
+
+    answer = background(waits)
+    assert waiting.wait(patience(10))
     job(one).cancel()
     assert answer.result().state == "cancelled"
