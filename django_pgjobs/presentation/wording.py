@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from django.utils import formats
@@ -60,6 +61,8 @@ def seconds(duration: float | None) -> str:
     """Return a duration in a suitable unit."""
     if duration is None:
         return "–"
+    if not isfinite(duration):
+        return str(duration)  # of a row that others have written
     if duration < 1:
         return f"{duration * 1000:.0f} ms"
     if duration < 120:

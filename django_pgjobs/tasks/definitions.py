@@ -38,6 +38,9 @@ _defining = threading.RLock()
 
 UNDO = ".undo"
 
+PYTHONS_OWN = sys.stdlib_module_names | {"test"}
+"""Its own tests run at import, and are not among those names."""
+
 
 class TaskDefinition(JobDefinition[P, R]):
     """The job definition of a task: registers, binds, schedules and limits as every other.
@@ -134,7 +137,7 @@ def _may_be_imported(path: str) -> bool:
     """Whether a path may lead to a task. Rows choose the names: Python's own modules, and programs, hold none."""
     first = path.partition(".")[0]
     named = {config.name.partition(".")[0] for config in apps.app_configs.values()}
-    return ".__main__." not in path and (first not in sys.stdlib_module_names or first in named)
+    return ".__main__." not in path and (first not in PYTHONS_OWN or first in named)
 
 
 def define(task: Task) -> TaskDefinition[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -244,3 +245,17 @@ def test_what_the_code_says_in_words_is_found_and_shown_by_admin_and_shell(root:
     assert ids_on(root.get(LIST, {"q": "charge a card"})) == [charged.pk]
     assert "Charge a card <b>" in printed("show", charged.pk)[1]
     assert "Charge a card <b>" in printed("list")[1]
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN", "1e300"])
+@pytest.mark.parametrize("column", ["timeout_seconds", "duration_seconds"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_no_number_in_a_row_breaks_a_page_or_the_shell(root: Client, column: str, value: str, ended: bool) -> None:
+    """Nothing of ours writes them, but the columns hold them."""
+    one = make(**({"outcome": "succeeded", "finished_at": now_plus(-5)} if ended else {}))
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE pgjobs_job SET {column} = %s WHERE id = %s", [value, one.pk])
+    assert root.get(f"{LIST}{one.pk}/change/").status_code == 200
+    assert root.get(LIST).status_code == 200
+    for arguments in (("show", str(one.pk)), ("list", "--all")):
+        assert printed(*arguments)[0] == printed(*arguments, "--format", "json")[0] == 0

@@ -24,7 +24,12 @@ def _asked() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("this.s", "this"), ("idlelib.help.show_idlehelp", "idlelib"), ("django.__main__.management", "django.__main__")],
+    [
+        ("this.s", "this"),
+        ("idlelib.help.show_idlehelp", "idlelib"),
+        ("django.__main__.management", "django.__main__"),
+        ("test.autotest.x", "test.autotest"),
+    ],
 )
 def test_a_name_imports_no_module_of_python_and_no_program(name: str, module: str) -> None:
     """Some of them do at import what a program does: print, open a browser, read the command line."""
