@@ -16,7 +16,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from django_pgjobs import waking
-from django_pgjobs.built_in import OWN_QUEUE, Act, is_built_in, refusal
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -27,6 +26,7 @@ from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, check_reason, end_of
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.values.built_in import OWN_QUEUE, Act, is_built_in, refusal
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 if TYPE_CHECKING:

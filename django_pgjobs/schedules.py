@@ -17,7 +17,6 @@ from django.conf import settings
 from django.db import router
 from django.utils import timezone
 
-from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.cron_declaration import CronDeclaration
 from django_pgjobs.definition.options import InvalidOption
@@ -27,6 +26,7 @@ from django_pgjobs.definition.validation import check_instant
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.serialization.payload import decode_payload
+from django_pgjobs.values.built_in import Act, refusal
 from django_pgjobs.values.invalid_cron import InvalidCron
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.built_in import BATCH, Act, refusal, refused
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
@@ -29,6 +28,7 @@ from django_pgjobs.states import GATHERING, UNDO, Flow, JobState, MemoKind, Outc
 from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.statements import Suspension
+from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 _RETRIABLE = frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED})

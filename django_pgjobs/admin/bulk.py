@@ -18,7 +18,6 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction
-from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel
 from django_pgjobs.jobs import job
@@ -37,6 +36,9 @@ from django_pgjobs.store import statements as store
 AT_ONCE = 10_000
 """How many jobs a request changes itself."""
 
+FIRST = 100
+"""The highest priority: what is to be cleared is not to start meanwhile."""
+
 BATCH = 1000
 MOST_ATTEMPTS = 20
 
@@ -51,15 +53,9 @@ def is_for_a_job(action: SteeringAction, jobs: Any) -> bool:
     return len(jobs.filter(action.condition).values_list("pk")[: AT_ONCE + 1]) > AT_ONCE
 
 
-def queue_of_bulk() -> str:
-    """Return the queue of such jobs: the default one, or the first of the setting."""
-    queues = get_conf().queues
-    return "default" if queues is None or "default" in queues else queues[0]
-
-
 def is_served(using: str) -> bool:
     """Tell whether a live worker would run the job."""
-    return any(worker.live and worker.serves(queue_of_bulk()) for worker in known_workers(store.on(using)))
+    return any(worker.live for worker in known_workers(store.on(using)))
 
 
 def register_bulk(
@@ -72,9 +68,7 @@ def register_bulk(
     with recorded_as(ADMIN, words or "all"), store.on(using).transaction():
         latest = Job.objects.using(using).aggregate(Max("pk"))["pk__max"] or 0
         action_id = open_action(store.on(using), _VERBS.get(action.name, action.name), who(user), reason, mode)
-        call = steer_many.using(
-            queue=queue_of_bulk(), database=using, description=f"{action.verb}: {visible(words) or 'all'}"[:200]
-        )
+        call = steer_many.using(database=using, description=f"{action.verb}: {visible(words) or 'all'}"[:200])
         registered: Any = call.register(
             action=action.name, params=chosen, user_id=str(user.pk), answers=dict(answers), latest=latest,
             confirmed_at=_now(using).isoformat(), action_id=action_id,
@@ -88,7 +82,7 @@ def _now(using: str) -> datetime:
     return found if found is not None else store.read_statistic(store.on(using)).now
 
 
-@job(name=STEER, takes_context=True, max_attempts=MOST_ATTEMPTS, timeout=None, sensitive=("params",))
+@job(name=STEER, priority=FIRST, takes_context=True, max_attempts=MOST_ATTEMPTS, timeout=None, sensitive=("params",))
 def steer_many(
     context: JobContext,
     action: str,

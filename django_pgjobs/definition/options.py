@@ -42,6 +42,7 @@ from django_pgjobs.definition.validation import did_you_mean as did_you_mean
 from django_pgjobs.definition.validation import seconds as seconds
 from django_pgjobs.states import Rule
 from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 
@@ -190,6 +191,8 @@ class Plan:
     """Which end of these it needs; None: a success."""
     target: Target | None = None
     """What it undoes."""
+    built_in: bool = False
+    """Whether it is for this package's own jobs: no setting of the project's bounds these."""
 
     @property
     def has_keys(self) -> bool:
@@ -232,14 +235,10 @@ class Plan:
 
     def check(self) -> Plan:
         """Return this plan if the settings allow it. Raises ``InvalidOption``."""
-        check_allowed_queue(self.queue, self.conf.queues)
-        ceiling = self.conf.max_attempts_ceiling
-        if self.max_attempts > ceiling:
-            raise InvalidOption(f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts}")
-        if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
-            raise InvalidOption(
-                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
-            )
+        if self.queue != OWN_QUEUE:
+            check_allowed_queue(self.queue, self.conf.queues)
+        if not self.built_in:
+            self._check_ceilings()
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
         keys.scope_of(self.key_scope, self.on_conflict)
@@ -263,9 +262,18 @@ class Plan:
             )
         return self
 
+    def _check_ceilings(self) -> None:
+        ceiling = self.conf.max_attempts_ceiling
+        if self.max_attempts > ceiling:
+            raise InvalidOption(f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts}")
+        if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
+            raise InvalidOption(
+                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
+            )
+
     def check_backoff(self, backoff: BackoffRule) -> None:
         """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
-        if not isinstance(backoff, Backoff):
+        if self.built_in or not isinstance(backoff, Backoff):
             return
         longest, (least, most) = self.conf.backoff_base_ceiling_seconds, self.conf.backoff_factor_bounds
         if backoff.base > longest:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction
 
-from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.conf import DEFAULT_BACKOFF, Conf, get_conf
 from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.keys import Key, OnConflict, check_shown
 from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, RetryRule
@@ -25,12 +25,16 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import references
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
-from django_pgjobs.states import BUILT_IN
 from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS, is_built_in
 from django_pgjobs.values.key_template import Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
 
 logger = safe_logger("django_pgjobs")
+
+OWN_ATTEMPTS = 20
+OWN_SECONDS = 1800.0
+"""Attempts and timeout of this package's own jobs, which do not ask the project's settings."""
 
 
 class JobPolicy:
@@ -118,6 +122,8 @@ class JobPolicy:
 
         Raises ``InvalidJob`` if the key cannot be made.
         """
+        if self.is_built_in:
+            return None
         rule = self._limit_rule
         try:
             found = None if rule is None else key_of(rule, args, kwargs)
@@ -149,22 +155,25 @@ class JobPolicy:
     @cached_property
     def is_built_in(self) -> bool:
         """Whether it is one of this package's own."""
-        return self.name.startswith(BUILT_IN)
+        return is_built_in(self.name)
 
     def _queue_within(self, conf: Conf) -> str:
         """Return its queue; a job of this package has no say in which queues there are."""
+        if self.name in SERVANTS:
+            return OWN_QUEUE
         if self.is_built_in and conf.queues and self.queue not in conf.queues:
             return conf.queues[0]
         return self.queue
 
     def _planned(self, conf: Conf) -> Plan:
+        own = self.is_built_in
         try:
             plan = Plan(
                 conf=conf,
                 queue=self._queue_within(conf),
                 priority=self.priority,
-                max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
-                timeout=self._declared.get("timeout", conf.default_timeout_seconds),
+                max_attempts=self._declared.get("max_attempts", OWN_ATTEMPTS if own else conf.default_max_attempts),
+                timeout=self._declared.get("timeout", OWN_SECONDS if own else conf.default_timeout_seconds),
                 key=self.key,
                 key_scope=self._declared.get("key_scope"),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
@@ -175,6 +184,7 @@ class JobPolicy:
                 tags=self._declared.get("tags", ()),
                 limited=self.is_limited,
                 lacks_key=self.key is None and "on_conflict" in self._declared,
+                built_in=own,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:
@@ -195,7 +205,9 @@ class JobPolicy:
     def backoff(self) -> BackoffRule:
         """How long to wait after a failure; the setting ``DEFAULT_BACKOFF`` unless declared."""
         declared: BackoffRule | None = self._declared.get("backoff")
-        return get_conf().default_backoff if declared is None else declared
+        if declared is not None:
+            return declared
+        return DEFAULT_BACKOFF if self.is_built_in else get_conf().default_backoff
 
     def default_delay(self, attempt: int) -> float:
         """Return the seconds to wait after ``attempt`` when there is no exception to ask about, as after a kill."""

@@ -18,6 +18,7 @@ from django.utils import timezone
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import Conf
 from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
@@ -106,6 +107,8 @@ def check_queue(value: object) -> str:
     """Return the queue's name; a member of a text enumeration counts as its value."""
     if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
         raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
+    if value == OWN_QUEUE:
+        raise InvalidOption(f"queue {OWN_QUEUE!r} is for this package's own jobs; choose another")
     return str.__str__(value)
 
 

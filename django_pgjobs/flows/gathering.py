@@ -124,7 +124,7 @@ def _begin(
             return {"batch": None, "event": event, "kept": known, "calls": digest}
         batch = Batch(
             f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
-            settled=wake.using(queue=item.queue).bind(sent),
+            settled=wake.bind(sent),
             queue=item.queue,
             database=alias,
         )

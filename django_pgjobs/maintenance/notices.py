@@ -28,6 +28,7 @@ from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import statements as store
+from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.notify_failures import NotifyFailures
 
 log = safe_logger("django_pgjobs")
@@ -206,13 +207,8 @@ def _delivery(failures: store.Failures, appeared: list[tuple[str, str]]) -> stor
     return store.NewJob(
         NOTIFY,
         json.dumps({"args": [digest], "kwargs": {}}),
-        _queue(),
+        OWN_QUEUE,
         DELIVERY_PRIORITY,
         max_attempts=DELIVERY_ATTEMPTS,
         timeout_seconds=DELIVERY_SECONDS,
     )
-
-
-def _queue() -> str:
-    queues = get_conf().queues
-    return "default" if queues is None or "default" in queues else queues[0]

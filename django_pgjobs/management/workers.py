@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, watching
 from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
@@ -71,6 +72,8 @@ def known(using: str, *, queues: list[str] | None = None, everyone: bool = False
 
 
 def _serves(worker: Any, queue: str) -> bool:
+    if queue == OWN_QUEUE:
+        return True
     return (worker.queues is None or queue in _names(worker.queues)) and queue not in _names(worker.excluded_queues)
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from django.db import connections, models
 
 from django_pgjobs import waking
-from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
@@ -20,6 +19,7 @@ from django_pgjobs.store.database import on
 from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
+from django_pgjobs.values.built_in import Act, refusal
 from django_pgjobs.values.invalid_option import InvalidOption
 
 J = TypeVar("J", bound=models.Model)

@@ -23,6 +23,7 @@ from django_pgjobs.exceptions import InvalidJob, QueueFull
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.store.database import on, read_committed
 from django_pgjobs.store.gating import count_unfinished, lock_queues
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -41,7 +42,7 @@ def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) 
     Raises ``RateLimited``; entering the context raises ``QueueFull`` or ``InvalidJob``. The caller's transaction stays
     usable. Entering blocks until other producers into these queues commit. Not repeatable: the tokens are spent.
     """
-    wanted = Counter(queues)
+    wanted = Counter(queue for queue in queues if queue != OWN_QUEUE)
     pay(conf, wanted)
     bounds = {queue: most for queue in wanted if (most := conf.capacity.of(queue)) is not None}
     return _room(connection, bounds, wanted) if bounds else _OPEN

@@ -137,7 +137,8 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT
             known.status, known.running, known.last_beat_at, known.processes, known.suspects_since, known.slots, known.status IN ('running', 'draining') AS live,
-            (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
+            wanted.queue = 'pgjobs'
+            OR (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
             AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves
         FROM known
     ) AS seen

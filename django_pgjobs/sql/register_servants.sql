@@ -1,4 +1,4 @@
--- register_servants: register jobs of ours, each for a job that it serves: in its queue, with its headers; but for one with a key no second one.
+-- register_servants: register jobs of ours, each for a job that it serves: in the queue of ours, with its headers; but for one with a key no second one.
 -- Fence: none (creates rows that nobody knows yet).
 -- Rows: one per job registered, with the workers to wake.
 -- Clock: statement_timestamp().
@@ -6,7 +6,7 @@ INSERT INTO pgjobs_job (
     name, queue, priority, max_attempts, payload, headers, run_at, key, key_scope, unique_key, target_id
 )
 SELECT
-    s.name, j.queue, s.priority, s.max_attempts, jsonb_build_object('args', s.args, 'kwargs', jsonb_build_object()),
+    s.name, 'pgjobs', s.priority, s.max_attempts, jsonb_build_object('args', s.args, 'kwargs', jsonb_build_object()),
     nullif(j.headers - 'task', '{}'), statement_timestamp(),
     s.key, CASE WHEN s.key IS NULL THEN '' ELSE 'until_finished' END, s.key, s.target_id
 FROM json_to_recordset(%(servants)s::json) AS s (

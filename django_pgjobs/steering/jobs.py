@@ -20,7 +20,6 @@ from django.db.models import F, Q
 from django.db.models.lookups import GreaterThan
 
 from django_pgjobs import waking
-from django_pgjobs.built_in import Act, is_built_in, refusal, refused
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
@@ -39,6 +38,7 @@ from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.steering import EndedJob
 from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.values.built_in import Act, is_built_in, refusal, refused
 from django_pgjobs.values.invalid_option import InvalidOption
 
 log = safe_logger("django_pgjobs")

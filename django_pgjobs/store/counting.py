@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django_pgjobs.store.database import Database
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 
 class QueueDue(NamedTuple):
@@ -59,6 +60,8 @@ class KnownWorker(NamedTuple):
 
     def serves(self, queue: str) -> bool:
         """Return whether it claims jobs of this queue, or would if it were not draining."""
+        if queue == OWN_QUEUE:
+            return True
         return (self.queues is None or queue in self.queues) and queue not in self.excluded
 
 

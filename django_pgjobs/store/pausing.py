@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.ends import Released
+from django_pgjobs.values.built_in import OWN_QUEUE, is_built_in
 
 
 class Pause(NamedTuple):
@@ -63,7 +64,8 @@ def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:
 
 def read_pauses(db: Database) -> Pauses:
     """Return the current pauses, by the database's clock."""
-    rows = db.fetch("read_pauses", {})
+    # None of our own, whoever has written one: what is held or undone elsewhere hangs on these jobs.
+    rows = [row for row in db.fetch("read_pauses", {}) if row[1] != OWN_QUEUE and not is_built_in(row[1])]
     return Pauses(
         frozenset(name for kind, name, *_ in rows if kind == "queue"),
         {name: _words(by, reason) for kind, name, by, reason in rows if kind == "job"},

@@ -39,6 +39,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, ClaimedJob, Database, Pair
 from django_pgjobs.testing import crashing, suspended
 from django_pgjobs.testing.transactions import savepoint
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,11 @@ def run_jobs(
 ) -> Ran:
     """Run jobs in this thread until none is due, including those that they register; return a summary.
 
-    ``queues``: only these. ``limit``: at most this many starts. ``include_scheduled``: do not wait for ``run_at`` or
-    for the delay of a retry; a job that sleeps or waits for an event stays asleep. ``skip_sleeps``: sleeps of durable
-    functions are over at once, and so are the pauses before a step is tried again; waits for events and for other jobs
-    stay. ``raise_errors``: raise the exception of the first failed attempt, once it is recorded.
-    ``database``: an alias; by default the router decides.
+    ``queues``: only these, and this package's own. ``limit``: at most this many starts. ``include_scheduled``: do not
+    wait for ``run_at`` or for the delay of a retry; a job that sleeps or waits for an event stays asleep.
+    ``skip_sleeps``: sleeps of durable functions are over at once, and so are the pauses before a step is tried again;
+    waits for events and for other jobs stay. ``raise_errors``: raise the exception of the first failed attempt, once it
+    is recorded. ``database``: an alias; by default the router decides.
 
     Each round takes the due jobs, by priority, ``run_at`` and id. Raises ``RuntimeError`` if jobs are still due after
     ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is raised.
@@ -160,7 +161,7 @@ class _Runner:
         """Return the ids of the jobs that can run now, in the order in which to run them."""
         jobs = self._unpaused()
         if queues is not None:
-            jobs = jobs.filter(queue__in=queues)
+            jobs = jobs.filter(queue__in={*queues, OWN_QUEUE})
         if self.without_sleeps:
             suspended.end_sleeps(jobs)
         due = Q(run_at__lte=Now())

@@ -9,7 +9,6 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import Batch, chain
-from django_pgjobs.built_in import Act, refusal
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
@@ -18,6 +17,7 @@ from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.testing import run_jobs
+from django_pgjobs.values.built_in import Act, refusal
 from tests.db.batches_ground import (  # nothing_ran: a fixture
     batch_of,
     grow,

@@ -12,16 +12,19 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 from django.db.models.functions import Now
-from django.test import Client
+from django.test import Client, override_settings
 
-from django_pgjobs import Batch, Flow, job
-from django_pgjobs.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
+from django_pgjobs import Backoff, Batch, Flow, JobContext, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Gate, Job, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, paused
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.jobs import Steered, close_batches
+from django_pgjobs.store import statements as store
+from django_pgjobs.testing import run_jobs
+from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
+from django_pgjobs.worker.threads.frontier import Frontier
 from tests.plugins.fix_admin import LIST, html, make, said, steer_url
 
 pytestmark = pytest.mark.django_db
@@ -59,6 +62,11 @@ BY_CODE: dict[Act, Callable[[Job], Steered]] = {
 
 @job(name="ownjobs.member")
 def member() -> None: ...
+
+
+@job(name="ownjobs.gatherer", takes_context=True)
+def gatherer(context: JobContext) -> None:
+    context.gather([member.bind()])
 
 
 def made(name: str, act: Act) -> Job:
@@ -187,3 +195,69 @@ def test_one_that_could_not_be_claimed_is_retried_by_whoever_has_mended_it() -> 
     row = made("pgjobs.wake", Act.CANCEL)
     Job.objects.filter(pk=row.pk).update(hold="parked")
     assert row.retry() == Steered(1)
+
+
+# Their queue, and what they take of the project's settings
+
+
+def test_no_setting_of_the_project_decides_about_them() -> None:
+    """Ceilings below what they declare stop no command, and no default is theirs."""
+    tight = {
+        "MAX_ATTEMPTS_CEILING": 1,
+        "DEFAULT_MAX_ATTEMPTS": 1,
+        "DEFAULT_TIMEOUT_SECONDS": 0.5,
+        "TIMEOUT_CEILING_SECONDS": 0.5,
+        "QUEUES": ["mail"],
+        "QUEUE_LIMITS": {"*": {"rate": 1, "per": 3600}},
+        "BACKOFF_BASE_CEILING_SECONDS": 0.1,
+        "DEFAULT_BACKOFF": Backoff(0.1),
+    }
+    with override_settings(PGJOBS=tight):
+        for name in POLICY:
+            definition: Any = registry.get(name)
+            plan = definition.plan
+            assert plan.queue == (OWN_QUEUE if name in SERVANTS else "mail")
+            assert plan.max_attempts >= 5
+            assert plan.timeout is None or plan.timeout >= 30
+            assert definition.limit_key(plan, (), {}) is None
+            assert definition.backoff != Backoff(0.1)
+
+
+def test_a_gather_of_one_takes_two_starts_of_a_rate_and_no_slot_for_ours() -> None:
+    """The function's and the member's: the batch's row and what wakes the function are this package's affair."""
+    with override_settings(PGJOBS={"QUEUE_LIMITS": {"*": {"rate": 100, "per": 3600}}}):
+        row = gatherer.register()
+        run_jobs()
+        row.refresh_from_db()
+        assert row.outcome == "succeeded"
+        assert set(Job.objects.exclude(limit_key=None).values_list("name", flat=True)) == {
+            "ownjobs.gatherer",
+            "ownjobs.member",
+        }
+
+
+def test_no_capacity_counts_them() -> None:
+    with override_settings(PGJOBS={"CAPACITY": {"*": 1}, "REGISTRATION_RATE": {"*": {"tokens": 1, "register": 1}}}):
+        for _ in range(3):
+            registry.get("pgjobs.wake").register("pgjobs.nobody")  # type: ignore[attr-defined]
+    assert Job.objects.filter(queue=OWN_QUEUE).count() == 3
+
+
+def test_nobody_else_registers_in_their_queue() -> None:
+    for wrong in (lambda: member.using(queue=OWN_QUEUE).register(), lambda: Batch("b", queue=OWN_QUEUE).open()):
+        with pytest.raises(InvalidJob, match="'pgjobs' is for this package's own jobs"):
+            wrong()
+    with pytest.raises(InvalidJob, match="'pgjobs' is for this package's own jobs"):
+        member.register().reschedule(queue=OWN_QUEUE)
+
+
+@pytest.mark.parametrize("frontier", [Frontier(frozenset({"mail"})), Frontier(None, frozenset({OWN_QUEUE}))])
+def test_every_worker_serves_their_queue(frontier: Frontier) -> None:
+    frontier.pause(frozenset({OWN_QUEUE}))
+    assert frontier.serves(OWN_QUEUE)
+
+
+def test_a_pause_that_somebody_has_written_by_hand_holds_none_of_them() -> None:
+    QueueState.objects.create(kind="queue", name=OWN_QUEUE)
+    QueueState.objects.create(kind="job", name="pgjobs.wake")
+    assert not store.read_pauses(store.on("default"))

@@ -139,7 +139,7 @@ def test_failures_are_counted_by_name_and_class(notifier: Notifier, raw: RawData
     assert (len(digest["groups"][0]["ids"]), digest["jobs"], digest["other_groups"]) == (3, 8, 0)
     assert "secret" not in json.dumps(digest), "neither arguments nor results nor messages"
     job = Job.objects.get(name="pgjobs.notify")
-    assert (job.queue, job.max_attempts, job.timeout_seconds) == ("default", 5, 30.0)
+    assert (job.queue, job.max_attempts, job.timeout_seconds) == ("pgjobs", 5, 30.0)
 
 
 def test_the_largest_groups_are_named_and_the_others_counted(notifier: Notifier, raw: RawDatabase) -> None:

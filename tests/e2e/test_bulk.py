@@ -11,10 +11,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from django_pgjobs import pausing
 from django_pgjobs.admin import bulk
 from django_pgjobs.models import Action, ActionPart, Job
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import WorkerProcess
+from tests.plugins.fix_worker import WorkerProcess, Workers
 
 ARGUMENTS: tuple[str, ...] = ()
 WORKER: dict[str, object] = {"threads": 1, "conf": {"POLL_SECONDS": 1}}
@@ -40,3 +41,19 @@ def test_a_bulk_action_outlives_its_process(shared_worker: WorkerProcess, monkey
     changed = [job_id for part in ActionPart.objects.order_by("part") for job_id in part.job_ids]
     assert (action.changed, len(changed), len(set(changed))) == (MANY, MANY, MANY)
     assert Job.objects.filter(name="gone", outcome=None).count() == MANY
+
+
+def test_a_bulk_action_waits_for_no_pause_and_for_nobody_who_serves_the_queue(
+    worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue that it is to clear is paused, the only worker serves another one, and a limit lets nothing start."""
+    monkeypatch.setattr(bulk, "AT_ONCE", 10)
+    pausing.pause_queue("default", reason="a flood")
+    Job.objects.bulk_create([Job(name="flood", payload={"args": [], "kwargs": {}}) for _ in range(3000)])
+    worker("--queues", "mail", conf={"POLL_SECONDS": 1, "QUEUE_LIMITS": {"*": {"rate": 1, "per": 86400}}})
+    root = Client()
+    root.force_login(User.objects.create_superuser("root"))
+    asked = {"action": "cancel", "_selected_action": "0", "select_across": "1", "confirmed": "yes", "mode": "ask"}
+    root.post("/admin/pgjobs/job/?state=ready&name=flood", asked)
+    wait_until(lambda: Job.objects.get(name=bulk.STEER).outcome == "succeeded", 60, "it has ended")
+    assert Job.objects.filter(name="flood", outcome="cancelled").count() == 3000

@@ -35,6 +35,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
 LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
@@ -245,7 +246,9 @@ class Frontier:
     order: list[list[Key]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
-        """Whether this worker takes jobs of ``queue`` now."""
+        """Whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
+        if queue == OWN_QUEUE:
+            return True
         if queue in self.excluded or queue in self.paused:
             return False
         return self.queues is None or queue in self.queues
