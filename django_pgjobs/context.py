@@ -22,6 +22,7 @@ from django_pgjobs.durable import Durable, Memory
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import GATHERING, NOT_NEEDED, Outcome
+from django_pgjobs.values.built_in import is_built_in
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
@@ -193,6 +194,18 @@ class JobContext(Durable):
         """The scheduled instant of the cron entry, in UTC: the same in every attempt, however late the job starts."""
         fire = self._extra("fire_at")
         return None if fire is None else datetime.fromisoformat(fire).astimezone(UTC)
+
+    @property
+    def has_origin(self) -> bool:
+        """Whether somebody's code registered this job, or the one for which this package works here.
+
+        False for a job that a schedule has fired, for a notice of failures and an action on many jobs, and for what
+        undoes such a job, wakes it or cancels its members: nobody was there from whom middleware could have captured
+        headers.
+        """
+        if self.headers:
+            return True
+        return not (self.cron_entry or is_built_in(self.name) or self.is_compensation)
 
     def _remembered(self) -> Memory:
         if self._memory is None:

@@ -41,8 +41,9 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import running, safe_logger
 from django_pgjobs.states import TASK_HEADER
+from django_pgjobs.values.built_in import is_built_in
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -102,16 +103,62 @@ def capture_headers() -> dict[str, Any]:
     """Return the merged dicts of the factories' ``capture()``; later factories override earlier ones.
 
     Errors in a capture propagate: a job registered without its tenant would run for the wrong one. Raises
-    ``ImproperlyConfigured`` for a capture that returns no dict, or the reserved ``TASK_HEADER``.
+    ``ImproperlyConfigured`` for a capture that returns no dict, or the reserved ``TASK_HEADER``. Empty in a job of this
+    package: what that registers has the headers of whoever it is for.
     """
     headers: dict[str, Any] = {}
-    if not get_conf().middleware:
+    if not get_conf().middleware or _is_ours():
         return headers
     for factory in _factories():
         capture = getattr(factory, "capture", None)
         if capture is not None:
             headers.update(_captured(factory, capture))
     return headers
+
+
+def _is_ours() -> bool:
+    try:
+        job = running.get()
+    except LookupError:
+        return False
+    return is_built_in(getattr(job, "item", job).name)
+
+
+# Around a job of this package
+
+
+def lenient(run: Run) -> Run:
+    """Return ``run`` inside all layers, which may fail: a batch, a gather or an undo hangs on no layer.
+
+    The end is that of ``run``, whatever a layer raises, returns or swallows. A layer that raises is logged; if it did
+    so before ``run`` was called, ``run`` is called without layers.
+    """
+
+    def inner(context: JobContext) -> Any:
+        found: list[Any] = []
+        failed: list[BaseException] = []
+
+        def once(context: JobContext) -> Any:
+            if not found and not failed:
+                try:
+                    found.append(run(context))
+                except BaseException as error:
+                    failed.append(error)
+            if failed:
+                raise failed[0]
+            return found[0]
+
+        try:
+            chain(once)(context)
+        except (Exception, SystemExit) as error:
+            if error not in failed:
+                words = "middleware failed around a job of ours, which goes on without it name=%s job=%s: %s"
+                log.error(words, context.name, context.id, type(error).__name__, exc_info=error)
+        if failed:
+            raise failed[0]
+        return found[0] if found else run(context)
+
+    return inner
 
 
 # Around registering

@@ -222,7 +222,8 @@ def _call(prepared: Prepared) -> Any:
     """Call the body inside the middleware; without any, as in most projects, call it directly."""
     definition = prepared.definition
     if get_conf().middleware:
-        return prepared.guard.call(middleware.chain(_body(prepared)), prepared.context)
+        around = middleware.lenient if definition.is_built_in else middleware.chain
+        return prepared.guard.call(around(_body(prepared)), prepared.context)
     if definition.takes_context:
         return prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
     return prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)

@@ -24,6 +24,7 @@ from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import registering
 from django_pgjobs.states import GATHERING, Rule
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
@@ -99,6 +100,7 @@ class Batch:
         self._id: int | None = None
         self._alias: str | None = None
         self._gather: str | None = None  # the event for which the function waits that gathers these members
+        self._headers: str | None = None  # those of that function's job
         self.is_new = False
         """Whether this object has stored the batch; False if another batch had its key."""
 
@@ -140,10 +142,13 @@ class Batch:
         from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
 
         self._alias = writable_alias(row.plan.database)
-        callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
-        new = with_undo(new_job_of(self._call, self._alias), self._undo)
+        captures = self._gather is None
+        callbacks = [(rule, new_job_of(call, self._alias, captures=captures)) for rule, call in self._after]
+        new = with_undo(new_job_of(self._call, self._alias, captures=captures), self._undo)
         if self._gather is not None:
-            new = new._replace(options={**(new.options or {}), "gather": self._gather})
+            options = {**(new.options or {}), "gather": self._gather}
+            new = new._replace(options=options, headers=self._headers, queue=OWN_QUEUE)
+            callbacks = [(rule, each._replace(headers=self._headers)) for rule, each in callbacks]
         stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
         self.is_new = after is not None
         self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk

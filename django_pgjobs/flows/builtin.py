@@ -48,15 +48,18 @@ def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
     return own.using(**given).bind()
 
 
-def new_job_of(call: BoundJob, alias: str) -> NewJob:
-    """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``."""
+def new_job_of(call: BoundJob, alias: str, *, captures: bool = True) -> NewJob:
+    """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``.
+
+    ``captures``: whether middleware captures its headers here; else the caller knows them.
+    """
     from django_pgjobs.registering.encode import check_key_given, headers_of, new_job  # here for start-up time
 
     row = call.row()
     check_key_given(row)
     if row.plan.database not in (None, alias):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
-    new = new_job(row, headers_of(row))
+    new = new_job(row, headers_of(row) if captures else None)
     return new._replace(max_attempts=TIRELESS) if new.name.startswith(BUILT_IN) else new
 
 

@@ -24,6 +24,7 @@ from django_pgjobs.exceptions import InvalidJob, MembersFailed, Snooze, StepLimi
 from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import checked_calls, forget_event, wake
 from django_pgjobs.jobs import BoundJob
+from django_pgjobs.serialization.headers import inherited
 from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
 from django_pgjobs.states import BUILT_IN, UNDO, MemoKind, Outcome
 from django_pgjobs.store import statements as store
@@ -125,10 +126,10 @@ def _begin(
         batch = Batch(
             f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
             settled=wake.bind(sent),
-            queue=item.queue,
             database=alias,
         )
         batch._gather = sent  # its members stay until this job has read them
+        batch._headers = inherited(item.headers)
         if batch.add_many([calls[n].using(database=alias) for n in positions]) < len(positions):
             raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
         batch.close()

@@ -9,7 +9,8 @@ compensations themselves, so a job of ours that is gone, and is registered anew,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -22,8 +23,10 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Abandon, InvalidJob, MembersFailed, StepFailed, UnknownJob, UnreadablePayload
 from django_pgjobs.indexes import LATEST_FIRST
 from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.registering.encode import Row
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.serialization.payload import decode_payload
+from django_pgjobs.serialization.headers import inherited
+from django_pgjobs.serialization.payload import decode_payload, decode_result
 from django_pgjobs.states import Flow, MemoKind, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.backoff import Backoff
@@ -199,7 +202,31 @@ def _call(part: Part, alias: str | None) -> BoundJob:
     args, kwargs = decode_payload(text)
     definition.fits(*args, **kwargs)
     # Without the key of its definition: what it undoes tells it from others.
-    return BoundJob(definition, tuple(args), kwargs, {"target": (part["job"], part["step"]), "key": None})
+    return Compensation(
+        definition,
+        tuple(args),
+        kwargs,
+        {"target": (part["job"], part["step"]), "key": None},
+        headers=_headers(part, alias),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation(BoundJob[Any]):
+    """A call that undoes something, with the headers of what it undoes."""
+
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """Return the call as a row to register."""
+        return BoundJob.row(self)._replace(headers=self.headers)
+
+
+def _headers(part: Part, alias: str | None) -> dict[str, Any]:
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+    stored = Job.objects.using(alias).values_list("headers", flat=True).get(pk=part["job"])
+    return decode_result(inherited(json.dumps(stored)) or "{}")
 
 
 def _payload(part: Part, alias: str | None) -> Any:

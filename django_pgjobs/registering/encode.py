@@ -20,6 +20,7 @@ from django_pgjobs.serialization.payload import encode_flat, encode_payload, enc
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import Flow, KeyScope, Rule
 from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.values.built_in import SERVANTS
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
@@ -128,9 +129,9 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
 def headers_of(row: Row) -> str | None:
     """Return the headers of one job as JSON text, or None: what middleware captures here and, over it, the row's own.
 
-    Raises ``InvalidJob``.
+    Of a servant of this package only the row's own. Raises ``InvalidJob``.
     """
-    return _encoded_headers(capture_headers(), row)
+    return _encoded_headers({} if row.definition.name in SERVANTS else capture_headers(), row)
 
 
 def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:

@@ -8,6 +8,18 @@ from typing import Any
 from django_pgjobs.states import TASK_HEADER
 
 
+def inherited(text: str | None) -> str | None:
+    """Return the headers, given as JSON, of what this package registers on behalf of a job with these."""
+    try:
+        headers = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(headers, dict):
+        return None
+    kept = {name: value for name, value in headers.items() if name != TASK_HEADER}
+    return json.dumps(kept, ensure_ascii=False) if kept else None
+
+
 def task_header(text: str | None) -> dict[str, Any] | None:
     """Return what the front for ``django.tasks`` keeps in headers, given as JSON; None if there is no such object."""
     try:

@@ -19,6 +19,7 @@ from django_pgjobs import checks as checks_module
 from django_pgjobs import exceptions, models, sql, states
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.payload import encode_payload
+from django_pgjobs.values.built_in import POLICY, Act, BuiltIn
 
 # States
 
@@ -62,6 +63,22 @@ def states_table() -> str:
 
 
 # Signals, log lines, errors, checks
+
+
+def own_jobs() -> str:
+    """Return what may be done to the package's own jobs, and what to do instead of the rest."""
+    return table(
+        ("job", "what it does", "takes", "instead of the rest"),
+        [(code(name), own.does, _acts(own), "; ".join([own.instead, *_instead(own)])) for name, own in POLICY.items()],
+    )
+
+
+def _acts(own: BuiltIn) -> str:
+    return ", ".join(f"*{act}*" for act in Act if act in own.allows) or "nothing"
+
+
+def _instead(own: BuiltIn) -> list[str]:
+    return [f"*{act}*: {words}" for act, words in own.instead_of.items()]
 
 
 def signals() -> str:
