@@ -152,8 +152,11 @@ def lenient(run: Run) -> Run:
             chain(once)(context)
         except (Exception, SystemExit) as error:
             if error not in failed:
-                words = "middleware failed around a job of ours, which goes on without it name=%s job=%s: %s"
-                log.error(words, context.name, context.id, type(error).__name__, exc_info=error)
+                kind = type(error).__name__
+                log.error(
+                    "middleware failed around a job of ours, which goes on without it name=%s job=%s: %s",
+                    context.name, context.id, kind, exc_info=error,
+                )  # fmt: skip
         if failed:
             raise failed[0]
         return found[0] if found else run(context)
