@@ -87,6 +87,8 @@ class SteeringAction:
     states: frozenset[str]
     run: Run
     form: type[forms.Form] = forms.Form
+    form_of_many: type[forms.Form] | None = None
+    """The form before many jobs change, if it is another; then it always asks there."""
     destructive: bool = False
     always_confirms: bool = False
     """Whether it asks for confirmation even if few jobs are selected."""
@@ -109,6 +111,10 @@ class SteeringAction:
     """Whether it applies to suspended jobs too, which sleep or wait."""
     act: Act | None = None
     """What it does to the rows of the jobs themselves; None if it changes others."""
+
+    def form_for(self, number: int) -> type[forms.Form]:
+        """Return the form before so many jobs change."""
+        return self.form if number == 1 or self.form_of_many is None else self.form_of_many
 
     @property
     def condition(self) -> Q:
@@ -172,7 +178,7 @@ class SteeringAction:
         return (self.button_of_batch if name in GATHERING else "") or self.button
 
 
-def _retry_members(batches: Any, by: Any) -> Steered:
+def _retry_members(batches: Any, by: Any, reason: str) -> Steered:
     """Retry abandoned members of some batches, at most ``MEMBERS``; what is left counts as skipped."""
     using = _written_at(batches)
     ids = list(batches.using(using).order_by("pk").values_list("pk", flat=True)[:MEMBERS])
@@ -182,19 +188,19 @@ def _retry_members(batches: Any, by: Any) -> Steered:
     members: Any = Job.objects.using(using).filter(parent_id__in=list(failed), state=Outcome.ABANDONED)
     chosen = list(members.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
     with recorded_as(filter_words="failed members of " + ", ".join(map(str, failed))):
-        retried: Steered = members.filter(pk__in=chosen).retry(by=by)
+        retried: Steered = members.filter(pk__in=chosen).retry(by=by, reason=reason)
     left = sum(failed.values()) - MEMBERS if len(chosen) == MEMBERS else 0
     return retried + Steered(0, {"left": left} if left > 0 else {})
 
 
-def _undo_again(jobs: Any, by: Any) -> Steered:
+def _undo_again(jobs: Any, by: Any, reason: str) -> Steered:
     """Retry the jobs that undo these, the latest of each, which go on where they stopped."""
     using = _written_at(jobs)
     failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
     targets = list(failed.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
     undos: Any = Job.objects.using(using).filter(name=UNDO, target_id__in=targets)
     latest = list(undos.order_by("target_id", "-pk").distinct("target_id").values_list("pk", flat=True))
-    steered: Steered = Job.objects.using(using).filter(pk__in=latest).retry(by=by)
+    steered: Steered = Job.objects.using(using).filter(pk__in=latest).retry(by=by, reason=reason)
     return steered if latest else Steered(0, {"no undo": max(len(targets), 1)})
 
 
@@ -216,7 +222,8 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Make these jobs ready again, with a fresh set of attempts?"),
             permission="pgjobs.retry_job",
             states=_RETRIABLE,
-            run=lambda jobs, by, answers: jobs.retry(by=by),
+            run=lambda jobs, by, answers: jobs.retry(by=by, reason=answers.get("reason", "")),
+            form_of_many=ReasonForm,
         ),
         SteeringAction(
             name="undo_again",
@@ -224,7 +231,8 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Go on to undo what these jobs have done, where that was abandoned or cancelled?"),
             permission="pgjobs.retry_job",
             states=frozenset({JobState.ABANDONED, JobState.CANCELLED}),
-            run=lambda jobs, by, answers: _undo_again(jobs, by),
+            run=lambda jobs, by, answers: _undo_again(jobs, by, answers.get("reason", "")),
+            form_of_many=ReasonForm,
         ),
         SteeringAction(
             name="run_now",
@@ -233,7 +241,8 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.READY, JobState.LIMITED}),
-            run=lambda jobs, by, answers: jobs.reschedule(delay=0, by=by),
+            run=lambda jobs, by, answers: jobs.reschedule(delay=0, by=by, reason=answers.get("reason", "")),
+            form_of_many=ReasonForm,
         ),
         SteeringAction(
             name="release",
@@ -279,7 +288,8 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Retry the abandoned members of these batches and flows? They wait for them again."),
             permission="pgjobs.retry_job",
             states=frozenset(JobState),
-            run=lambda jobs, by, answers: _retry_members(jobs, by),
+            run=lambda jobs, by, answers: _retry_members(jobs, by, answers.get("reason", "")),
+            form_of_many=ReasonForm,
             names=frozenset(GATHERING),
             changes_members=True,
         ),

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from django.utils import html, timezone
+from django.utils import html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.inspection.words import clock_time
 from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds, until
 from django_pgjobs.serialization.escapes import visible
 
@@ -52,15 +53,11 @@ def badge(state: str, word: Any = None) -> SafeString:
 
 def when(instant: datetime | None) -> SafeString | str:
     """An instant to the second, in the current zone."""
-    return "–" if instant is None else _time(instant, f"{_local(instant):%Y-%m-%d %H:%M:%S}")
-
-
-def _local(instant: datetime) -> datetime:
-    return timezone.localtime(instant) if timezone.is_aware(instant) else instant
+    return "–" if instant is None else _time(instant, clock_time(instant))
 
 
 def _time(instant: datetime, text: str) -> SafeString:
-    full = f"{_local(instant):%Y-%m-%d %H:%M:%S}"
+    full = clock_time(instant)
     return format_html('<time datetime="{}" title="{}">{}</time>', instant.isoformat(), full, text)
 
 

@@ -114,7 +114,9 @@ def _figures_of(gate: Gate, pages: Pages) -> str:
         figure = text % {"count": grouped(count)}
         url = pages.members(gate.job_id, gate.total, state=state.value)
         figures.append(format_html('<a href="{}">{}</a>', url, figure) if count else figure)
-    figures.append(_("%(count)s not ended") % {"count": grouped(gate.unfinished)})
+    figure = _("%(count)s not ended") % {"count": grouped(gate.unfinished)}
+    url = pages.members(gate.job_id, gate.total, q="ended:no")
+    figures.append(format_html('<a href="{}">{}</a>', url, figure) if gate.unfinished else figure)
     all_of_them = format_html('<a href="{}">{}</a>', pages.members(gate.job_id), _("all members"))
     return format_html("{} ({})", format_html_join(", ", "{}", ((each,) for each in figures)), all_of_them)
 

@@ -148,8 +148,10 @@ class JobAdmin(JobColumns, JobPage):
 
     def _act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
         everything = request.POST.get("select_across") == "1"
-        form = action.form(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
-        if (action.always_confirms or everything) and not (form.is_bound and form.is_valid()):
+        many = 2 if everything else len(set(request.POST.getlist(ACTION_CHECKBOX_NAME)))
+        form = action.form_for(many)(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
+        asks = action.always_confirms or everything or (many > 1 and action.form_of_many is not None)
+        if asks and not (form.is_bound and form.is_valid()):
             return self._confirm(action, request, jobs, form, everything=everything)
         answers = form.cleaned_data if form.is_bound and form.is_valid() else {}
         if everything and is_for_a_job(action, jobs):

@@ -62,12 +62,12 @@ class SendsEvents(ReadOnlyAdmin):
         return render_to_string("admin/pgjobs/send_event_form.html", given, request)
 
     def answer_sending(self, request: HttpRequest, event: str, *, back: str, using: str, subject: Any) -> HttpResponse:
-        """Send the event that the form asks for, then return to the page; or show the form with what is wrong in it.
+        """Ask whether to send the event, since the first one counts; send it once that is confirmed, and return.
 
-        ``subject``: the row to whose history this belongs.
+        Or show the form with what is wrong in it. ``subject``: the row to whose history this belongs.
         """
         form = EventForm(request.POST, auto_id="send_%s")
-        if form.is_valid():
+        if form.is_valid() and "confirmed" in request.POST:
             try:
                 with recorded_as(ADMIN):
                     sent = events.send_by_operator(using, event, form.cleaned_data["payload"], by=request.user)
@@ -86,6 +86,7 @@ class SendsEvents(ReadOnlyAdmin):
             "event": event,
             "shown": visible(event),
             "form": form,
+            "asks": form.is_valid(),
             "url": request.get_full_path(),
             "opts": self.opts,
             "media": self.media,

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import below, format_html, format_html_join, person, short, when
+from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Action, ActionPart
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
@@ -131,7 +132,9 @@ class ActionAdmin(ReadOnlyAdmin):
             for job_id in ids[:MOST_JOBS]
         )
         links = format_html_join(", ", '<a href="{}">#{}</a>', pages)
-        return format_html("{}, …", links) if len(ids) > MOST_JOBS else links
+        listed = Pages(self.admin_site.name).jobs(q=f"action:{action.pk}")
+        more = ", …" if len(ids) > MOST_JOBS else ""
+        return format_html('<a href="{}">{}</a> {}{}', listed, _("list them"), links, more)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """All of them."""

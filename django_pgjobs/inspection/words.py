@@ -24,9 +24,11 @@ def span(seconds: float) -> str:
 
 
 def clock_time(instant: datetime) -> str:
-    """Return an instant in the local time zone, to the second."""
+    """Return an instant in the local time zone, to the second; with its offset in an hour that a night has twice."""
     local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
-    return f"{local:%Y-%m-%d %H:%M:%S}"
+    twice = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    offset = f"{local:%z}" if twice else ""
+    return f"{local:%Y-%m-%d %H:%M:%S}{f' {offset[:3]}:{offset[3:5]}' if offset else ''}"
 
 
 def quoted(text: str | None) -> str:

@@ -68,12 +68,16 @@ LOG_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PruneRule:
-    """Ended jobs to prune: of this outcome, outside these queues (``only``: in them), after so many seconds."""
+    """Ended jobs to prune: of this outcome, outside these queues (``only``: in them), after so many seconds.
+
+    ``names``: of these only; None for all.
+    """
 
     outcome: str
     seconds: float
     queues: tuple[str, ...] = ()
     only: bool = False
+    names: tuple[str, ...] | None = None
 
 
 def rules_of(retention: Retention) -> list[PruneRule]:
@@ -160,6 +164,7 @@ class PruneWalk:
             seconds=rule.seconds,
             queues=rule.queues,
             only=rule.only,
+            names=rule.names,
             after=self.after,
             window_seconds=window,
             limit=self.size,

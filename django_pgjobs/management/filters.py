@@ -80,6 +80,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         type=argument,
         help="Jobs with this argument: a number, a text, true, false or null.",
     )
+    parser.add_argument("--action", metavar="ID", type=job_id, help="Jobs that this action of an operator changed.")
     parser.add_argument("--front", choices=list(FRONTS), help="Jobs declared by @task, or by @job.")
     parser.add_argument("--alias", metavar="ALIAS", help="Tasks of this alias of TASKS.")
     parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
@@ -124,6 +125,7 @@ def is_filtered(options: dict[str, Any]) -> bool:
         "suspended",
         "error",
         "arg",
+        "action",
         "front",
         "alias",
     )
@@ -148,6 +150,7 @@ def search_of(options: dict[str, Any], *, far: bool = False) -> JobSearch:
         error=error,
         exact_error="." in error,
         argument=options["arg"],
+        action=options["action"],
         reveal=True,
         key=options["key"] or "",
         front=options["front"] or "",

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models.functions import Left, Now
+from django.db.models import Case, F, Func, IntegerField, TextField, When
+from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
@@ -19,10 +20,13 @@ from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.job_search import JobSearch
-from django_pgjobs.presentation.wording import grouped, label_of
+from django_pgjobs.presentation.wording import Hidden, arguments, grouped, label_of
 from django_pgjobs.store import statements as store
 
 LIMIT = 50
+MOST_PAYLOAD = 10_000
+"""The JSON of a job has its arguments if they take up to so many bytes in the table."""
+
 PAGE = 1000
 """Rows per batch."""
 
@@ -160,8 +164,10 @@ def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
         "fate": fate(),
         "error_start": Left("error", 500),
         "reason_start": Left("hold_reason", 500),
+        "payload_start": Case(When(payload_size__lte=MOST_PAYLOAD, then=Cast("payload", TextField()))),
     }
-    rows: Any = jobs.annotate(**extracts).only(*COLUMNS)
+    sizes: Any = {"payload_size": Func(F("payload"), function="pg_column_size", output_field=IntegerField())}
+    rows: Any = jobs.annotate(**sizes).annotate(**extracts).only(*COLUMNS)
     for start in range(0, len(ids), PAGE):
         yield from job_list.in_order(rows, ids[start : start + PAGE])
 
@@ -170,7 +176,15 @@ def fields_of(job: Any) -> dict[str, Any]:
     """Return the documented JSON fields of a job."""
     found = {column: getattr(job, column) for column in COLUMNS}
     label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
-    return {**found, **label}
+    return {**found, **label, "arguments": _arguments_of(job)}
+
+
+def _arguments_of(job: Any) -> dict[str, str] | None:
+    """Return the arguments as ``show`` prints them, sensitive ones hidden; None if they cannot be shown."""
+    if job.payload_start is None:
+        return None
+    shown = arguments(job.name, job.payload_start, reveal=False)
+    return None if isinstance(shown, Hidden) else dict(shown)
 
 
 def _write_json(command: BaseCommand, rows: Iterable[Any]) -> None:

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import psycopg
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
-from django.utils import timezone
 
+from django_pgjobs.inspection.words import clock_time
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.escapes import plain as plain
 from django_pgjobs.serialization.failures import clean
@@ -57,10 +57,7 @@ def short(text: object, most: int) -> str:
 
 def instant(value: datetime | None) -> str:
     """Return an instant to the second, in the current zone."""
-    if value is None:
-        return "-"
-    local = timezone.localtime(value) if timezone.is_aware(value) else value
-    return f"{local:%Y-%m-%d %H:%M:%S}"
+    return "-" if value is None else clock_time(value)
 
 
 def check_texts(options: Mapping[str, Any]) -> None:

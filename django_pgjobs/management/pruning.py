@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Only jobs with this outcome; repeatable (default: all).",
     )
     parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; repeatable.")
+    parser.add_argument("--name", metavar="NAME", action="append", help="Only jobs of this name; repeatable.")
     output.add_format(parser)
     filters.add_database(parser)
     parser.add_argument(
@@ -75,6 +77,11 @@ def _rules(options: dict[str, Any]) -> list[PruneRule]:
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
             raise CommandError(f"There is no queue {queue!r}.", returncode=output.WRONG)
+    found = _rules_of_queues(options, outcomes, queues)
+    return [replace(rule, names=tuple(options["name"])) for rule in found] if options["name"] else found
+
+
+def _rules_of_queues(options: dict[str, Any], outcomes: Sequence[str], queues: tuple[str, ...]) -> list[PruneRule]:
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
         return [PruneRule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
@@ -119,7 +126,9 @@ def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) 
 
 
 def _count(db: store.Database, rule: PruneRule) -> int:
-    return store.count_prunable(db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only)
+    return store.count_prunable(
+        db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only, names=rule.names
+    )
 
 
 def _delete(db: store.Database, rule: PruneRule) -> tuple[int, int]:

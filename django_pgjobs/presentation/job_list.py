@@ -95,7 +95,13 @@ def settled(search: JobSearch, using: str) -> JobSearch:
 
 def ranges_of(search: JobSearch, pairs: Pairs) -> list[IndexRange]:
     """Return the index ranges that hold the matching jobs; ``pairs``: all (queue, priority) with unfinished jobs."""
-    if search.job_id is not None or search.state == JobState.RUNNING or search.by_tag or search.by_memo:
+    if (
+        search.job_id is not None
+        or search.state == JobState.RUNNING
+        or search.by_tag
+        or search.by_memo
+        or search.action is not None
+    ):
         return [IndexRange(Q(), ("-pk",))]
     if search.batch is not None:
         return [IndexRange(ANY_ID, ("-pk",))]

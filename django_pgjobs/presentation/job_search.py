@@ -11,7 +11,8 @@ from django.db.models import BigIntegerField, F, Func, OuterRef, Q, QuerySet, Su
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
-from django_pgjobs.models import Claim, Gate, Heartbeat, Job, Memo
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.models import ActionPart, Claim, Gate, Heartbeat, Job, Memo
 from django_pgjobs.presentation import reach as reaches
 from django_pgjobs.presentation.fronts import FRONTS, has_alias, has_front
 from django_pgjobs.presentation.job_conditions import (
@@ -27,7 +28,7 @@ from django_pgjobs.presentation.job_conditions import (
     tagged,
 )
 from django_pgjobs.presentation.reach import ENDED, HELD
-from django_pgjobs.presentation.search_words import NO_ERROR, age, complaint_of, moment, taken_apart
+from django_pgjobs.presentation.search_words import ENDED_WORDS, NO_ERROR, age, complaint_of, moment, taken_apart
 from django_pgjobs.presentation.wording import exactly
 from django_pgjobs.states import GATHERING, LABELS, JobState, MemoKind, Outcome
 
@@ -87,6 +88,10 @@ class JobSearch:
     """A key of ``FRONTS``: list jobs that were declared so."""
     alias: str = ""
     """The alias of ``TASKS`` of tasks."""
+    action: int | None = None
+    """The number of an operator's action: list the jobs that it changed."""
+    ended: str = ""
+    """*no* lists jobs that have not ended, *yes* those that have."""
     argument: tuple[str, str] | None = None
     """The name of an argument, and its value as typed."""
     reveal: bool = False
@@ -122,7 +127,8 @@ class JobSearch:
             suspended=suspended, problem=problem, key=words.get("key", ""), error=words.get("error", ""),
             exact_error=searched.exact_error, worker=words.get("worker", ""), cron=words.get("cron", ""),
             front=front if front in FRONTS else "", alias=alias,
-            argument=searched.argument,
+            argument=searched.argument, action=_number(words.get("action", "")),
+            ended=words["ended"] if words.get("ended") in ENDED_WORDS else "",
             since=age(words.get("since", "")), older=age(words.get("older", "")),
             since_at=moment(words.get("since", "")), older_at=moment(words.get("older", "")),
             reveal=reveal, complaint=complaint_of(searched),
@@ -141,7 +147,9 @@ class JobSearch:
         words += [f"older than {exactly(self.older)}"] if self.older is not None else []
         words += [f"since {self.since_at:%Y-%m-%d %H:%M}"] if self.since_at else []
         words += [f"until {self.older_at:%Y-%m-%d %H:%M}"] if self.older_at else []
-        words += [f"argument {self.argument[0]}"] if self.argument else []
+        words += [f"argument {_worded(*self.argument)}"] if self.argument else []
+        words += [f"action {self.action}"] if self.action is not None else []
+        words += [{"yes": "ended", "no": "not ended"}[self.ended]] if self.ended else []
         words += [f"id {self.job_id}"] if self.job_id is not None else []
         return ", ".join([*words, f'"{self.text}"'] if self.text else words)
 
@@ -157,10 +165,10 @@ class JobSearch:
         """Whether the search may cover only a part of the jobs."""
         if self.by_memo:
             return True
-        if self.job_id is not None or self.state == JobState.RUNNING or self.by_tag:
+        if self.job_id is not None or self.state == JobState.RUNNING or self.by_tag or self.action is not None:
             return False
         rest = bool(self.text or self.description or self.key or self.are_open or self.argument or self.worker)
-        rest = rest or bool(self.front or self.alias)
+        rest = rest or bool(self.front or self.alias or self.ended)
         rest = rest or self.tag_is_common
         rest = rest or (bool(self.cron) and bool(self.state))
         rest = rest or (bool(self.error) and not self.by_error)
@@ -240,10 +248,19 @@ class JobSearch:
             found &= is_one_of(ids) if self.by_tag else has_tag(self.tag)
         found &= Q(description__icontains=self.description) if self.description else Q()
         found &= self._of_error() & self._of_worker() & (Q(cron_entry=self.cron) if self.cron else Q())
+        found &= self._of_action()
+        found &= Q(finished_at__isnull=self.ended == "no") if self.ended else Q()
         found &= has_front(self.front) if self.front else Q()
         found &= has_alias(self.alias) if self.alias else Q()
         found &= argument_condition(*self.argument, reveal=self.reveal) if self.argument else Q()
         return found & self.age()
+
+    def _of_action(self) -> Q:
+        if self.action is None:
+            return Q()
+        parts: Any = ActionPart.objects.filter(action_id=min(self.action, BIGGEST_ID))
+        ids = parts.annotate(each=Func(F("job_ids"), function="unnest", output_field=BigIntegerField())).values("each")
+        return is_one_of(Subquery(ids, template=ARRAY))
 
     def _of_error(self) -> Q:
         if not self.error:
@@ -279,6 +296,16 @@ class JobSearch:
         found &= Q(**{f"{column}__gte": self.since_at}) if self.since_at else Q()
         # Not the instant itself: the next span of a chart begins there.
         return found & (Q(**{f"{column}__lt": self.older_at}) if self.older_at else Q())
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= 30 else None
+
+
+def _worded(name: str, value: str) -> str:
+    """*tenant: globex*; only the name of an argument that is sensitive in some job."""
+    hidden = any(name in (definition.sensitive or ()) for definition in registry.definitions())
+    return name if hidden else f"{name}: {value[:100]}"
 
 
 def parse_search(search: str) -> tuple[str, int | None]:

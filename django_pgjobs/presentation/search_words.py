@@ -15,11 +15,16 @@ from django.utils.translation import gettext as _
 from django_pgjobs.presentation.fronts import FRONTS
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
-WORDS = ("error", "arg.NAME", "worker", "key", "tag", "queue", "name", "cron", "front", "alias", "since", "older")
+WORDS = (
+    "error", "arg.NAME", "worker", "key", "tag", "queue", "name", "cron", "front", "alias", "since", "older",
+    "action", "ended",
+)  # fmt: skip
 """What may stand before the colon."""
 
 NO_ERROR = "-"
 """The error of jobs that were abandoned without one, as an operator does."""
+
+ENDED_WORDS = ("yes", "no")
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -79,6 +84,10 @@ def complaint_of(searched: Searched) -> str:
     front = searched.values.get("front")
     if front and front not in FRONTS:
         return _("front: takes task or job, not “%(value)s”.") % {"value": front[:100]}
+    if (number := searched.values.get("action")) and not number.isdecimal():
+        return _("action: takes the number of an action, not “%(value)s”.") % {"value": number[:100]}
+    if (ended := searched.values.get("ended")) and ended not in ENDED_WORDS:
+        return _("ended: takes yes or no, not “%(value)s”.") % {"value": ended[:100]}
     empty = [word for word, value in searched.values.items() if not value]
     if empty:
         return _("%(word)s: needs a value.") % {"word": empty[0]}

@@ -8,3 +8,4 @@ WHERE finished_at IS NOT NULL
   AND outcome = %(outcome)s::text
   AND finished_at < statement_timestamp() - make_interval(secs => %(seconds)s::float8)
   AND (queue = ANY (%(queues)s::text[])) = %(only)s::boolean
+  AND (%(names)s::text[] IS NULL OR name = ANY (%(names)s::text[]))

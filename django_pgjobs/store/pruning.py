@@ -26,13 +26,15 @@ def list_prunable(
     seconds: float,
     queues: Sequence[str] = (),
     only: bool = False,
+    names: Sequence[str] | None = None,
     after: str = OLDEST,
     window_seconds: float | None = None,
     limit: int,
 ) -> Prunable | None:
     """List jobs that ended as ``outcome`` more than ``seconds`` ago, from ``after`` on; None if there are no more.
 
-    ``queues``: all except these, or with ``only`` just these. ``window_seconds``: leave out jobs that ended longer ago.
+    ``queues``: all except these, or with ``only`` just these. ``names``: these only; None for all.
+    ``window_seconds``: leave out jobs that ended longer ago.
     One instant may hold more ends than ``limit``: if a slice does not get beyond ``after``, ask for a larger one.
     """
     params = {
@@ -40,6 +42,7 @@ def list_prunable(
         "seconds": seconds,
         "queues": list(queues),
         "only": only,
+        "names": None if names is None else list(names),
         "after": after,
         "window": window_seconds,
         "limit": limit,
@@ -49,10 +52,17 @@ def list_prunable(
 
 
 def count_prunable(
-    db: Database, outcome: str, *, seconds: float, queues: Sequence[str] = (), only: bool = False
+    db: Database,
+    outcome: str,
+    *,
+    seconds: float,
+    queues: Sequence[str] = (),
+    only: bool = False,
+    names: Sequence[str] | None = None,
 ) -> int:
     """Count the jobs that ``list_prunable`` would list from the oldest end on."""
-    params = {"outcome": outcome, "seconds": seconds, "queues": list(queues), "only": only}
+    given = None if names is None else list(names)
+    params = {"outcome": outcome, "seconds": seconds, "queues": list(queues), "only": only, "names": given}
     return int(db.fetch("count_prunable", params)[0][0])
 
 

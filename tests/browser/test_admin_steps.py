@@ -99,6 +99,7 @@ def test_an_event_is_sent_from_the_page_of_the_job_that_waits_for_it(
     picture("steps-no-json")
     page.get_by_label("Payload (JSON)").fill('{"by": "Änne"}')
     page.get_by_role("button", name="Send event").click()
+    page.get_by_role("button", name="Yes, send it").click()
 
     expect(page.locator(".messagelist li")).to_have_text("Sent order.approval:7.")
     expect(page.locator("#pgjobs-send")).to_have_count(0)

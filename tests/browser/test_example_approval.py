@@ -81,6 +81,7 @@ def answer(page: Page, payload: str) -> None:
     expect(page.locator("h1, h2").filter(has_text="publish_report").first).to_be_visible()
     page.get_by_label("Payload (JSON)").fill(payload)
     page.get_by_role("button", name="Send event").click()
+    page.get_by_role("button", name="Yes, send it").click()
     expect(page.get_by_text(re.compile(r"Sent library\.approval:\d+")).first).to_be_visible()
 
 

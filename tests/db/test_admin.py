@@ -210,7 +210,11 @@ def test_no_such_job_goes_back_with_a_message(root: Client, object_id: str) -> N
 @pytest.mark.parametrize("chosen", ["abc", "-1", "9" * 40, "9223372036854775808", "", "٣", "1; DROP"])
 def test_chosen_ids_that_are_none_change_nothing(root: Client, chosen: str) -> None:
     row = make(outcome="abandoned", finished_at=now_plus(-1))
-    answer = root.post(LIST, {"action": "retry", "_selected_action": [str(row.pk), chosen], "index": "0"}, follow=True)
+    answer = root.post(
+        LIST,
+        {"action": "retry", "_selected_action": [str(row.pk), chosen], "index": "0", "confirmed": "yes"},
+        follow=True,
+    )
     assert answer.status_code == 200
     assert "The selection has invalid job ids." in html(answer)
     assert Job.objects.get().state == "abandoned"
@@ -335,8 +339,8 @@ def test_every_state_is_read_along_its_index(
 ) -> None:
     for limit in ("NEAR", "NEAR_TEXT", "NEAR_ENDED", "NEAR_HELD"):
         monkeypatch.setattr(reach, limit, 1000)
-    # ``store.first_due`` finds scheduled jobs: see test_plans_of_lists.py.
-    for state, index in [each for each in INDEXES.items() if each[0] != "scheduled"]:
+    # ``store.first_due`` finds scheduled and retrying jobs: see test_plans_of_lists.py.
+    for state, index in [each for each in INDEXES.items() if each[0] not in ("scheduled", "retrying")]:
         with CaptureQueriesContext(connection) as queries:
             root.get(LIST, {"state": state, **extra})
         listed = [q["sql"] for q in queries if "LIMIT 10001" in q["sql"]]

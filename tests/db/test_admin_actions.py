@@ -125,7 +125,9 @@ def test_after_an_action_the_lists_filters_are_still_known(root: Client) -> None
 
 def test_retry_many_reports_what_was_skipped_and_why(root: Client) -> None:
     rows = make_one_of_each()
-    answer = act(root, "retry", [rows[s] for s in ("abandoned", "cancelled", "parked", "running", "succeeded")])
+    answer = act(
+        root, "retry", [rows[s] for s in ("abandoned", "cancelled", "parked", "running", "succeeded")], confirmed="yes"
+    )
     assert "Retry: 3 changed, 2 skipped: 1 running, 1 succeeded." in html(answer)
     states = set(
         Job.objects.filter(pk__in=[rows[s].pk for s in ("abandoned", "cancelled", "parked")]).values_list("state")

@@ -185,7 +185,9 @@ def test_a_retry_that_concerns_too_many_jobs_says_so(root: Client, monkeypatch: 
     monkeypatch.setattr(reopening, "MOST", 0)
     [text] = said(root.post(steer_url(batch.job, "retry_members"), follow=True))
     assert text.startswith("This retry concerns more than 0 jobs")
-    [text] = said(act(root, "retry", [Job.objects.get(pk=each) for each in members(batch, outcome="abandoned")]))
+    [text] = said(
+        act(root, "retry", [Job.objects.get(pk=each) for each in members(batch, outcome="abandoned")], confirmed="yes")
+    )
     assert text.startswith("This retry concerns more than 0 jobs")
     assert batch.job.outcome == "abandoned"
 
@@ -193,7 +195,7 @@ def test_a_retry_that_concerns_too_many_jobs_says_so(root: Client, monkeypatch: 
 def test_failed_members_of_several_batches_are_retried_from_the_list(root: Client) -> None:
     batches = [failed(), failed(), failed()]
     plain = member.register()
-    answer = act(root, "retry_members", [batches[0].job, batches[1].job, plain])
+    answer = act(root, "retry_members", [batches[0].job, batches[1].job, plain], confirmed="yes")
     assert "Retry failed members: 4 changed, 1 skipped: 1 no batch." in html(answer)
     assert [batch.job.state for batch in batches] == ["waiting", "waiting", "abandoned"]
     logged = set(LogEntry.objects.values_list("object_id", flat=True))

@@ -158,7 +158,7 @@ def test_a_bulk_action_keeps_its_filter_and_each_job_shows_it(root: Client) -> N
 def test_chosen_jobs_have_it_in_their_history(root: Client) -> None:
     """Those that were changed, and no others."""
     done, left = make(outcome="abandoned", finished_at=now_plus(-1)), make()
-    answer = act(root, "retry", [done, left])
+    answer = act(root, "retry", [done, left], confirmed="yes")
     assert [entry.object_id for entry in LogEntry.objects.all()] == [str(done.pk)]
     assert "Retry: 1 changed, 1 skipped: 1 ready." in html(root.get(f"{LIST}{done.pk}/history/"))
     assert f"{ACTIONS}{Action.objects.get().pk}/change/" in html(answer)

@@ -129,7 +129,7 @@ def send_url(row: Job) -> str:
 
 def send(client: Client, row: Job, payload: str = "", event: str | None = None) -> Any:
     name = approval.name_of(7) if event is None else event
-    return client.post(send_url(row), {"event": name, "payload": payload}, follow=True)
+    return client.post(send_url(row), {"event": name, "payload": payload, "confirmed": "yes"}, follow=True)
 
 
 def event_page(name: str) -> str:
@@ -342,7 +342,7 @@ def test_without_the_permission_no_event_is_sent(permissions: tuple[str, ...]) -
     client = client_with(*permissions)
     assert send_url(row) not in page(client, row)
     assert client.post(send_url(row), {"event": "asteps.approval:7"}).status_code == 403
-    assert client.post(f"{EVENTS}asteps.approval_3A7/send/", {"payload": ""}).status_code == 403
+    assert client.post(f"{EVENTS}asteps.approval_3A7/send/", {"payload": "", "confirmed": "yes"}).status_code == 403
     assert not EventState.objects.filter(sent_at__isnull=False).exists()
 
 
@@ -458,11 +458,11 @@ def test_an_event_is_sent_from_its_own_page() -> None:
     assert f"asteps.order #{row.pk}" in words(text)
     url = re.search(r'action="([^"]*/send/)"', text)
     assert url
-    assert "This is no JSON" in html(client.post(url[1], {"payload": "{"}))
-    answer = client.post(url[1], {"payload": "[1]"}, follow=True)
+    assert "This is no JSON" in html(client.post(url[1], {"payload": "{", "confirmed": "yes"}))
+    answer = client.post(url[1], {"payload": "[1]", "confirmed": "yes"}, follow=True)
     assert said(answer) == ["Sent asteps.approval:7."]
     assert not re.search(r'action="([^"]*/send/)"', html(answer))
-    again = client.post(url[1], {"payload": "[2]"}, follow=True)
+    again = client.post(url[1], {"payload": "[2]", "confirmed": "yes"}, follow=True)
     assert said(again) == ["asteps.approval:7 was sent before: the first one counts."]
     assert EventState.objects.get().payload == [1]
     assert Action.objects.count() == LogEntry.objects.count() == 1
@@ -494,11 +494,11 @@ def test_hostile_events_break_no_page(root: Client, name: str) -> None:
     url = re.search(r'action="([^"]*/send/)"', text)
     if name.isprintable() and len(name) <= 200:
         assert url
-        root.post(url[1], {"payload": "1"})
+        root.post(url[1], {"payload": "1", "confirmed": "yes"})
         assert EventState.objects.get(payload=1).name == name
     else:
         assert url is None, "no event has such a name"
-        sent = root.post(links[0].replace("change/", "send/"), {"payload": "1"})
+        sent = root.post(links[0].replace("change/", "send/"), {"payload": "1", "confirmed": "yes"})
         assert "the name of an event must be a printable text" in html(sent)
 
 
@@ -506,7 +506,9 @@ def test_an_event_of_this_package_is_not_sent_and_a_missing_one_neither(root: Cl
     started(gathers)
     ours = EventState.objects.get(name__startswith="pgjobs.").pk
     for name in (ours, "nobody"):
-        answer = root.post(f"{EVENTS}{name.replace(':', '_3A')}/send/", {"payload": ""}, follow=True)
+        answer = root.post(
+            f"{EVENTS}{name.replace(':', '_3A')}/send/", {"payload": "", "confirmed": "yes"}, follow=True
+        )
         assert said(answer) == [f"There is no event {name}."]
     assert not EventState.objects.filter(sent_at__isnull=False).exists()
 

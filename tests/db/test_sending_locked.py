@@ -46,7 +46,9 @@ def test_an_event_that_stays_locked_is_not_sent(root: Client, other: RawDatabase
     other.query(held)
     words = "locked.approval is locked by another transaction: try again"
     assert pgjobs("send-event", "--job", row.pk) == (1, "", f"{words}\n")
-    answer = root.post(f"{LIST}{row.pk}/send/", {"event": "locked.approval", "payload": "1"}, follow=True)
+    answer = root.post(
+        f"{LIST}{row.pk}/send/", {"event": "locked.approval", "payload": "1", "confirmed": "yes"}, follow=True
+    )
     assert said(answer) == [f"{words}."]
     assert not EventState.objects.filter(sent_at__isnull=False).exists()
     assert not Action.objects.exists()

@@ -155,6 +155,8 @@ class _Shown:
         ]
 
     def _url(self, kind: str, at: int) -> str:
+        if kind == Ended.RETRIED:
+            return self.seen.pages.jobs(state="retrying")  # those that are tried again still
         if kind not in set(Outcome):
             return ""
         begins, ends = (_iso(instant) for instant in (at, at + self.span.step))
