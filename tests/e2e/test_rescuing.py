@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from datetime import timedelta
 
 import psycopg
 import pytest
 from django.db import transaction
+from django.db.models.functions import Now
 
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm
 from tests.e2e import jobs
@@ -55,6 +58,34 @@ def test_a_job_that_was_taken_while_it_waited_is_not_started(worker: Workers, st
     assert process.stop() == 0
     process.wait_for_log("worker stopped jobs=")
     raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")
+
+
+def test_a_job_claimed_long_after_its_deadline_stays_with_a_worker_that_stands_still(
+    worker: Workers, stage: Stage, raw: RawDatabase
+) -> None:
+    """D25 W17: three seconds under a lease of thirty; it is abandoned and told once, by the one that claimed it."""
+    stage.open("hear-all")
+    conf = {"LEASE_SECONDS": 30.0, "RENEW_SECONDS": 1.0, "BEAT_SECONDS": 1.0}
+    other = worker("--queues=other", conf=conf)
+    process = worker(threads=1, conf=conf, env=HEARING)
+    warm_up(process)
+    with transaction.atomic():
+        slow, late = jobs.waits.register("slow"), jobs.effect.register("late")
+        Job.objects.filter(pk=late.pk).update(not_after=Now() - timedelta(days=2))
+    claimed = "SELECT claimed_at FROM pgjobs_job WHERE id = %s AND claim_id IS NOT NULL"
+    wait_until(lambda: raw.query(claimed, [late.pk]), 20, "the late one is claimed, too")
+    os.kill(process.pid, signal.SIGSTOP)
+    [[since]] = raw.query("SELECT statement_timestamp()")
+    wait_until(lambda: raw.value("SELECT statement_timestamp() > %s::timestamptz + interval '3 s'", [since]), 20, "3 s")
+    os.kill(process.pid, signal.SIGCONT)
+    stage.open("slow")
+    ended(slow, late)
+    assert (read(late).outcome, history(late)) == ("abandoned", [(1, "timeout")])
+    assert "had passed before the attempt could start" in read(late).error
+    wait_until(lambda: heard(stage, late), 10, "its end is told")
+    assert heard(stage, late) == [("finished", "abandoned", "abandoned")]
+    assert not other.said("job rescued")
+    assert len(re.findall(rf" ERROR .* job={late.pk} ", process.log)) == 1
 
 
 @pytest.mark.slow
