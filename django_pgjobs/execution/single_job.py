@@ -185,7 +185,10 @@ class Performer:
         after = finalise.after_callback(job.id, claim_id, outcome)
         if job.ending_attempt > CALLBACK_STARTS:
             log.error(
-                "callback crashed %d times, the job ends without it name=%s job=%d", CALLBACK_STARTS, job.name, job.id
+                "callback lost %d processes or workers, the job ends without it name=%s job=%d",
+                CALLBACK_STARTS,
+                job.name,
+                job.id,
             )
             return self._record(job, END, after)
         if finalise.is_counted(job.extras) and registry.find(job.name) is None:

@@ -114,32 +114,49 @@ class CronSync:
         self.due = 0.0
         self.term: int | None = None
         self.started = False
+        self.left: deque[store.DeclaredCron] = deque()
+        """What is still to be written, a part in each tick: a thousand entries at once would cost a term."""
         self.taken: set[str] = set()
         """Names that schedules made at run time have."""
 
     def tick(self, db: store.Database) -> None:
         """Declare or refresh the entries if that is due. Without entries, send no query."""
         now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
-        elected = term is not None and term != self.term
-        if now < self.due and not elected:
+        due = now >= self.due or (term is not None and term != self.term)
+        if not due and not self.left:
             return
-        self.due = now + RETRY_SECONDS
-        if self.declared:
-            with on_duty(self.name):
-                written = self._write_declared(db, self.declared, leads=term is not None)
-            took_turn(self.name, now, written)
-        self.due, self.term = now + SYNC_SECONDS, term
+        retry_at, self.due = now + RETRY_SECONDS, now + SYNC_SECONDS if due else self.due
+        written = 0
+        try:
+            if self.declared:
+                with on_duty(self.name):
+                    if due:
+                        self.left = deque(self._to_write(db, leads=term is not None))
+                    written = self._write_some(db, now)
+                took_turn(self.name, now, written)
+        except BaseException:
+            self.due = retry_at
+            self.left.clear()
+            raise
+        self.term = term
+        self.started = self.started or not self.left
 
-    def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> int:
-        known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
+    def _to_write(self, db: store.Database, *, leads: bool) -> list[store.DeclaredCron]:
+        known = store.refresh_crons(db, list(self.declared), fresh_seconds=FRESH_SECONDS)
         for name in sorted(name for name, is_row in known.items() if is_row and name not in self.taken):
             self.taken.add(name)
             log.error("cron entry cannot be declared, a schedule made at run time has its name cron=%s", name)
-        if self.started and not leads:
-            entries = {name: declared for name, declared in entries.items() if name not in known}
-        written = sum(_declare(db, declared) for declared in entries.values())
-        self.started = True
-        log.debug("cron entries synchronised entries=%d written=%d", len(entries), written)
+        missing_only = self.started and not leads
+        return [each for name, each in self.declared.items() if not missing_only or name not in known]
+
+    def _write_some(self, db: store.Database, now: float) -> int:
+        """Write entries until the turn is over; return how many were written."""
+        written, before = 0, len(self.left)
+        while self.left:
+            written += _declare(db, self.left.popleft())
+            if clock.monotonic() >= now + REST_SECONDS:
+                break
+        log.debug("cron entries synchronised entries=%d written=%d", before - len(self.left), written)
         return written
 
     def leave(self, db: store.Database) -> None:

@@ -54,6 +54,36 @@ def test_declared_entries_are_brought_into_the_database(raw: RawDatabase, time: 
     assert definition.name == "test.clean"
 
 
+def test_very_many_entries_are_declared_a_part_in_each_tick(
+    raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W36: each costs its time; the leader's term and the fires that are due share the thread."""
+    names = [f"many:{number:02}" for number in range(20)]
+    declaring = store.declare_cron
+
+    def dear(db: store.Database, declared: store.DeclaredCron, **options: Any) -> bool:
+        time(cron_firing.REST_SECONDS / 4.9)
+        return declaring(db, declared, **options)
+
+    monkeypatch.setattr(store, "declare_cron", dear)
+    definition = job(name="test.clean")(clean)
+    declared = {name: Cron("@daily", definition.bind(), name=name).declared() for name in names}
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    sync = CronSync(declared, leader)
+    for ticks in range(1, 5):
+        sync.tick(raw)
+        assert CronEntry.objects.count() == 5 * ticks
+    put(raw, "many:07", declared_expression="@weekly")
+    sync.tick(raw)
+    assert entry("many:07").declared_expression == "@weekly", "until the next minute"
+    time(cron_firing.SYNC_SECONDS)
+    leader.tick(raw)
+    for _ in range(4):
+        sync.tick(raw)
+    assert entry("many:07").declared_expression == "@daily"
+
+
 def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     raw: RawDatabase, time: Callable[[float], None]
 ) -> None:

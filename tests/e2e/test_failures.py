@@ -64,7 +64,7 @@ def test_an_on_abandon_that_kills_its_process_is_started_three_times_at_most(
     assert after.outcome == "abandoned"
     assert after.error == "ValueError: outer ← KeyError: 'inner'"
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 3
-    shared_worker.wait_for_log(f"callback crashed 3 times.*job={doomed.pk} ")
+    shared_worker.wait_for_log(f"callback lost 3 processes or workers.*job={doomed.pk} ")
 
 
 def test_an_on_cancel_that_kills_its_process_is_started_three_times_at_most(shared_worker: WorkerProcess) -> None:

@@ -185,7 +185,10 @@ def test_a_callback_that_crashed_too_often_is_started_no_more_and_its_job_ends(
     held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 1, "abandoned")]
     assert not held_jobs.dispatcher
-    assert f"callback crashed {CALLBACK_STARTS} times, the job ends without it callback=on_abandon" in caplog.text
+    assert (
+        f"callback lost {CALLBACK_STARTS} processes or workers, the job ends without it callback=on_abandon"
+        in caplog.text
+    )
 
 
 def test_a_job_that_is_handed_back_again_and_again_is_told(

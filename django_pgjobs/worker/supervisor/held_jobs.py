@@ -157,7 +157,10 @@ class HeldJobs:
             self.dispatcher.suspect([run], clock.monotonic())
             return False
         log.error(
-            "callback crashed %d times, the job ends without it callback=%s %s", CALLBACK_STARTS, run.kind, facts(run)
+            "callback lost %d processes or workers, the job ends without it callback=%s %s",
+            CALLBACK_STARTS,
+            run.kind,
+            facts(run),
         )
         self.ends.callback_ended(run)
         return False
