@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a worker's options."""
     conf = "default: the setting"
     parser.add_argument(
-        "--queues", metavar="NAME[,NAME…]", type=_queues, help="Serve only these queues (default: all)."
+        "--queues", metavar="NAME[,NAME...]", type=_queues, help="Serve only these queues (default: all)."
     )
-    parser.add_argument("--exclude-queues", metavar="NAME[,NAME…]", type=_queues, help="Serve all queues but these.")
+    parser.add_argument("--exclude-queues", metavar="NAME[,NAME...]", type=_queues, help="Serve all queues but these.")
     parser.add_argument("--processes", metavar="N", type=_positive, help=f"Executor processes ({conf} PROCESSES).")
     parser.add_argument("--threads", metavar="N", type=_positive, help=f"Job threads per executor ({conf} THREADS).")
     parser.add_argument(

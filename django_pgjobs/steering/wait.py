@@ -120,8 +120,8 @@ def _poll_as_the_caller(job: Any, alias: str, until: float | None) -> None:
     _refresh(job, alias)
     if connections[alias].in_atomic_block:
         raise JobNotCommitted(
-            f"Job {job.pk} is not committed, or row-level security hides it from the waiter's own connection: waiting "
-            "inside the transaction that registered it would never end. Wait after the transaction."
+            f"Job {job.pk} is not committed: waiting inside the transaction that registered it would never end. (Or "
+            "row-level security hides it from the connection that waits: wait outside of a transaction.)"
         )
     while job.finished_at is None:
         time.sleep(min(_left(job, until), POLL_SECONDS))

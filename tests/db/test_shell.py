@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection
 from django.db.models.functions import Now
 from django.test import override_settings
@@ -625,3 +626,20 @@ def test_a_wrong_choice_is_refused_with_the_words_that_people_type(raw: RawDatab
         pgjobs("list", "--state", "bogus")
     with pytest.raises(CommandError, match="'ask', 'interrupt', 'kill'"):
         pgjobs("cancel", "--mode", "bogus")
+
+
+def test_every_help_is_written_on_any_terminal() -> None:
+    """One in latin-1 has no ellipsis."""
+    parsers = [(name, load_command_class("django_pgjobs", name).create_parser("manage.py", name)) for name in COMMANDS]
+    seen = 0
+    while parsers:
+        name, parser = parsers.pop()
+        parser.format_help().encode("ascii")
+        seen += 1
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += [(f"{name} {each}", sub) for each, sub in action.choices.items()]
+    assert seen > 20
+
+
+COMMANDS = ("pgjobs", "runjobs")

@@ -292,7 +292,7 @@ def test_row_level_security_by_a_setting_hides_no_job_from_who_waits(
         found = Job.objects.using(alias).get(pk=one)
         with pytest.raises(JobNotFinished):
             found.wait(0.2)
-        with transaction.atomic(using=alias), pytest.raises(JobNotCommitted, match="or row-level security hides it"):
+        with transaction.atomic(using=alias), pytest.raises(JobNotCommitted, match="Or row-level security hides it"):
             found.wait(5)
         waiting.set()
         return found.wait(50)

@@ -13,7 +13,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
-from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, Claimer
+from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, MANY_PAIRS, Claimer
 from django_pgjobs.worker.threads.frontier import BEGINNING
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.listener import Listener
@@ -571,3 +571,17 @@ def test_a_queue_that_goes_on_is_looked_at_at_once_and_one_that_is_paused_wakes_
     assert (claimer.notified, claimer.next_pairs) == (0, 99.0)
     claimer.pause(frozenset({"b"}))
     assert (claimer.notified, claimer.next_pairs) == (1, 0.0)
+
+
+def test_very_many_queues_are_said_once(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody may register into ten times as many as a claim is quick for: it works, slowly, and the log knows why."""
+    monkeypatch.setattr(store, "list_pairs", lambda db: [(f"q{n}", 0) for n in range(10 * MANY_PAIRS)])
+    for _ in range(3):
+        claimer.next_pairs = 0.0
+        claimer._refresh_pairs(DB)
+    assert [line for line in caplog.messages if "very many queues" in line] == [
+        f"each claim looks into very many queues, so it is slow pairs={10 * MANY_PAIRS}: have fewer queues"
+    ]
+    assert len(claimer.frontier.reaches) == 10 * MANY_PAIRS

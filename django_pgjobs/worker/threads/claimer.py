@@ -46,6 +46,9 @@ While a producer is busy, the claimer polls every ``POLL_AGAIN_SECONDS`` and so 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 
+MANY_PAIRS = 2000
+"""From so many queues, each at its priorities, on a claim costs more than the jobs of a full batch."""
+
 
 class Claimer(Loop):
     """Claims on request."""
@@ -82,6 +85,7 @@ class Claimer(Loop):
         self.polled_at = 0.0
         self.woken_at = 0.0
         self.settles_at = 0.0
+        self.are_many = False
 
     # Called by other threads
 
@@ -257,6 +261,7 @@ class Claimer(Loop):
             pairs = store.list_pairs(db)
             for frontier in self.lines.values():
                 frontier.replace(pairs)
+            self._say_if_many(len(self.frontier.reaches))
         except psycopg.errors.QueryCanceled:
             # Too many dead rows lie in the way; meanwhile it claims from the known pairs.
             if not self.frontier.reaches:
@@ -264,6 +269,11 @@ class Claimer(Loop):
             log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
         done = clock.monotonic()
         self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
+
+    def _say_if_many(self, pairs: int) -> None:
+        if pairs > MANY_PAIRS and not self.are_many:
+            log.warning("each claim looks into very many queues, so it is slow pairs=%d: have fewer queues", pairs)
+        self.are_many = pairs > MANY_PAIRS
 
     # Trouble
 
