@@ -60,7 +60,14 @@ retried AS (
         expires_at = CASE WHEN j.attempt = 0 AND j.expires_at > statement_timestamp() THEN j.expires_at END, -- null once it has started
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
-    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.flow
+    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.flow, j.name, j.target_id
+),
+undoing AS (
+    -- It is to be undone again, whatever becomes of the row that does so.
+    UPDATE pgjobs_job AS j
+    SET flow = j.flow | 128
+    FROM retried
+    WHERE retried.name = 'pgjobs.undo' AND j.id = ANY (ARRAY[retried.target_id]) AND j.outcome IN ('abandoned', 'cancelled')
 ),
 removed AS (
     -- What failed is tried again; what succeeded is remembered.

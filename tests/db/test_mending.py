@@ -216,3 +216,15 @@ def test_an_undo_that_was_cancelled_before_it_began_is_not_brought_back(raw: Raw
     run_jobs()
     assert said == [1]
     assert registered.retry().changed == 1
+
+
+def test_an_undo_that_was_taken_up_again_and_is_lost_is_registered_anew(raw: RawDatabase) -> None:
+    saga.register([1, 2])
+    run_jobs(limit=2)
+    undo = row("pgjobs.undo")
+    undo.cancel(by="anna")
+    run_and_mend(raw)
+    assert undo.retry().changed == 1
+    deleted(undo.pk)
+    run_and_mend(raw)
+    assert said == [1, 2, -2, -1]
