@@ -128,7 +128,8 @@ class Model:
             dead = {n for n in self.live(claim) if claim in self.expired or self.jobs[n].overdue}
             for number in dead:
                 self._take_back(number, claim)
-            self.forget(claim)
+            if dead or claim in self.expired:
+                self.forget(claim)
             taken |= dead
         return taken
 

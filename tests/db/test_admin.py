@@ -344,7 +344,7 @@ def test_every_state_is_read_along_its_index(
         with CaptureQueriesContext(connection) as queries:
             root.get(LIST, {"state": state, **extra})
         listed = [q["sql"] for q in queries if "LIMIT 10001" in q["sql"]]
-        assert len(listed) == 1
+        assert len(listed) == 1, state
         with connection.cursor() as cursor:
             cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + listed[0])
             (plan,) = cursor.fetchone()[0]

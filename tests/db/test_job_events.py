@@ -96,6 +96,6 @@ def test_an_event_of_a_job_takes_no_key() -> None:
 
 def test_nobody_sends_the_events_of_this_package() -> None:
     """A job that gathers would run again and again: the event says that its jobs have ended, and they have not."""
-    with pytest.raises(InvalidJob, match=r"names that begin with 'pgjobs\.' are for this package alone"):
+    with pytest.raises(InvalidJob, match="events of that name are for single jobs or this package: choose another"):
         Event("pgjobs.gathered").send("x")
     assert not EventState.objects.exists()

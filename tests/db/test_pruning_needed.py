@@ -202,7 +202,8 @@ def queue_paused() -> None:
 
 
 def names_paused() -> None:
-    for name in Job.objects.filter(finished_at=None).values_list("name", flat=True).distinct():
+    unfinished = Job.objects.filter(finished_at=None).exclude(name__startswith="pgjobs.")
+    for name in unfinished.values_list("name", flat=True).distinct():
         pausing.pause_job(name)
 
 

@@ -97,6 +97,7 @@ def test_run_jobs_parks_what_cannot_be_imported_with_the_reason(caplog: pytest.L
     job.refresh_from_db()
     assert job.hold_reason == (
         "No job named 'distant.gone' is known to this process: ImportError: No module named 'celery'."
+        " Parked by worker run_jobs, without a release."
     )
     [line] = [each for each in caplog.messages if each.startswith("job parked")]
     assert (line.endswith("'celery'."), "jobs.py" in line) == (True, False)

@@ -36,14 +36,21 @@ def newer(raw: RawDatabase) -> Iterator[None]:
             "ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint, ADD target_id bigint,"
             " ADD error_class text"
         )
+        raw.query("ALTER TABLE pgjobs_heartbeat ADD suspects jsonb, ADD suspects_since timestamptz")
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
+        raw.query(
+            "CREATE TABLE pgjobs_minute (worker uuid, minute timestamptz, queue text, name text, outcome text,"
+            " release text, jobs bigint, run_seconds float8, wait_seconds float8, run_histogram bigint[],"
+            " wait_histogram bigint[], UNIQUE (worker, minute, queue, name, outcome, release))"
+        )
         raw.query("CREATE TABLE pgjobs_memo (job_id bigint, kind text, result jsonb, finished_at timestamptz)")
     try:
         yield
     finally:
         if not there:
             raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id, DROP target_id, DROP error_class")
-            raw.query("DROP TABLE pgjobs_gate, pgjobs_memo")
+            raw.query("ALTER TABLE pgjobs_heartbeat DROP suspects, DROP suspects_since")
+            raw.query("DROP TABLE pgjobs_gate, pgjobs_memo, pgjobs_minute")
 
 
 def make_one_of_each(raw: RawDatabase) -> None:
