@@ -107,7 +107,8 @@ def send_event(
 ) -> bool:
     """Send an event, by itself or by its name, for ``key``; jobs that wait for it can go on. See ``Event.send``.
 
-    A text without a key is the whole name, as it is stored: ``order.approval:7``. Return False if it was sent before: the first one counts.
+    A text without a key is the whole name, as it is stored: ``order.approval:7``. Return False if it was sent before:
+    the first one counts.
     """
     from django_pgjobs.eventing import Event, send_named  # here: TASKS may name this package before there are models
 
