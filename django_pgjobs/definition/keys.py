@@ -15,7 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from django_pgjobs.states import KeyScope
+from django_pgjobs.states import BUILT_IN, KeyScope
 from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import Template
 from django_pgjobs.values.setting_rules import MOST_SECONDS
@@ -122,6 +122,8 @@ def check_text(option: str, value: str) -> str:
     text = str.__str__(value)
     if not 1 <= len(text) <= KEY_LIMIT or not text.isprintable():
         raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {_short(text)}")
+    if option == "key" and text.startswith(BUILT_IN):
+        raise InvalidOption(f"key must not begin with {BUILT_IN!r}: such keys are for this package: {_short(text)}")
     return text
 
 

@@ -36,7 +36,7 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable, log_hook
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.execution.stepping import call_step, of_step, undo_call
+from django_pgjobs.execution.stepping import call_step, check_awaited, of_step, undo_call
 from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result, encode_result
@@ -133,6 +133,8 @@ class DurableMemory:
                     value = await call_step(func, self.prepared, args, kwargs)
                 else:
                     value = await sync_to_async(call_step)(func, self.prepared, args, kwargs)
+                    if inspect.isawaitable(value):  # an async function behind a plain decorator
+                        value = await value
             except BaseException as error:
                 await sync_to_async(self._step_failed)(name, options, error, began)
                 raise
@@ -352,6 +354,7 @@ class DurableMemory:
 
     def _encoded(self, name: str, value: Any) -> str:
         conf = get_conf()
+        check_awaited(name, value)
         self._check_room(name)
         bounded = self.prepared.context.name != UNDO
         try:

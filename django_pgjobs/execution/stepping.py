@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,18 @@ def call_step(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: M
     if getattr(func, "takes_context", False):  # a job definition
         return func(prepared.context, *args, **kwargs)
     return func(*args, **kwargs)
+
+
+def check_awaited(name: str, value: object) -> None:
+    """Raise ``InvalidJob`` if nobody has awaited what a step came to: then its function has not run."""
+    if not inspect.isawaitable(value):
+        return
+    if inspect.iscoroutine(value):
+        value.close()
+    raise InvalidJob(
+        f"Step {name!r} came to a coroutine that nobody awaits: its function is async, so write "
+        "await context.astep(…), without atomic=True"
+    )
 
 
 def undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any]) -> str | None:

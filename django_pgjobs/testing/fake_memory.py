@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from types import SimpleNamespace
@@ -73,7 +74,10 @@ class FakeMemory(DurableMemory):
                 try:
                     if is_async:
                         return self._remember(name, await self._called(func, args, kwargs), None, 0.0)
-                    return self._remember(name, await sync_to_async(self._called)(func, args, kwargs), None, 0.0)
+                    value = await sync_to_async(self._called)(func, args, kwargs)
+                    if inspect.isawaitable(value):
+                        value = await value
+                    return self._remember(name, value, None, 0.0)
                 except Exception as error:
                     self._check_again(name, options, attempt, error)
         raise AssertionError(name)

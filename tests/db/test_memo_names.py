@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 from django.test import TransactionTestCase
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_pgjobs import Event, JobContext, Next, job
-from django_pgjobs.durable import memo_name
 from django_pgjobs.models import Memo
 from django_pgjobs.testing import run_jobs
 
@@ -40,23 +38,6 @@ async def aecho(value: Any) -> Any:
 @job(name="names.double")
 def double(number: int) -> int:
     return number * 2
-
-
-parts = st.text(st.sampled_from('an1[]#"\\@-:'), min_size=1, max_size=6)
-calls = st.tuples(parts, st.one_of(st.none(), parts, st.integers(-20, 20)), st.integers(1, 3))
-
-
-@given(calls, calls)
-def test_two_calls_of_different_name_key_or_turn_are_remembered_under_different_names(one: Any, other: Any) -> None:
-    def kept(call: Any) -> str:
-        base, key, count = call
-        return memo_name(base, key=key, count=1 if key is not None else count)
-
-    def meant(call: Any) -> Any:
-        base, key, count = call
-        return (base, type(key), key, None if key is not None else count)
-
-    assert (kept(one) == kept(other)) == (meant(one) == meant(other))
 
 
 @job(name="names.apart", takes_context=True, max_attempts=1)
@@ -277,3 +258,40 @@ class InThreadsTestCase(TransactionTestCase):
         registered.refresh_from_db()
         assert registered.outcome == "abandoned"
         assert "tell steps that run side by side apart by using(key=…)" in registered.error
+
+
+def wrapped(func: Any) -> Any:
+    """A plain decorator, as guests write them."""
+
+    @wraps(func)
+    def call(*args: Any) -> Any:
+        return func(*args)
+
+    return call
+
+
+@job(name="names.awaits", takes_context=True, max_attempts=1)
+async def awaits(context: JobContext) -> Any:
+    return await context.astep(wrapped(aecho), 1)
+
+
+@job(name="names.never_awaits", takes_context=True, max_attempts=1)
+def never_awaits(context: JobContext, atomic: bool) -> Any:
+    return context.step.using(atomic=atomic)(aecho, 1)
+
+
+def test_an_async_function_behind_a_plain_decorator_is_awaited_as_a_step() -> None:
+    registered = awaits.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.result, said) == (1, [1])
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_an_async_function_as_a_plain_step_is_refused(atomic: bool) -> None:
+    registered = never_awaits.register(atomic)
+    run_jobs()
+    registered.refresh_from_db()
+    assert "Step 'aecho' came to a coroutine that nobody awaits: its function is async" in registered.error
+    assert not said
+    assert not Memo.objects.exists()

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_pgjobs.values.key_template import Template
 
@@ -93,14 +91,6 @@ def test_a_text_without_names_says_so() -> None:
 
 
 def two(a: Any, b: Any = "") -> None: ...
-
-
-values = st.text(st.sampled_from("ab:/%3A2F"), max_size=5)
-
-
-@given(st.sampled_from(["{a}:{b}", "x{a}/:{b}y", "{a} ab:{b}", "{a!s}:{b}:{a}"]), values, values, values, values)
-def test_of_several_fields_none_runs_into_the_next(text: str, a: str, b: str, other_a: str, other_b: str) -> None:
-    assert (filled(text, two, a, b) == filled(text, two, other_a, other_b)) == ((a, b) == (other_a, other_b))
 
 
 @pytest.mark.parametrize("text", ["{a}{b}", "{a}and{b}", "{a}%{b}", "{a}:{b}{a}"])
