@@ -148,6 +148,8 @@ def _begin(
             seconds=LONGEST_SECONDS,
         )
         if not kept:
+            if Job.objects.using(alias).filter(pk=item.id, claim_id=item.claim_id).exclude(cancel_requested_at=None):
+                memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS))  # it ends as cancelled
             memory.lost()
     return stored
 

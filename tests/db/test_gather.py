@@ -182,3 +182,24 @@ def test_nothing_is_left_of_the_events_of_gathers_and_compensations() -> None:
     run_jobs()
     assert Job.objects.filter(name="pgjobs.wake", outcome="succeeded").count() == 6
     assert not EventState.objects.exists()
+
+
+@job(name="gather.late", takes_context=True, max_attempts=1)
+def late(context: JobContext, caught: bool) -> None:
+    Job.objects.filter(pk=context.id).cancel(by="anna")
+    try:
+        context.gather([price.bind(1), price.bind(2)])
+    except Exception:
+        if not caught:
+            raise
+    said.append("went on")
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_job_that_was_cancelled_while_it_ran_gathers_nothing(caught: bool) -> None:
+    registered = late.register(caught)
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.cancel_by) == ("cancelled", "anna")
+    assert said == []
+    assert list(Job.objects.values_list("pk", flat=True)) == [registered.pk]
