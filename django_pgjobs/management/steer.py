@@ -45,10 +45,7 @@ def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
     target: dict[str, Any] = {key: options[option] for key, option in to.items()}
     if all(value is None for value in target.values()):
         raise CommandError("Give a destination: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
-    try:
-        return jobs.reschedule(**{**target, **_words(options)})
-    except InvalidJob as error:
-        raise CommandError(str(error), returncode=output.WRONG) from None
+    return jobs.reschedule(**{**target, **_words(options)})
 
 
 ACTIONS: dict[str, SteeringCommand] = {
@@ -170,8 +167,11 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
                 f"--format json cannot ask for confirmation: add --yes to change {count} jobs.", returncode=output.WRONG
             )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
-    with recorded_as(filter_words=filters.filter_words(options)):
-        done = ACTIONS[verb].perform(jobs, options)
+    try:
+        with recorded_as(filter_words=filters.filter_words(options)):
+            done = ACTIONS[verb].perform(jobs, options)
+    except InvalidJob as error:
+        raise CommandError(str(error), returncode=output.WRONG) from None
     if unknown:
         done += Steered(0, {"unknown": unknown})
     if options["format"] == "json":

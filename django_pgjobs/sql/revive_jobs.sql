@@ -45,9 +45,8 @@ SET outcome = NULL,
     -- As a retry.
     not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
     expires_at = CASE WHEN j.expires_at > statement_timestamp() THEN j.expires_at END,
-    unique_key = revived.unique_key
-FROM revived
-WHERE j.id = ANY (ARRAY[revived.id])
+    unique_key = (SELECT k.unique_key FROM revived AS k WHERE k.id = j.id AND k.unique_key IS NOT NULL)
+WHERE j.id = ANY (ARRAY (SELECT id FROM revived)) -- an array, else the planner may walk over all jobs for each of them
   AND j.attempt = 0
   AND (j.claim_id IS NULL OR j.outcome IS NOT NULL)
 RETURNING j.id

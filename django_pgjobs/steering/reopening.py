@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import Flow, Rule
 from django_pgjobs.store import reopening as store
@@ -23,8 +24,8 @@ from django_pgjobs.store.memos import list_undone
 from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
 from django_pgjobs.store.steering import Moved
 
-MOST = 10_000
-"""How many jobs one retry may concern, beside those asked for."""
+BESIDE = 10_000
+"""How many jobs one retry may concern, beside those asked for and the nodes of a flow."""
 
 Retry = Callable[[Sequence[int]], Moved]
 
@@ -44,19 +45,19 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
 
     A batch is not retried itself: it waits again when one of its members is retried. What has been undone, or begun to
     be, is neither retried nor reopened; ``refuse`` gets those of ``held``. Raises ``InvalidJob`` if the retry concerns
-    more than ``MOST`` jobs besides these.
+    more jobs besides these than a flow may have nodes, and ``BESIDE``.
     """
     jobs = store.lock_flow(db, held)
     if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
         undone = list_undone(db, held)
         refuse(undone)
         return retry_jobs([job_id for job_id in held if job_id not in undone])
-    reached = set(held)
+    reached, most = set(held), get_conf().nodes_limit + BESIDE
     # What is reached may end until it is locked, and then others are reached through it.
-    while further := set(store.reach_dependents(db, held, limit=MOST + len(held))) - reached:
+    while further := set(store.reach_dependents(db, held, limit=most + len(held))) - reached:
         reached |= further
-        if len(reached) > MOST + len(held):
-            raise InvalidJob(f"This retry concerns more than {MOST} jobs that wait for others: retry fewer at once.")
+        if len(reached) > most + len(held):
+            raise InvalidJob(f"This retry concerns more than {most} jobs that wait for others: retry fewer at once.")
         jobs |= store.lock_flow(db, further - jobs.keys())
     gates = store.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
     undone = list_undone(db, jobs)  # behind the locks: none of these ends meanwhile

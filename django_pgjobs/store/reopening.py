@@ -10,6 +10,9 @@ from typing import NamedTuple
 from django_pgjobs.states import Rule
 from django_pgjobs.store.database import Database
 
+REVIVED_AT_ONCE = 1000
+"""How many jobs a statement revives: it compares them with each other."""
+
 
 class FlowJob(NamedTuple):
     """A locked job of a flow. ``begun``: its body has started, or a worker has it.
@@ -77,4 +80,6 @@ def reopen_gates(db: Database, gates: Sequence[Reopened]) -> None:
 
 def revive_jobs(db: Database, ids: Collection[int]) -> list[int]:
     """Let these locked jobs wait again, which their gates had ended; return them."""
-    return [row[0] for row in db.fetch("revive_jobs", {"ids": sorted(ids)})]
+    left = sorted(ids)
+    slices = [left[start : start + REVIVED_AT_ONCE] for start in range(0, len(left), REVIVED_AT_ONCE)]
+    return [row[0] for some in slices for row in db.fetch("revive_jobs", {"ids": some})]

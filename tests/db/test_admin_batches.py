@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.test import Client, RequestFactory
 from django.utils.functional import Promise, lazystr
 
@@ -180,15 +180,20 @@ def test_one_request_retries_a_bounded_number_and_says_what_is_left(
     assert len(members(batch, state="ready")) == 5
 
 
-def test_a_retry_that_concerns_too_many_jobs_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_that_concerns_too_many_jobs_says_so(
+    root: Client, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
     batch = failed()
-    monkeypatch.setattr(reopening, "MOST", 0)
+    monkeypatch.setattr(reopening, "BESIDE", -1)
+    settings.PGJOBS = {**settings.PGJOBS, "NODES_LIMIT": 1}
     [text] = said(root.post(steer_url(batch.job, "retry_members"), follow=True))
     assert text.startswith("This retry concerns more than 0 jobs")
     [text] = said(
         act(root, "retry", [Job.objects.get(pk=each) for each in members(batch, outcome="abandoned")], confirmed="yes")
     )
     assert text.startswith("This retry concerns more than 0 jobs")
+    with pytest.raises(CommandError, match="This retry concerns more than 0 jobs"):
+        call_command("pgjobs", "retry", "--batch", str(batch.job.pk), "--state", "abandoned", "--yes")
     assert batch.job.outcome == "abandoned"
 
 

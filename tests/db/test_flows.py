@@ -11,11 +11,13 @@ from django.db import transaction
 
 from django_pgjobs import Flow, chain, chord, group, job
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Gate, Job, Link
 from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.serialization.references import ResultOf, filled, named
 from django_pgjobs.testing import run_jobs
+from tests.plugins.fix_db import RawDatabase
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -298,3 +300,26 @@ def test_a_node_that_is_registered_again_brings_along_what_it_took() -> None:
     merged.refresh_from_db()
     with pytest.raises(InvalidJob, match=f"cannot be registered again: The result of job {job.pk}"):
         merged.register_again()
+
+
+@pytest.mark.parametrize("nodes", [12_000])
+def test_a_large_flow_is_retried_whole(raw: RawDatabase, nodes: int) -> None:
+    """As long as it may be: what its first node kept from running waits again, in one transaction."""
+    flow = Flow("large")
+    first = flow.add(say.bind("first"))
+    for number in range(nodes - 1):
+        flow.add(say.bind(number), after=first)
+    job = flow.register()
+    # As it ends: the first is abandoned, and that cancels the others before they begin.
+    raw.query("UPDATE pgjobs_job SET outcome = 'abandoned', finished_at = now(), hold = NULL")
+    raw.query(
+        "UPDATE pgjobs_job SET outcome = 'cancelled', cancel_by = 'pgjobs:flow' WHERE parent_id > 0 AND id <> %s",
+        [first.job_id],
+    )
+    raw.query("UPDATE pgjobs_job SET attempt = 1 WHERE id = %s", [first.job_id])
+    raw.query("UPDATE pgjobs_gate SET pending = 0, abandoned = 1, unmet = 1, opened_at = now()")
+    raw.query("UPDATE pgjobs_gate SET cancelled = %s, unmet = %s WHERE job_id = %s", [nodes - 1, nodes, job.pk])
+    assert Job.objects.filter(pk=first.job_id).retry().changed == 1
+    assert Job.objects.filter(state="waiting").count() == nodes
+    assert Job.objects.get(pk=first.job_id).state == "ready"
+    assert Recount()(raw) == 0
