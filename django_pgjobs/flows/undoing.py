@@ -226,7 +226,8 @@ def _headers(part: Part, alias: str | None) -> dict[str, Any]:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
     stored = Job.objects.using(alias).values_list("headers", flat=True).get(pk=part["job"])
-    return decode_result(inherited(json.dumps(stored)) or "{}")
+    headers: dict[str, Any] = decode_result(inherited(json.dumps(stored)) or "{}")
+    return headers
 
 
 def _payload(part: Part, alias: str | None) -> Any:

@@ -20,7 +20,8 @@ from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.job_search import JobSearch
-from django_pgjobs.presentation.wording import Hidden, arguments, grouped, label_of
+from django_pgjobs.presentation.sight import Hidden
+from django_pgjobs.presentation.wording import arguments, grouped, label_of
 from django_pgjobs.store import statements as store
 
 LIMIT = 50

@@ -32,7 +32,7 @@ def sleeps(context: JobContext, how: str) -> Any:
 
 @pytest.mark.parametrize("policy", ["replace", "postpone"])
 @pytest.mark.parametrize("how", ["sleep", "gather", "step machine", "window"])
-def test_a_job_that_sleeps_after_it_has_begun_is_not_replaced_nor_moved(how: str, policy: str) -> None:
+def test_a_job_that_sleeps_after_it_has_begun_is_not_replaced_nor_moved(how: str, policy: Any) -> None:
     """What it has done is done: another one would do it again, and a later start would be a longer sleep."""
     scope: Any = Window(86_400 * 365) if how == "window" else "until_finished"
     given = sleeps.using(key="k", key_scope=scope)
@@ -54,7 +54,7 @@ def test_a_job_that_sleeps_after_it_has_begun_is_not_replaced_nor_moved(how: str
 
 
 @pytest.mark.parametrize("policy", ["existing", "replace", "postpone", "raise"])
-def test_the_key_of_another_kind_of_job_is_refused(policy: str) -> None:
+def test_the_key_of_another_kind_of_job_is_refused(policy: Any) -> None:
     holder = plain.using(key="k", delay=60).register()
     other = latest.using(key="k", on_conflict=policy, key_scope="until_finished", delay=9)
     words = (

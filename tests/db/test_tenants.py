@@ -29,7 +29,7 @@ said: list[tuple[str, str]] = []
 
 
 def tenant_of_now() -> str:
-    found: str = sys.modules[NAME].current_tenant.get("nobody")  # type: ignore[attr-defined]
+    found: str = sys.modules[NAME].current_tenant.get("nobody")
     return found
 
 

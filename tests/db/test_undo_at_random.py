@@ -158,7 +158,7 @@ def test_each_part_is_undone_once_and_none_is_forgotten(
     _settle(raw)
 
     undone = Counter(
-        tuple(options["target"])
+        tuple((options or {})["target"])
         for options in Job.objects.filter(name="random.seat.undo", outcome="succeeded").values_list(
             "options", flat=True
         )

@@ -57,7 +57,11 @@ def unheard_of(raw: RawDatabase) -> Iterator[Callable[[], None]]:
         "CREATE TRIGGER pgjobs_test_odd BEFORE UPDATE ON pgjobs_job FOR EACH ROW "
         "WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION pgjobs_test_odd()"
     )
-    yield lambda: raw.query("DROP FUNCTION pgjobs_test_odd() CASCADE")
+
+    def let_it() -> None:
+        raw.query("DROP FUNCTION pgjobs_test_odd() CASCADE")
+
+    yield let_it
     raw.query("DROP FUNCTION IF EXISTS pgjobs_test_odd() CASCADE")
 
 
