@@ -320,6 +320,13 @@ class JobChangeList(ChangeList):
         )
 
     @property
+    def retrying_url(self) -> str:
+        """Where jobs are listed that failed with this error and are tried again; empty if the state was chosen."""
+        if not self.job_search.error or self.params.get("state"):
+            return ""
+        return self.get_query_string({"state": "retrying"}, ["p"])
+
+    @property
     def is_live(self) -> bool:
         """Whether the page keeps its rows current."""
         return self.job_search.state == JobState.RUNNING

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from django_pgjobs.inspection.words import clock_time
 from django_pgjobs.management import output
 from django_pgjobs.models import Action, EventState, Job
 from django_pgjobs.presentation.job_search import JobSearch
-from tests.plugins.fix_admin import LIST, act, html, ids_on, make
+from tests.plugins.fix_admin import LIST, act, html, ids_on, make, now_plus
 from tests.plugins.shell import pgjobs
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
@@ -110,3 +112,13 @@ def test_pruning_by_name() -> None:
     assert "1 would be pruned" in pgjobs("prune", "--older-than", "1d", "--name", "shop.big", "--dry-run")[1]
     assert "1 pruned" in pgjobs("prune", "--older-than", "1d", "--name", "shop.big", "--yes")[1]
     assert list(Job.objects.values_list("pk", flat=True)) == [kept.pk], gone
+
+
+def test_a_search_for_an_error_leads_to_jobs_that_are_tried_again(root: Client) -> None:
+    """Without a state it lists abandoned jobs, and says so."""
+    words = {"error": "PaymentApiDown: no answer", "attempt": 1, "run_at": now_plus(60)}
+    row = make(**words, hold="limited", limit_key="eu")
+    page = html(root.get(f"{LIST}?q=error:PaymentApiDown"))
+    [url] = re.findall(r'id="pgjobs-retrying">These were abandoned. <a href="([^"]*)"', page)
+    assert ids_on(root.get(f"{LIST}{unescape(url)}")) == [row.pk]
+    assert "pgjobs-retrying" not in html(root.get(f"{LIST}?q=error:PaymentApiDown&state=abandoned"))

@@ -95,7 +95,7 @@ def test_run_jobs_parks_what_cannot_be_imported_with_the_reason(caplog: pytest.L
     job = waiting(name="distant.gone")
     assert run_jobs().parked == [job.pk]
     job.refresh_from_db()
-    assert job.hold_reason == (
+    assert job.hold_reason.startswith(
         "No job named 'distant.gone' is known to this process: ImportError: No module named 'celery'."
         " Parked by worker run_jobs, without a release."
     )

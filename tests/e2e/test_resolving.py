@@ -110,7 +110,7 @@ def test_a_job_waits_parked_with_the_words_of_the_import_until_a_worker_starts_t
     for job, missing in ((broken, "no_such_package"), (gone, "distant_gone")):
         parked = read(job)
         assert (parked.state, parked.attempt) == ("parked", 0)
-        assert parked.hold_reason == (
+        assert parked.hold_reason.startswith(
             f"No job named {job.name!r} is known to this process: ModuleNotFoundError: No module named {missing!r}."
         )
     assert first.log.count("job cannot be imported name=distant_tasks.runs") == 1
@@ -164,7 +164,7 @@ def test_without_a_resolver_such_names_are_unknown(worker: Workers, stage: Stage
     job = named("distant_tasks.runs")
     worker(env={"PYTHONPATH": ":".join([str(stage.path), *sys.path])})
     wait_until(lambda: read(job).state == "parked", 20, "it is parked")
-    assert read(job).hold_reason == "No job named 'distant_tasks.runs' is known to this process."
+    assert read(job).hold_reason.startswith("No job named 'distant_tasks.runs' is known to this process. Parked by")
     assert stage.traces("imported") == []
 
 

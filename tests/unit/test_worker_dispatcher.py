@@ -218,16 +218,16 @@ def test_after_a_while_others_start_beside_a_suspect() -> None:
     dispatcher.backends_ended("pgjobs 1")
     dispatcher.add([plain(10)], NOW)
     dispatcher.dispatch([only], NOW)
-    assert (sent(only), dispatcher.told([only])) == ([1], ([1], [2]))
+    assert (sent(only), dispatcher.apart([only])) == ([1], ([1], [2]))
     dispatcher.add([plain(10)], later := NOW + ALONE_SECONDS - 0.1)
     dispatcher.dispatch([only], later)
     assert sent(only) == [1]
     _renew(dispatcher, later := NOW + ALONE_SECONDS)
     dispatcher.dispatch([only], later)
-    assert (sent(only), only.exclusive, dispatcher.told([only])) == ([1, 2], True, ([1, 2], [])), "they go first"
+    assert (sent(only), only.exclusive, dispatcher.apart([only])) == ([1, 2], True, ([1, 2], [])), "they go first"
     _renew(dispatcher, later := NOW + 2 * ALONE_SECONDS)
     dispatcher.dispatch([only], later)
-    assert (sent(only)[:3], dispatcher.told([only])) == ([1, 2, 10], None)
+    assert (sent(only)[:3], dispatcher.apart([only])) == ([1, 2, 10], None)
 
 
 def test_a_suspect_runs_apart_for_twice_as_long_after_each_death() -> None:

@@ -206,7 +206,7 @@ class Dispatcher:
             bench.alone_until = now + max(map(_seconds_alone, sent))
             self._send(bench, sent, now)
 
-    def told(self, executors: Iterable[ExecutorProcess]) -> Suspects | None:
+    def apart(self, executors: Iterable[ExecutorProcess]) -> Suspects | None:
         """Return which suspects run apart now, and which wait for it; None without any."""
         running = [run.job.id for child in executors if child.exclusive for run in child.runs.values() if run.alone]
         waiting = [run.job.id for run in self.suspects]

@@ -183,7 +183,7 @@ class Supervisor:
         self.pool.tick(now)
         self.dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
         self.held_jobs.release_stale(now)
-        self.table.deaths.suspects = self.dispatcher.told(self.pool.children)
+        self.table.deaths.suspects = self.dispatcher.apart(self.pool.children)
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
