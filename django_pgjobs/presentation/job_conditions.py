@@ -19,7 +19,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.presentation.reach import HELD
-from django_pgjobs.presentation.sight import BY_NAME, BY_PLACE, findable, hidden_names
+from django_pgjobs.presentation.sight import BY_NAME, BY_POSITION, findable, hidden_names
 from django_pgjobs.states import LABELS, Hold, JobState, MemoKind
 
 BIGGEST_ID = 2**63 - 1
@@ -52,48 +52,50 @@ def argument_condition(name: str, value: str, *, reveal: bool) -> Q:
     """
     values = _values(value)
     named: set[str] = set()
-    placed: dict[int, set[str]] = {}
+    at_position: dict[int, set[str]] = {}
     fitting = Q(pk__in=[])
     for definition in registry.definitions():
-        by_name, place = findable(definition, name, reveal=reveal)
+        by_name, position = findable(definition, name, reveal=reveal)
         if by_name:
             named.add(definition.name)
-        if place is None:
+        if position is None:
             continue
         if hidden_names(definition, reveal=reveal):
-            here = reduce(or_, (Q(**{f"payload__args__{place}": each}) for each in values))
+            here = reduce(or_, (Q(**{f"payload__args__{position}": each}) for each in values))
             fitting |= Q(name=definition.name) & here & fits_the_function(definition)
         else:
-            placed.setdefault(place, set()).add(definition.name)
+            at_position.setdefault(position, set()).add(definition.name)
     found = fitting
     for each in values:
         of_keyword = Q(payload__contains={"kwargs": {name: each}})
         found |= of_keyword if reveal else of_keyword & Q(name__in=sorted(named))
-        for place, names in placed.items():
-            found |= Q(**{f"payload__args__{place}": each}, name__in=sorted(names))
+        for position, names in at_position.items():
+            found |= Q(**{f"payload__args__{position}": each}, name__in=sorted(names))
     return found
 
 
 def fits_the_function(definition: JobPolicy) -> Q:
-    """Return the condition of jobs whose stored arguments the function takes: then each place has its name."""
+    """Return the condition of jobs whose stored arguments the function takes: then each position has its name."""
     parameters = list(definition.signature.parameters.values())
     kinds = {each.kind for each in parameters}
-    places = [each for each in parameters if each.kind in BY_PLACE]
+    positions = [each for each in parameters if each.kind in BY_POSITION]
     found = ~_has_path('$ ? (exists(@.args) && @.args.type() != "array")')
     found &= ~_has_path('$ ? (exists(@.kwargs) && @.kwargs.type() != "object")')
     found &= ~_has_path('$.keyvalue() ? (@.key != "args" && @.key != "kwargs")')
     if Parameter.VAR_POSITIONAL not in kinds:
-        found &= Q(**{f"payload__args__{len(places)}__isnull": True})
+        found &= Q(**{f"payload__args__{len(positions)}__isnull": True})
     if Parameter.VAR_KEYWORD not in kinds:
         others = " && ".join(f"@.key != {json.dumps(each.name)}" for each in parameters if each.kind in BY_NAME)
         found &= ~_has_path(f"$.kwargs.keyvalue() ? ({others or '@.key == @.key'})")
-    for place, each in enumerate([*places, *(each for each in parameters if each.kind is Parameter.KEYWORD_ONLY)]):
-        by_place = Q(**{f"payload__args__{place}__isnull": False}) if each in places else Q(pk__in=[])
+    for position, each in enumerate(
+        [*positions, *(each for each in parameters if each.kind is Parameter.KEYWORD_ONLY)]
+    ):
+        by_position = Q(**{f"payload__args__{position}__isnull": False}) if each in positions else Q(pk__in=[])
         by_name = Q(payload__kwargs__has_key=each.name) if each.kind in BY_NAME else Q(pk__in=[])
         if each.default is each.empty:
-            found &= by_place | by_name
+            found &= by_position | by_name
         if each.kind is Parameter.POSITIONAL_OR_KEYWORD:
-            found &= ~(by_place & by_name)
+            found &= ~(by_position & by_name)
     return found
 
 

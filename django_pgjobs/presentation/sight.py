@@ -75,19 +75,19 @@ def hidden_names(definition: JobPolicy | None, *, reveal: bool) -> frozenset[str
 
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def findable(definition: JobPolicy, name: str, *, reveal: bool) -> tuple[bool, int | None]:
-    """Return whether a search by this argument finds jobs of this definition by keyword, and by which place, if any.
+    """Return whether a search by this argument finds jobs of this definition by keyword, and by which position, if any.
 
     By none that ``redact`` hides. Of a definition with sensitive arguments ``fits_the_function`` must hold, too, for a
-    place: those of older code are hidden.
+    position: those of older code are hidden.
     """
     parameters = list(definition.signature.parameters.values())
-    places = {each.name: place for place, each in enumerate(parameters) if each.kind in BY_PLACE}
+    positions = {each.name: position for position, each in enumerate(parameters) if each.kind in BY_POSITION}
     hidden = hidden_names(definition, reveal=reveal)
     if not hidden:
-        return True, places.get(name)
+        return True, positions.get(name)
     named = {each.name for each in parameters if each.kind in BY_NAME}
-    return name in named - hidden, None if name in hidden else places.get(name)
+    return name in named - hidden, None if name in hidden else positions.get(name)

@@ -33,7 +33,7 @@ J = TypeVar("J", bound=models.Model)
 T = TypeVar("T")
 
 POLL_SECONDS = 1.0
-MOST_HEARD = 10_000
+MOST_RECEIVED = 10_000
 """Of more notifications in one wait it hears nothing any more: every role of the database may send some."""
 LOCKED_SECONDS = 0.01
 """The first pause where the row is locked, most likely by its end, which then notifies nobody; each next is doubled."""
@@ -146,10 +146,10 @@ def _poll(own: store.WrapperDatabase, job_id: int) -> store.Marked | None:
 
 
 def _listen(own: store.WrapperDatabase, job_id: int, seconds: float) -> None:
-    for heard, notification in enumerate(own.wrapper.connection.notifies(timeout=seconds)):
+    for received, notification in enumerate(own.wrapper.connection.notifies(timeout=seconds)):
         if notification.payload == str(job_id):
             return
-        if heard > MOST_HEARD:
+        if received > MOST_RECEIVED:
             # A flood. The next poll connects anew and does not listen: it would have to take all that comes before its
             # answer.
             own.wrapper.close()

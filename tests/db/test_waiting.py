@@ -259,7 +259,7 @@ def test_a_waiter_that_is_flooded_with_notifications_only_polls(
     listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%SET waited = true%%' AND pid <> pg_backend_pid()"
     first = raw.value(listening)
     sent = "SELECT count(pg_notify('pgjobs_ended', 'x' || n)) FROM generate_series(1, %s) AS n"
-    other.query(sent, [10 * wait.MOST_HEARD])
+    other.query(sent, [10 * wait.MOST_RECEIVED])
     other.commit()
     wait_until(lambda: [row for row in raw.query(listening) if row[0] != first], 10, "it has connected anew")
     assert not answer.done()

@@ -65,3 +65,13 @@ def test_a_statement_is_given_up_after_its_time(committed: None) -> None:
         assert not db.gone
     finally:
         db.close()
+
+
+def test_a_server_that_ends_idle_sessions_ends_none_of_a_worker(committed: None, options: dict[str, Any]) -> None:
+    """Else each thread that waits would lose its connection and warn of it, again and again."""
+    options["options"] = "-c idle_session_timeout=100ms"
+    db = WorkerConnection("default", "test", statement_seconds=5.0)
+    try:
+        assert db.connection.execute("SHOW idle_session_timeout").fetchone() == ("0",)
+    finally:
+        db.close()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from django_pgjobs.worker.threads.listener import MOST_HEARD
+from django_pgjobs.worker.threads.listener import MOST_RECEIVED
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_roles import Role
@@ -36,7 +36,7 @@ def test_a_role_that_may_only_connect_fills_neither_a_workers_memory_nor_the_ser
     nobody = role()
     process = worker(conf={"POLL_SECONDS": 1.0})
     before = megabytes(process.pid)
-    flood = subprocess.Popen([sys.executable, "-c", FLOOD, nobody.url, str(MOST_HEARD)])
+    flood = subprocess.Popen([sys.executable, "-c", FLOOD, nobody.url, str(MOST_RECEIVED)])
     process.wait_for_log("notifications on the channel pgjobs in 5 s, so it polls for 60 s instead of listening", 60)
     assert flood.wait(120) == 0
     wait_until(lambda: raw.value("SELECT pg_notification_queue_usage()") == 0, 30, "the server's queue is empty")

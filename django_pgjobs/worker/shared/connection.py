@@ -101,7 +101,9 @@ class WorkerConnection:
             self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         else:
             self.connection.prepare_threshold = 0
-            settings = {**self._settings, "default_transaction_isolation": "read committed"}
+            # Idle is what a connection that listens, or leads, is meant to be.
+            own = {"default_transaction_isolation": "read committed", "idle_session_timeout": "0"}
+            settings = {**self._settings, **own}
             store.configure(self, settings, local=False)
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:

@@ -15,7 +15,7 @@ from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 log = safe_logger("django_pgjobs")
 
 WAIT_SECONDS = 1.0
-MOST_HEARD = 100_000
+MOST_RECEIVED = 100_000
 """Of more in ``FLOOD_SECONDS`` it hears nothing for ``DEAF_SECONDS``: a process sends 200 a second of one queue."""
 
 FLOOD_SECONDS = 5.0
@@ -56,26 +56,26 @@ class Listener(Loop):
             self.claimer.listening.set()
             self.claimer.poll_now()  # for jobs registered while nobody listened
             self.claimer.keep_polling()  # somebody may be busy
-            heard_at = counted_at = clock.monotonic()
-            heard = 0
-            while not self.stopping.is_set() and heard <= MOST_HEARD:
+            received_at = counted_at = clock.monotonic()
+            received = 0
+            while not self.stopping.is_set() and received <= MOST_RECEIVED:
                 arrived = [each.payload for each in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1)]
                 for payload in set(arrived):
                     self._hand_on(payload)
                 now = clock.monotonic()
                 if arrived:
-                    heard_at = now
+                    received_at = now
                 if now > counted_at + FLOOD_SECONDS:
-                    heard, counted_at = 0, now
-                heard += len(arrived)
-                if now > heard_at + ASK_SECONDS:
+                    received, counted_at = 0, now
+                received += len(arrived)
+                if now > received_at + ASK_SECONDS:
                     # Silence may mean a quiet queue or a lost connection: only an answer tells. But never ask amid
                     # notifications: the server sends all that it has, perhaps a gigabyte, before it answers.
                     self._ask(db)
-                    heard_at = now
+                    received_at = now
         finally:
             self.claimer.listening.clear()
-        if heard > MOST_HEARD:
+        if received > MOST_RECEIVED:
             self._be_deaf(db)
 
     def _be_deaf(self, db: WorkerConnection) -> None:
@@ -84,7 +84,7 @@ class Listener(Loop):
         log.warning(
             "more than %d notifications on the channel pgjobs in %g s, so it polls for %g s instead of listening: find "
             "the role that sends them",
-            MOST_HEARD, FLOOD_SECONDS, DEAF_SECONDS,
+            MOST_RECEIVED, FLOOD_SECONDS, DEAF_SECONDS,
         )  # fmt: skip
         self.stopping.wait(DEAF_SECONDS)
 
