@@ -159,7 +159,9 @@ class Performer:
 
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
         try:
-            payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
+            payload = job.payload
+            if payload is None:
+                payload = store.read_payload(self.db, job.id, claim_id, partly=kind != BODY)
         except UnreadablePayload as error:
             log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
             return decide.Succeed() if kind != BODY else decide.Abandon(str(error), failure_of(error))

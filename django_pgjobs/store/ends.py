@@ -317,12 +317,13 @@ def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Fe
     return {row[0]: FenceReading._make(row) for row in db.fetch("read_fences", params)}
 
 
-def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
+def read_payload(db: Database, job_id: int, claim_id: str, *, partly: bool = False) -> str | None:
     """Return the payload of a claimed job as JSON text, with results in the places of references to them.
 
-    None if the claim is lost. Raises ``UnreadablePayload`` if a job has no result, as it did not succeed.
+    None if the claim is lost. Raises ``UnreadablePayload`` if a job has no result, as it did not succeed; ``partly``:
+    then null stands for it, as for a callback, which runs because of that.
     """
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
     if not rows:
         return None
-    return with_results(db, job_id, str(rows[0][0]))
+    return with_results(db, job_id, str(rows[0][0]), partly=partly)

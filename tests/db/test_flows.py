@@ -9,7 +9,7 @@ from datetime import date
 import pytest
 from django.db import transaction
 
-from django_pgjobs import Flow, chain, chord, group, job
+from django_pgjobs import Flow, JobContext, chain, chord, group, job
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Gate, Job, Link
@@ -323,3 +323,33 @@ def test_a_large_flow_is_retried_whole(raw: RawDatabase, nodes: int) -> None:
     assert Job.objects.filter(state="waiting").count() == nodes
     assert Job.objects.get(pk=first.job_id).state == "ready"
     assert Recount()(raw) == 0
+
+
+@job(name="flows.break", max_attempts=1)
+def breaks() -> int:
+    raise ValueError("it breaks")
+
+
+@job(name="flows.takes", takes_context=True, max_attempts=1)
+def takes(context: JobContext, good: dict[str, object], bad: int) -> None:
+    ran.append("the body")
+
+
+@takes.on_cancel
+@takes.on_abandon
+def given_up(context: JobContext, good: dict[str, object], bad: int | None) -> None:
+    ran.append((good, bad))
+
+
+def test_the_callback_of_a_node_runs_though_what_it_takes_has_failed() -> None:
+    """Cancelled by the flow, and abandoned after somebody has retried it all the same."""
+    flow = Flow("f")
+    node = flow.add(takes.bind(flow.add(rows.bind("x")).result, flow.add(breaks.bind()).result))
+    flow.register()
+    run_jobs()
+    given = ({"shop": "x", "day": date(2026, 5, 1)}, None)
+    assert ran == ["x", given]
+    assert Job.objects.filter(pk=node.job_id).retry().changed == 1
+    run_jobs()
+    assert ran == ["x", given, given]
+    assert Job.objects.get(pk=node.job_id).outcome == "abandoned"

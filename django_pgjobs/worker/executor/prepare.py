@@ -35,7 +35,7 @@ PAYLOAD_SECONDS = 5.0
 def with_payload(item: Item, database: str) -> Item | Decision:
     """Read a payload that is too big for the channel; return a decision about the attempt if that fails."""
     try:
-        payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id))
+        payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id, partly=item.kind != BODY))
     except Error as error:
         if item.kind != BODY:
             raise
