@@ -34,6 +34,7 @@ from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
 from django_pgjobs.store import statements as store
+from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]
@@ -103,7 +104,7 @@ class QueueFilter(OfferedFilter):
         """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
         self.pairs = store.list_pairs(store.on(router.db_for_read(Job)))
         declared = {definition.queue for definition in registry.definitions()}
-        return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ())})
+        return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ()), OWN_QUEUE})
 
 
 class NameFilter(OfferedFilter):

@@ -7,7 +7,7 @@ import getpass
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -196,7 +196,7 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
             "Select jobs: give ids, a filter such as --queue, --name or --state, or --all.",
             returncode=output.WRONG,
         )
-    jobs = jobs.filter(filters.search_of(options).where())
+    jobs = jobs.filter(replace(filters.search_of(options), by_ids=bool(ids)).where())
     # A filter selects only jobs that the action applies to: ended ones would count as skipped, by the million.
     jobs = jobs if ids or options["state"] is not None else jobs.filter(_takes(verb, options))
     jobs = jobs.filter(pk__in=ids) if ids else jobs

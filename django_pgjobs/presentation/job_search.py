@@ -30,7 +30,8 @@ from django_pgjobs.presentation.job_conditions import (
 from django_pgjobs.presentation.reach import ENDED, HELD
 from django_pgjobs.presentation.search_words import ENDED_WORDS, NO_ERROR, age, complaint_of, moment, taken_apart
 from django_pgjobs.presentation.wording import exactly
-from django_pgjobs.states import GATHERING, LABELS, JobState, MemoKind, Outcome
+from django_pgjobs.states import BUILT_IN, GATHERING, LABELS, JobState, MemoKind, Outcome
+from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS
 
 SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event": MemoKind.EVENT}
 """What a suspended job does, in the codes of ``why`` → the kind of its memo."""
@@ -94,6 +95,8 @@ class JobSearch:
     """*no* lists jobs that have not ended, *yes* those that have."""
     argument: tuple[str, str] | None = None
     """The name of an argument, and its value as typed."""
+    by_ids: bool = False
+    """Whether the caller names the jobs by their ids, too."""
     reveal: bool = False
     """Whether the searcher may see sensitive arguments: nobody else finds a job by one."""
     complaint: str = field(default="", compare=False)
@@ -242,6 +245,7 @@ class JobSearch:
         for column in ("queue", "name"):
             if value := getattr(self, column):
                 found &= Q(**{column: value})
+        found &= Q() if self.shows_servants else ~Q(name__in=sorted(SERVANTS))
         found &= Q(key=self.key) if self.key else Q()
         if self.tag:
             ids = Subquery(tagged(self.tag)[: reaches.FAR], template=ARRAY)
@@ -261,6 +265,17 @@ class JobSearch:
         parts: Any = ActionPart.objects.filter(action_id=min(self.action, BIGGEST_ID))
         ids = parts.annotate(each=Func(F("job_ids"), function="unnest", output_field=BigIntegerField())).values("each")
         return is_one_of(Subquery(ids, template=ARRAY))
+
+    @property
+    def shows_servants(self) -> bool:
+        """Whether this package's own jobs are among the others: where asked for, where they run, where they failed.
+
+        Elsewhere an action on a whole list would mean them by mistake.
+        """
+        asked = self.queue == OWN_QUEUE or self.name in SERVANTS or BUILT_IN in self.text
+        by_id = self.by_ids or self.job_id is not None or self.batch is not None or self.action is not None
+        found = by_id or bool(self.worker) or self.by_memo
+        return asked or found or self.state in (JobState.RUNNING, Outcome.ABANDONED)
 
     def _of_error(self) -> Q:
         if not self.error:

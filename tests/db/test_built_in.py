@@ -261,3 +261,37 @@ def test_a_pause_that_somebody_has_written_by_hand_holds_none_of_them() -> None:
     QueueState.objects.create(kind="queue", name=OWN_QUEUE)
     QueueState.objects.create(kind="job", name="pgjobs.wake")
     assert not store.read_pauses(store.on("default"))
+
+
+# In lists
+
+
+@pytest.mark.parametrize("name", sorted(SERVANTS))
+def test_lists_show_them_only_when_asked(root: Client, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {act: made(name, act) for act in (Act.CANCEL, Act.CLOSE, Act.RETRY)}
+    Job.objects.filter(pk=rows[Act.RETRY].pk).update(outcome="cancelled")
+    mine = member.register()
+    for query in ("", "?state=ready", "?state=waiting", "?state=cancelled", "?q=ownjobs"):
+        assert {row.name for row in root.get(LIST + query).context["cl"].result_list} <= {mine.name}
+    ids = {row.pk for row in rows.values()}
+    for query in (f"?queue={OWN_QUEUE}", f"?name={name}", f"?q={name}"):
+        assert {row.pk for row in root.get(LIST + query).context["cl"].result_list} == ids
+    call_command("pgjobs", "cancel", "--all", "--yes")
+    assert "cancel: 1 changed, 0 skipped" in capsys.readouterr().out
+    assert not Job.objects.filter(pk__in=ids).exclude(cancel_requested_at=None).exists()
+
+
+def test_a_stopped_action_is_spent_whatever_is_retried(root: Client) -> None:
+    """By its page, by all of a list, from the shell and in code; who may only retry does not get who asked's rights."""
+    row = made("pgjobs.steer", Act.RETRY)
+    Job.objects.filter(pk=row.pk).update(outcome="cancelled", cancel_requested_at=Now())
+    everything = {"action": "retry", "_selected_action": "0", "select_across": "1", "confirmed": "yes"}
+    root.post(f"{LIST}?state=cancelled", everything)
+    root.post(f"{LIST}?queue={OWN_QUEUE}", everything)
+    root.post(LIST, {**everything, "select_across": "0", "_selected_action": str(row.pk)})
+    call_command("pgjobs", "retry", "--all", "--yes")
+    with pytest.raises(SystemExit):
+        call_command("pgjobs", "retry", "--queue", OWN_QUEUE, "--yes")
+    assert Job.objects.filter(outcome="cancelled").retry().changed == 0
+    row.refresh_from_db()
+    assert row.outcome == "cancelled"
