@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Tags
 from django.core.checks import register as register_check
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -32,6 +33,11 @@ class PgJobsConfig(AppConfig):
     verbose_name = _("Background jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.closed_at_once = _closed_at_once()
+        """The aliases whose settings say that connections are not kept."""
+
     def ready(self) -> None:
         """Import ``jobs`` of every installed app, and ``tasks`` if ``TASKS`` names us; errors in them propagate."""
         register.run_bypassed = _run_bypassed
@@ -40,6 +46,13 @@ class PgJobsConfig(AppConfig):
         register_check(_check_project, "pgjobs")
         register_check(_check_names, Tags.database)
         _register_metrics()
+
+
+def _closed_at_once() -> set[str]:
+    """Return the aliases whose ``CONN_MAX_AGE`` is 0, as long as Django has not written that default there itself."""
+    if "settings" in vars(connections):
+        return set()
+    return {alias for alias, database in settings.DATABASES.items() if database.get("CONN_MAX_AGE") == 0}
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:

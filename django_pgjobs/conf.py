@@ -174,7 +174,10 @@ class Conf:
     """How long an executor may take to start before the worker kills it and counts a failed boot."""
 
     executor_conn_max_age_seconds: float = _setting(60.0, rules.seconds())
-    """How long executors keep database connections open between jobs; 0 closes them after each job."""
+    """How long executors keep database connections open between jobs; 0 closes them after each job.
+
+    Not of an alias whose ``CONN_MAX_AGE`` is set: that applies, a 0 as well.
+    """
 
     executor_max_jobs: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))
     """After how many jobs the worker replaces an executor, starting its successor first; None for never."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from psycopg.pq import TransactionStatus
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -378,6 +379,7 @@ class DurableMemory:
             )
 
     def _written(self, memo: NewMemo) -> bool:
+        self._check_no_begin(memo.kind)
         item = self.prepared.item
         return store.write_memo(store.on(self.alias), item.id, item.claim_id, memo)
 
@@ -409,6 +411,18 @@ class DurableMemory:
             raise InvalidJob(IN_ATOMIC.format(what=what))
         if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
             raise InvalidJob(f"context.{what}() with autocommit off: a rollback would take what it remembers")
+        self._check_no_begin(what)
+
+    def _check_no_begin(self, what: str) -> None:
+        """Raise if the job's own SQL has begun a transaction, of which Django knows nothing."""
+        connection: Any = connections[self.alias]
+        if connection.connection is None or connection.in_atomic_block:
+            return
+        if connection.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            raise InvalidJob(
+                f"context.{what}() in a transaction that the job has begun by SQL: a rollback would take what it "
+                "remembers: use transaction.atomic(), or COMMIT before"
+            )
 
     def check_not_swallowed(self) -> None:
         """Raise if the body has returned although it was suspended."""

@@ -33,7 +33,7 @@ from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import NewJob
@@ -71,6 +71,7 @@ def run(new: NewJob) -> None:
         decision = _attempt(_item(new, claim_id, BODY, new.timeout_seconds), door)
         _call_back(new, claim_id, _outcome(decision, new), decision, door)
     finally:
+        cleanup.tidy(facts("name=%s", new.name))
         for close in (close_caches, connections.close_all):
             with contextlib.suppress(Exception):
                 close()

@@ -221,6 +221,7 @@ class InlineWorker:
         finally:
             del self.held[job.id]
             cleanup.tidy(facts("name=%s job=%s", job.name, job.id))
+            cleanup.refresh()  # duties use this thread's connections, too
         store.delete_claims(db, [claim_id])
 
 

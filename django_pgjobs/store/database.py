@@ -169,3 +169,8 @@ def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
 def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None:
     """Set parameters of the session, or with ``local`` of the open transaction only."""
     db.fetch("configure", configuring(settings, local=local))
+
+
+def check_client(db: Database) -> None:
+    """Have the server notice within half a second that the client of a running statement has gone."""
+    db.fetch("check_client", {})

@@ -87,6 +87,7 @@ from django_pgjobs.store.database import (
     Transacting,
     WrapperDatabase,
     beneath,
+    check_client,
     configure,
     configuring,
     is_not_migrated,
@@ -310,6 +311,7 @@ from django_pgjobs.store.servants import (
     register_servants,
     undo_of,
 )
+from django_pgjobs.store.sessions import OpenedSession, resetting
 from django_pgjobs.store.steering import (
     Changed,
     Moved,
@@ -396,6 +398,7 @@ __all__ = [
     "Notice",
     "NoticeReached",
     "Opened",
+    "OpenedSession",
     "Pair",
     "Params",
     "Pause",
@@ -456,6 +459,7 @@ __all__ = [
     "cancel_jobs",
     "cancel_of",
     "check_claims",
+    "check_client",
     "claim_jobs",
     "claim_lines",
     "claim_one",
@@ -598,6 +602,7 @@ __all__ = [
     "request_release",
     "reschedule_jobs",
     "rescue_jobs",
+    "resetting",
     "resume",
     "retry_jobs",
     "run_cron",

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.chaos
 
 ARGUMENTS: tuple[str, ...] = ()
 WORKER: dict[str, object] = {
-    "threads": 1, "conf": {**FAST, "LEASE_SECONDS": 30, "EXECUTOR_CONN_MAX_AGE_SECONDS": 0, "CALLBACK_SECONDS": 3,
+    "threads": 1, "conf": {**FAST, "LEASE_SECONDS": 30, "CALLBACK_SECONDS": 3,
     "EXECUTOR_MAX_JOBS": 6},
 }  # fmt: skip
 

@@ -1,9 +1,9 @@
 """The clean-up between jobs in an executor: one job leaves nothing behind for the next.
 
 Each job runs in a fresh ``contextvars`` context, which takes the active time zone, translation and urlconf with it.
-Connections are kept for a while, since a new one per job would cost milliseconds. A connection with an open transaction
-or with autocommit off is discarded and logged. A thread that never used a database or a cache that needs closing pays
-nothing: Django's signal for new connections shows which ones it has.
+Connections are kept for a while, since a new one per job would cost milliseconds; ``sessions`` makes them as new. A
+connection with an open transaction or with autocommit off is discarded and logged. A thread that never used a database
+or a cache that needs closing pays nothing: Django's signal for new connections shows which ones it has.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import select
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+from django.apps import apps
 from django.core.cache import caches
 from django.core.cache.backends.base import BaseCache
 from django.db import DatabaseError, connections
@@ -26,10 +28,9 @@ from psycopg.pq import TransactionStatus
 from django_pgjobs.context import AttemptFacts
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.store import statements as store
+from django_pgjobs.worker.executor import sessions
 
 log = safe_logger("django_pgjobs")
-
-CHECK_INTERVAL = "500ms"
 
 
 class _Mine(threading.local):
@@ -70,23 +71,38 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
     """Set up future connections of this process: kept, named, and ended by the server if this process is killed.
 
     ``application_name`` is unique to this process, so that the supervisor can end the sessions that it leaves behind.
+    A pool gets back only connections that are as new, even if a job closes one itself.
     """
+    of_pgjobs: Any = apps.get_app_config("pgjobs")
     for alias in connections.settings:
         settings: Any = connections.settings[alias]
-        if settings.get("CONN_MAX_AGE") == 0 and not settings.get("OPTIONS", {}).get("pool"):
+        options = settings.get("OPTIONS", {})
+        if pool := options.get("pool"):
+            wrapper: Any = connections[alias]
+            if alias in wrapper._connection_pools:  # an app has used it: it knows nothing of the reset
+                wrapper.close_pool()
+            pool = {} if pool is True else pool
+            reset = partial(_reset_pooled, pool.get("reset"))
+            settings["OPTIONS"] = {**options, "pool": {**pool, "reset": reset}}
+        elif settings.get("CONN_MAX_AGE") == 0 and alias not in of_pgjobs.closed_at_once:
             settings["CONN_MAX_AGE"] = max_age_seconds
-
-    def name_connection(*, connection: Any, **_: Any) -> None:
-        if connection.vendor == "postgresql":
-            database = store.WrapperDatabase(connection)  # its alias does not lead to it yet
-            store.configure(database, {"application_name": application_name}, local=False)
-            # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms
-            # of the server lack it.
-            with suppress(DatabaseError):
-                store.configure(database, {"client_connection_check_interval": CHECK_INTERVAL}, local=False)
-
     remember_connections()
-    connection_created.connect(name_connection, weak=False, dispatch_uid="django_pgjobs.name")
+    _process.application_name = application_name
+
+
+def _reset_pooled(of_project: Callable[[Any], object] | None, raw: Any) -> None:
+    sessions.reset_pooled(raw)
+    if of_project is not None:
+        of_project(raw)
+
+
+class _Process:
+    """What is true of every connection of this process."""
+
+    application_name: str | None = None
+
+
+_process = _Process()
 
 
 def remember_connections() -> None:
@@ -97,14 +113,31 @@ def remember_connections() -> None:
 def _remember(*, connection: Any, **_: Any) -> None:
     # A wrapper that its alias does not lead to has another owner, such as an inline worker.
     its_alias = getattr(connections._connections, connection.alias, None) is connection  # type: ignore[attr-defined]
+    checks = False
+    if _process.application_name and connection.vendor == "postgresql" and not sessions.is_watched(connection):
+        checks = _name(connection, _process.application_name)
+    if its_alias and connection.vendor == "postgresql":
+        sessions.watch(connection, checks=checks)
     if its_alias and connection not in _mine.wrappers:
         _mine.wrappers.append(connection)
     if its_alias and (of_job := _of_job.get(None)) is not None:
         of_job.append(connection)
 
 
+def _name(connection: Any, application_name: str) -> bool:
+    """Name a new connection; return whether its server will notice if this process is killed."""
+    database = store.WrapperDatabase(connection)  # its alias does not lead to it yet
+    store.configure(database, {"application_name": application_name}, local=False)
+    # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms of the
+    # server lack it.
+    with suppress(DatabaseError):
+        store.check_client(database)
+        return True
+    return False
+
+
 def refresh() -> None:
-    """Before a job: close this thread's connections that are too old or that the server has ended.
+    """Before a job: close this thread's connections that are too old, that the server has ended, or that are not clean.
 
     A healthy idle connection has nothing to read, so this costs no round trip.
     """
@@ -112,9 +145,13 @@ def refresh() -> None:
         if connection.connection is None:
             continue
         try:
+            sessions.await_reset(connection)
             too_old = connection.close_at is not None and time.monotonic() >= connection.close_at
             if too_old or (_has_news(connection) and not connection.is_usable()):
                 connection.close()
+        except sessions.Unresettable as error:
+            log.debug("connection is closed, not reset alias=%s: %s", connection.alias, error)
+            discard(connection)
         except BaseException:
             log.exception("connection cannot be looked at, discarded alias=%s", connection.alias)
             discard(connection)
@@ -153,18 +190,29 @@ def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
     connection.queries_log.clear()
     if connection.connection is None:
         return
+    trouble = ""
     if connection.in_atomic_block or not connection.get_autocommit():
-        log.error("job left a transaction open, rolled back %s alias=%s", _named(job), connection.alias)
+        trouble = "job left a transaction open, rolled back"
+    elif connection.vendor == "postgresql":
+        trouble = sessions.trouble_on(connection)
+    if trouble:
+        log.error("%s %s alias=%s", trouble, _named(job), connection.alias)
         discard(connection)
-    elif connection.vendor == "postgresql" and _zone(connection) != connection.timezone_name:
-        log.warning("job left another time zone on its connection %s alias=%s", _named(job), connection.alias)
-        discard(connection)
-    else:
+        return
+    try:
+        if _goes_to_a_pool(connection):
+            sessions.ask_reset(connection)
+            sessions.await_reset(connection)
         connection.close_if_unusable_or_obsolete()
+        if connection.connection is not None and connection.vendor == "postgresql":
+            sessions.ask_reset(connection)
+    except sessions.Unresettable:
+        discard(connection)
 
 
-def _zone(connection: Any) -> str:
-    return str(connection.connection.info.parameter_status("TimeZone"))
+def _goes_to_a_pool(connection: Any) -> bool:
+    """Return whether a connection is given back as it is: an executor's pool resets it itself."""
+    return _process.application_name is None and getattr(connection, "pool", None) is not None
 
 
 @cache

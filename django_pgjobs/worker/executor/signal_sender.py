@@ -67,6 +67,7 @@ class SignalSender:
 
     def _send(self, what: str, fields: dict[str, Any]) -> None:
         try:
+            cleanup.refresh()
             events.stored(what, {**fields, "database": self._database} if what == events.FINISHED else fields)
         except BaseException:
             log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])

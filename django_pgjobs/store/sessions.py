@@ -1,0 +1,32 @@
+"""What makes a kept session of Django's as new: one message of several statements, without parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from django_pgjobs.store.database import statement
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSession:
+    """What was set on a session once it had been opened; ``checks``: the server watches for its client."""
+
+    application_name: str
+    time_zone: str
+    role: str | None = None
+    checks: bool = False
+
+
+def resetting(connection: psycopg.Connection[Any], opened: OpenedSession) -> bytes:
+    """Return the message that resets the session, its values bound as literals."""
+    names = ["reset_session"]
+    if opened.role:
+        names.append("assume_role")
+    if opened.checks:
+        names.append("check_client")
+    values = {"application_name": opened.application_name, "time_zone": opened.time_zone, "role": opened.role}
+    text = ";\n".join(map(statement, names))
+    return psycopg.ClientCursor(connection).mogrify(text, values).encode(connection.info.encoding)
