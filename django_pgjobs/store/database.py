@@ -171,6 +171,12 @@ def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None
     db.fetch("configure", configuring(settings, local=local))
 
 
-def check_client(db: Database) -> None:
-    """Have the server notice within half a second that the client of a running statement has gone."""
-    db.fetch("check_client", {})
+def checking() -> str:
+    """Return the statement that has the server notice soon that the client of a running statement has gone."""
+    return statement("check_client")
+
+
+def check_client(wrapper: BaseDatabaseWrapper) -> None:
+    """Run it on a new connection of Django's."""
+    with wrapper.cursor() as cursor:
+        cursor.execute(checking())

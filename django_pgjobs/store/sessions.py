@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from django_pgjobs.store.database import statement
+from django_pgjobs.store.database import checking, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,10 @@ class OpenedSession:
 
 def resetting(connection: psycopg.Connection[Any], opened: OpenedSession) -> bytes:
     """Return the message that resets the session, its values bound as literals."""
-    names = ["reset_session"]
+    texts = [statement("reset_session")]
     if opened.role:
-        names.append("assume_role")
+        texts.append(statement("assume_role"))
     if opened.checks:
-        names.append("check_client")
+        texts.append(checking())
     values = {"application_name": opened.application_name, "time_zone": opened.time_zone, "role": opened.role}
-    text = ";\n".join(map(statement, names))
-    return psycopg.ClientCursor(connection).mogrify(text, values).encode(connection.info.encoding)
+    return psycopg.ClientCursor(connection).mogrify(";\n".join(texts), values).encode(connection.info.encoding)

@@ -131,7 +131,7 @@ def _name(connection: Any, application_name: str) -> bool:
     # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms of the
     # server lack it.
     with suppress(DatabaseError):
-        store.check_client(database)
+        store.check_client(connection)
         return True
     return False
 
