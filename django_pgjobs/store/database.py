@@ -173,7 +173,7 @@ def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None
 
 def checking() -> str:
     """Return the statement that has the server notice soon that the client of a running statement has gone."""
-    return statement("check_client")
+    return sql.statement("check_client")
 
 
 def check_client(wrapper: BaseDatabaseWrapper) -> None:

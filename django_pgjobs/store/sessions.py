@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from django_pgjobs.store.database import checking, statement
+from django_pgjobs.store import database
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class OpenedSession:
 
 def resetting(connection: psycopg.Connection[Any], opened: OpenedSession) -> bytes:
     """Return the message that resets the session, its values bound as literals."""
-    texts = [statement("reset_session")]
+    texts = [database.statement("reset_session")]
     if opened.role:
-        texts.append(statement("assume_role"))
+        texts.append(database.statement("assume_role"))
     if opened.checks:
-        texts.append(checking())
+        texts.append(database.checking())
     values = {"application_name": opened.application_name, "time_zone": opened.time_zone, "role": opened.role}
     return psycopg.ClientCursor(connection).mogrify(";\n".join(texts), values).encode(connection.info.encoding)
