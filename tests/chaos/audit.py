@@ -60,7 +60,10 @@ ROWS = """
 SELECT id, coalesce(payload #>> '{kwargs,key}', payload #>> '{args,0}', ''), j.state, outcome, attempt, max_attempts
 FROM pgjobs_job AS j
 """
-ATTEMPTS = "SELECT job_id, claim_id::text, number, cause FROM pgjobs_attempt"
+ATTEMPTS = (
+    "SELECT job_id, claim_id::text, number, cause FROM pgjobs_attempt"
+    " WHERE position('is not charged: it runs again, apart' IN message) = 0"
+)
 # A ledger row whose jobs have all ended may be left to the next look of rescue; one of an open job may not.
 CLAIMS_LEFT = """
 SELECT claim_id::text || '/' || part FROM pgjobs_claim AS k

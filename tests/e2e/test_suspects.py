@@ -11,7 +11,7 @@ from django_pgjobs.store import statements as store
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import Workers, ended, history, read
+from tests.plugins.fix_worker import UNCHARGED, Workers, ended, history, read
 
 MOST_STARTS = 8
 """One beside all the others, then by halves of 46: 23, 12, 6, 3, 2, 1; and once more where a half held two places."""
@@ -31,14 +31,14 @@ def test_one_bad_job_among_forty_six_costs_few_reruns_while_the_worker_goes_on(w
         beside += 1
     assert beside > 3, "others were claimed and ran meanwhile"
     ended(*Job.objects.filter(pk__in=ids), timeout=60)
-    assert set(history(guilty)) == {(1, "crashed")}
-    assert Attempt.objects.filter(job=guilty, message__contains="not charged").count() == len(history(guilty)) - 1
+    assert history(guilty) == [(1, "crashed")]
+    assert Attempt.objects.filter(job=guilty, message__contains=UNCHARGED).count() >= 1
     others = Job.objects.filter(pk__in=ids).exclude(pk=guilty.pk)
     assert others.filter(outcome="succeeded", attempt=1).count() == 91
     told = Attempt.objects.exclude(job=guilty)
     assert set(told.values_list("number", "cause")) == {(1, "crashed")}
     assert told.values("job").distinct().count() >= 45, "who was in it keeps a trace"
-    assert all("not charged: it runs again" in each.message for each in told)
+    assert all(UNCHARGED in each.message for each in told)
     starts = [stage.count("start", pk) for pk in ids]
     assert max(starts) <= MOST_STARTS, starts
     assert sum(starts) <= 46 + 46 * 4, "each half, not each job, cost a start of those in it"

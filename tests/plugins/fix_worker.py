@@ -307,9 +307,13 @@ def read(job: Job) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
+UNCHARGED = "This attempt is not charged: it runs again, apart from other jobs."
+
+
 def history(job: Job) -> list[tuple[int, str]]:
-    """Return (number, cause) of a job's kept attempts."""
-    return [(attempt.number, str(attempt.cause)) for attempt in job.attempts.order_by("id")]
+    """Return (number, cause) of a job's kept attempts, without what tells of an executor that died beside it."""
+    kept = job.attempts.exclude(message__contains=UNCHARGED).order_by("id")
+    return [(attempt.number, str(attempt.cause)) for attempt in kept]
 
 
 def age(job: Job) -> float:
