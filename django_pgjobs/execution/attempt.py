@@ -225,15 +225,24 @@ def _call(prepared: Prepared) -> Any:
         around = middleware.lenient if definition.is_built_in else middleware.chain
         return prepared.guard.call(around(_body(prepared)), prepared.context)
     if definition.takes_context:
-        return prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
-    return prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
+        value = prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
+    else:
+        value = prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
+    if value is not None and inspect.isawaitable(value):  # a plain decorator hides that the function is async
+        return prepared.guard.call(_value_of, value)
+    return value
 
 
 def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
     if definition.takes_context:
-        return lambda context: definition.func(context, *args, **kwargs)
-    return lambda _context: definition.func(*args, **kwargs)
+        return lambda context: _value_of(definition.func(context, *args, **kwargs), keep=definition.is_async)
+    return lambda _context: _value_of(definition.func(*args, **kwargs), keep=definition.is_async)
+
+
+def _value_of(value: Any, *, keep: bool = False) -> Any:
+    """Return what a body returned, or what that comes to if it is awaitable; with ``keep`` the caller awaits it."""
+    return async_to_sync(_awaited)(value) if not keep and inspect.isawaitable(value) else value
 
 
 async def _acall(prepared: Prepared) -> Any:
@@ -276,8 +285,8 @@ def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobCon
     return call
 
 
-async def _awaited(answer: Awaitable[Any]) -> None:
-    await answer
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:

@@ -26,6 +26,7 @@ from django_pgjobs.models import Job
 from tests.chaos import guests  # noqa: F401 (its jobs are registered)
 from tests.e2e import (  # noqa: F401 (their jobs are registered)
     atomic,
+    decorated,
     durable,
     flows,
     hard,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs.models import Job
-from tests.e2e import jobs, sessions
+from tests.e2e import decorated, jobs, sessions
 from tests.plugins.fix_worker import WorkerProcess, ended
 
 ARGUMENTS: tuple[str, ...] = ()
@@ -52,3 +52,11 @@ def test_nothing_is_remembered_in_a_transaction_that_sql_has_begun(shared_worker
     (job,) = ended(sessions.remembers_after_begin.register(where))
     assert job.outcome == "abandoned"
     assert "transaction that the job has begun by SQL" in job.error
+
+
+def test_what_a_body_returns_is_awaited_and_of_a_plain_step_refused(shared_worker: WorkerProcess) -> None:
+    """A plain decorator hides that a function is async: its body runs all the same."""
+    body, step = ended(decorated.awaited.register(4), decorated.has_a_hidden_step.register(4))
+    assert (body.outcome, body.result) == ("succeeded", 5), body.error
+    assert step.outcome == "abandoned"
+    assert "a coroutine that nobody awaits" in step.error
