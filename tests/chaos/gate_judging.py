@@ -168,6 +168,8 @@ def _wrong_release(gate: Row, old: Row, new: Row) -> Iterator[str]:
         ending = "cancelled"
     elif gate["unmet"]:
         ending = "cancelled" if gate["eager"] else "abandoned"
+    elif not gate["eager"]:
+        ending = "succeeded"  # a batch never runs
     if new["ending"] != ending:
         yield f"job {new['id']} was released to end as {new['ending']}, not as {ending}"
 
