@@ -126,10 +126,10 @@ def wake(event: str) -> None:
     if waits.filter(job__finished_at=None).exists():
         events.send(using, event, "null", WAKE)
     else:
-        forget_event(using, event)
+        remove_event(using, event)
 
 
-def forget_event(using: str, event: str) -> None:
+def remove_event(using: str, event: str) -> None:
     """Delete the event of a gather: the job that waited for it has ended, or has read the results."""
     from django_pgjobs.models import EventState  # here: the models are not loaded yet
 

@@ -22,7 +22,7 @@ from django_pgjobs.definition.options import DESCRIPTION_LIMIT
 from django_pgjobs.durable import Settled
 from django_pgjobs.exceptions import InvalidJob, MembersFailed, Snooze, StepLimit
 from django_pgjobs.flows.batch import Batch
-from django_pgjobs.flows.builtin import checked_calls, forget_event, wake
+from django_pgjobs.flows.builtin import checked_calls, remove_event, wake
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.headers import inherited
 from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
@@ -75,7 +75,7 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
     error = "Jobs of it did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
     if stored["event"] is not None:
-        forget_event(memory.alias, stored["event"])
+        remove_event(memory.alias, stored["event"])
     return _values(members, settled=settled)
 
 
