@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,12 +41,20 @@ class PgJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Import ``jobs`` of every installed app, and ``tasks`` if ``TASKS`` names us; errors in them propagate."""
+        _unmute_loggers()
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         _discover_tasks()
         register_check(_check_project, "pgjobs")
         register_check(_check_names, Tags.database)
         _register_metrics()
+
+
+def _unmute_loggers() -> None:
+    """Enable our loggers: ``LOGGING`` disables those that exist already if the settings import this package."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "django_pgjobs":
+            logger.disabled = False
 
 
 def _closed_at_once() -> set[str]:
