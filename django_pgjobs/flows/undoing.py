@@ -100,7 +100,7 @@ def _undo_part(context: JobContext, name: str, part: Part, alias: str | None) ->
     if not part["undo"]:
         return "More steps than a job keeps have run before it, and those between are not undone."
     try:
-        _forget_result(part, alias)
+        _remove_result(part, alias)
         context.gather([_call(part, alias)], name=name)
     except MembersFailed as error:
         return str(error)
@@ -177,7 +177,7 @@ def _stored_results(member: Job, alias: str | None) -> Any:
     return StoredResult.objects.using(alias).filter(name__in=names, key=member.idempotency_key)
 
 
-def _forget_result(part: Part, alias: str | None) -> None:
+def _remove_result(part: Part, alias: str | None) -> None:
     """Delete the stored result of a member that is about to be undone: nobody is to be given it any more."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 

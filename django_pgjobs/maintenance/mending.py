@@ -61,7 +61,7 @@ class Mender:
         self.undone = max(job_id for job_id, _ in found) if len(found) >= AT_ONCE else 0
         for job_id in gone:
             log.error("what undoes a job was gone and is registered anew job=%d", job_id)
-        self._tell(db, served)
+        self._report(db, served)
         return len(served)
 
     def _cancel(self, db: Enclosing) -> int:
@@ -78,9 +78,9 @@ class Mender:
             served = store.register_servants(db, cancels)
         for one in left:
             log.error("the members of a batch were not cancelled and are to be job=%d", one.id)
-        self._tell(db, served)
+        self._report(db, served)
         return len(served)
 
-    def _tell(self, db: Enclosing, served: list[store.Serving]) -> None:
+    def _report(self, db: Enclosing, served: list[store.Serving]) -> None:
         if served:
             store.notify(db, {store.wake_up(one.queue, one.priority) for one in served})

@@ -129,13 +129,13 @@ class InlineWorker:
 
     def _rescued(self, jobs: list[store.Rescued]) -> None:
         self.tallies.were_rescued(jobs)
-        self._tell([event for job in jobs for event in events_of_rescue(job)])
+        self._report([event for job in jobs for event in events_of_rescue(job)])
 
     def _expired(self, jobs: list[store.ExpiredJob]) -> None:
         self.tallies.expired(jobs)
-        self._tell([event_of_expiry(job) for job in jobs if job.ended])
+        self._report([event_of_expiry(job) for job in jobs if job.ended])
 
-    def _tell(self, happened: list[Event]) -> None:
+    def _report(self, happened: list[Event]) -> None:
         """Call the receivers of what duties have written, as the executors of another worker do."""
         for what, fields in happened:
             if events.is_wanted(what, fields):

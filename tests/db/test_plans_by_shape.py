@@ -90,7 +90,7 @@ def plain(n: int = 1) -> None: ...
 KINDS = {
     "keys": "unique_key IS NOT NULL AND claim_id IS NULL",
     "plain": "unique_key IS NULL AND outcome IS NULL AND hold IS NULL AND claim_id IS NULL AND queue = 'default' "
-    "AND run_at < now()",
+    "AND run_at < now() AND name = 'shapes.plain'",
     "running": "outcome IS NULL AND claim_id IS NOT NULL",
     "ended": "outcome = 'abandoned'",
     "parked": "hold = 'parked'",

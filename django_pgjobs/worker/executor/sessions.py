@@ -134,7 +134,7 @@ def await_reset(wrapper: Any) -> None:
     if _answered(raw.pgconn) != raw.pgconn.backend_pid:
         _pooled.add(wrapper.alias)
         raise Unresettable("behind a pooler")
-    _forget_prepared(raw)
+    _expire_prepared(raw)
     if receivers := _receivers(wrapper):
         wrapper.execute_wrappers = []
         for receive in receivers:
@@ -150,7 +150,7 @@ def reset_pooled(raw: Any) -> None:
     raw.pgconn.send_query(_message(raw))
     if _answered(raw.pgconn) != raw.pgconn.backend_pid:
         raise Unresettable("behind a pooler")
-    _forget_prepared(raw)
+    _expire_prepared(raw)
 
 
 def _message(raw: Any) -> bytes:
@@ -185,7 +185,7 @@ def _wait_for(pgconn: Any, seconds: float) -> None:
         raise Unresettable(f"no answer within {RESET_SECONDS:g} s")
 
 
-def _forget_prepared(raw: Any) -> None:
+def _expire_prepared(raw: Any) -> None:
     """Have psycopg forget the statements that it had prepared: the reset has deallocated them."""
     if raw.prepare_threshold is not None:
         raw._prepared.clear()
