@@ -2,34 +2,37 @@
 -- Fence: none (reads).
 -- Rows: one per job.
 -- Clock: none.
-SELECT w.id
-FROM unnest(%(ids)s::bigint[]) AS w (id)
-JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[w.id])
-WHERE j.flow & 64 = 64
-   OR (
-       -- Not EXISTS, which the planner may answer with a hash of all jobs.
-       SELECT true
-       FROM pgjobs_job AS p
-       WHERE p.id = ANY (ARRAY[CASE WHEN j.flow & 1 = 1 THEN j.parent_id END]) AND p.flow & 64 = 64
-   )
-   OR (
-       SELECT true
-       FROM pgjobs_job AS u
-       WHERE u.target_id = ANY (ARRAY[j.id, CASE WHEN j.flow & 1 = 1 THEN j.parent_id END])
-         AND u.target_id IS NOT NULL
-         AND u.name = 'pgjobs.undo'
-         AND u.outcome IS DISTINCT FROM 'cancelled'
-       LIMIT 1
-   )
-   OR (
-       SELECT true
-       FROM pgjobs_job AS c
-       WHERE c.target_id = ANY (ARRAY[j.target_id])
-         AND c.target_id IS NOT NULL
-         AND j.name <> 'pgjobs.undo'
-         AND c.name <> 'pgjobs.undo'
-         AND c.options -> 'target' = j.options -> 'target'
-         AND c.id <> j.id
-         AND (c.outcome IS NULL OR c.outcome = 'succeeded')
-       LIMIT 1
-   )
+SELECT j.id
+FROM pgjobs_job AS j
+WHERE j.id = ANY (%(ids)s::bigint[])
+  AND (
+      j.flow & 64 = 64
+      OR (
+          -- Not EXISTS, which the planner may answer with a hash of all jobs.
+          SELECT true
+          FROM pgjobs_job AS p
+          WHERE p.id = ANY (ARRAY[CASE WHEN j.flow & 1 = 1 THEN j.parent_id END]) AND p.flow & 64 = 64
+          LIMIT 1
+      )
+      OR (
+          SELECT true
+          FROM pgjobs_job AS u
+          WHERE u.target_id = ANY (ARRAY[j.id, CASE WHEN j.flow & 1 = 1 THEN j.parent_id END])
+            AND u.target_id IS NOT NULL
+            AND u.name = 'pgjobs.undo'
+            AND u.outcome IS DISTINCT FROM 'cancelled'
+          LIMIT 1
+      )
+      OR (
+          SELECT true
+          FROM pgjobs_job AS c
+          WHERE c.target_id = ANY (ARRAY[j.target_id])
+            AND c.target_id IS NOT NULL
+            AND j.name <> 'pgjobs.undo'
+            AND c.name <> 'pgjobs.undo'
+            AND c.options -> 'target' = j.options -> 'target'
+            AND c.id <> j.id
+            AND (c.outcome IS NULL OR c.outcome = 'succeeded')
+          LIMIT 1
+      )
+  )
