@@ -7,7 +7,6 @@ no transaction: it uses the ``Database`` it is given, and it never commits.
 
 from __future__ import annotations
 
-import contextvars
 import json
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import dated, target_of, until_of
 from django_pgjobs.execution.finalise import AWAIT, CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
@@ -181,7 +181,7 @@ class Performer:
         )
         if not isinstance(prepared, Prepared):
             return prepared
-        return contextvars.Context().run(self.run, prepared)
+        return fresh_context().run(self.run, prepared)
 
     def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> Ended:
         after = finalise.after_callback(job.id, claim_id, outcome)

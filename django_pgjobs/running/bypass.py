@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -33,6 +32,7 @@ from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
@@ -142,7 +142,7 @@ def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Dec
     if not isinstance(prepared, Prepared):
         return prepared
     with _deadline(item.timeout, control, door):
-        return contextvars.Context().run(attempt.run_here, prepared)
+        return fresh_context().run(attempt.run_here, prepared)
 
 
 @contextlib.contextmanager

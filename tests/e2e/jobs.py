@@ -16,7 +16,9 @@ import threading
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
+from django.urls import get_script_prefix
 from django.utils import timezone, translation
 
 import django_pgjobs
@@ -59,6 +61,16 @@ if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
 if os.environ.get("PGJOBS_TEST_LIMITED"):
     from tests.e2e import limited  # noqa: F401
+
+
+@job
+def script_prefix() -> str:
+    return get_script_prefix()
+
+
+@job
+async def ascript_prefix() -> str:
+    return await sync_to_async(get_script_prefix)()
 
 
 @job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -229,3 +230,13 @@ def test_manage_py_of_a_project_starts_executors_by_itself(worker: Workers, stag
     process = worker("--until-idle", ready=False, program=(sys.executable, "-X", "utf8", str(script)))
     assert process.wait() == 0, process.log
     assert read(job).outcome == "succeeded"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--inline",)], ids=["executors", "inline"])
+def test_links_begin_as_those_of_the_web_process(worker: Workers, arguments: tuple[str, ...]) -> None:
+    """FORCE_SCRIPT_NAME, which ``django.setup()`` sets for the main thread alone."""
+    both = jobs.script_prefix.register(), jobs.ascript_prefix.register()
+    forced = json.dumps({"FORCE_SCRIPT_NAME": "/shop"})
+    process = worker("--until-idle", *arguments, env={"PGJOBS_TEST_MAIL": forced}, ready=False)
+    assert process.wait() == 0, process.log
+    assert [job.result for job in ended(*both)] == ["/shop/", "/shop/"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import selectors
 import threading
@@ -24,6 +23,7 @@ from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import kind_of
@@ -112,7 +112,7 @@ class EventLoop:
             self.free_slots.pop()
             # Not by loop.create_task(), which calls any task factory that a job has set.
             serving = self.serve_one(slot, *popped)
-            task = asyncio.Task(serving, loop=self.running(), context=contextvars.Context())
+            task = asyncio.Task(serving, loop=self.running(), context=fresh_context())
             self.tasks.add(task)
             task.add_done_callback(partial(self._left, slot, popped[0]))
 

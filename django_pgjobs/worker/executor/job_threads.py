@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
@@ -134,7 +134,7 @@ class JobThreads:
         while not door.control.interrupted:
             item, control = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
             door.control = control
-            decision = contextvars.Context().run(self.run, item, control, door)
+            decision = fresh_context().run(self.run, item, control, door)
             seconds = self.buffers.finish(slot, item, decision, control.started)
 
     def _report_found(self, name: str) -> None:

@@ -9,7 +9,6 @@ a lock or a handler of ``logging``, a timer outside Python prints all stacks and
 from __future__ import annotations
 
 import atexit
-import contextvars
 import faulthandler
 import sys
 import threading
@@ -20,6 +19,7 @@ from functools import partial
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution import events
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import Facts, facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
@@ -83,7 +83,7 @@ def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
 
     def run() -> None:
         try:
-            contextvars.Context().run(call)
+            fresh_context().run(call)
         except BaseException:
             log.exception("%s failed", what)
         finally:

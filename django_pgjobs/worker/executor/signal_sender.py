@@ -6,7 +6,6 @@ reading, so it only passes the events to this thread.
 
 from __future__ import annotations
 
-import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.execution import events
+from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared.channel_messages import Event
@@ -62,7 +62,7 @@ class SignalSender:
         while (batch := self._batches.get()) is not None:
             number, items = batch
             for what, fields in items:
-                contextvars.Context().run(self._send, what, fields)
+                fresh_context().run(self._send, what, fields)
             self._confirm(number)
 
     def _send(self, what: str, fields: dict[str, Any]) -> None:
