@@ -5,7 +5,9 @@ Design §3, frontier. The claims are the claim thread's own, on a real connectio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
+from django_pgjobs.worker.threads import claimer as claiming
 from django_pgjobs.worker.threads import frontier as rules
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
@@ -229,3 +232,34 @@ def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, 
         worker.claimer.wake_for_admitted(("default", 0))
         worker.claimer._learn()
         assert worker.claim_for(0.2, {each}) is not None
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "due"])
+def test_a_row_that_was_locked_when_its_turn_came_waits_about_as_long_again(
+    worker: Worker, other: RawDatabase, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
+) -> None:
+    """As one that a new job needs: a claim skips it, and the commit that unlocks it unchanged tells nobody."""
+    [job_id] = register()
+    other.lock(job_id)
+    claimer, now = worker.claimer, worker.now
+    claimer.options = replace(claimer.options, poll_seconds=3600.0)
+    claimer.listening.set()
+    if announced:
+        claimer.wake_for(("default", 0))
+    else:  # nothing has happened for long, and now the job for which the thread has slept
+        dues = itertools.chain([0.5], itertools.repeat(None))
+        monkeypatch.setattr(store, "next_due", lambda db, pairs: next(dues))
+    began = now[0] if announced else now[0] + 0.5
+
+    def sleep(pause: float, notified: int) -> bool:
+        now[0] += pause
+        if now[0] >= began + seconds:
+            other.rollback()
+        return False
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    while not (found := worker.claim()) and now[0] < began + 3600.0:
+        claimer._rest(worker.db, claimer.notified)
+    assert found == [job_id]
+    assert now[0] - began <= 2 * seconds + claiming.FIRST_POLL_SECONDS

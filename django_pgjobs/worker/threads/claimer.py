@@ -10,6 +10,7 @@ its own frontier. One statement claims from both, as many as main has room for (
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from uuid import UUID, uuid4
@@ -45,6 +46,10 @@ While a producer is busy, the claimer polls every ``POLL_AGAIN_SECONDS`` and so 
 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
+FIRST_POLL_SECONDS = 0.1
+"""The first sleep after something was announced, claimed or due. A claim skips rows that others have locked, and nobody
+tells when they are free: so each later sleep is as long as nothing has happened, up to ``poll_seconds``.
+"""
 
 MANY_PAIRS = 2000
 """From so many queues, each at its priorities, on a claim costs more than the jobs of a full batch."""
@@ -84,6 +89,8 @@ class Claimer(Loop):
         self.next_pairs = 0.0
         self.polled_at = 0.0
         self.woken_at = 0.0
+        self.stirred_at = 0.0
+        self.due_at = math.inf
         self.settles_at = 0.0
         self.are_many = False
 
@@ -247,7 +254,7 @@ class Claimer(Loop):
     def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply, seconds: float) -> None:
         if claimed.jobs:
             claim_lines.claimed(claim_id, claimed.jobs, seconds)
-            self.woken_at = asked_at
+            self.woken_at = self.stirred_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
             self.inbox.post(Claimed(str(claim_id), asked_at, claimed.jobs, claimed.scanned_at))
@@ -339,7 +346,8 @@ class Claimer(Loop):
     def _rest(self, db: WorkerConnection, notified: int) -> None:
         """Sleep until a job is due, a notification comes or the next poll; but scan once after all notifications.
 
-        The announced jobs may lie a little behind the frontier; the next claim covers that stretch too.
+        The announced jobs may lie a little behind the frontier; the next claim covers that stretch too. The
+        first polls after that come soon, for rows that claims have skipped because somebody had locked them.
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
@@ -349,7 +357,11 @@ class Claimer(Loop):
         longest = (
             self.options.poll_seconds if self.listening.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
+        now = clock.monotonic()
+        if self.due_at <= now:
+            self.stirred_at = max(self.stirred_at, self.due_at)
         due = self.next_due.seconds(db, self.lines.values(), notified)
+        self.due_at = math.inf if due is None else now + due
         seconds = longest if due is None else min(longest, max(due, 0.0))
         # A line without room was not read; read it as soon as there is room.
         asked = [self.lines[is_async] for is_async in self.asked]
@@ -363,6 +375,8 @@ class Claimer(Loop):
             return
         if len(asked) == len(self.lines) and all(self.room.dry.values()):
             self.inbox.post(Idle(min(scanned, self.polled_at)))
+        quiet = max(FIRST_POLL_SECONDS, now - max(self.stirred_at, self.settles_at))
+        seconds = min(seconds, quiet)
         if self._sleep(seconds, notified):
             self._scan_near()
         with self.wake:
