@@ -9,9 +9,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS
+from django.db import router
 
 from django_pgjobs.management.output import WRONG
+from django_pgjobs.models import Job
 from django_pgjobs.presentation import search_words
 from django_pgjobs.presentation.fronts import FRONTS
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
@@ -99,12 +100,13 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 def add_database(parser: argparse.ArgumentParser) -> None:
     """Declare ``--database``."""
-    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    text = "Database alias of the jobs (default: the one that they are registered in)."
+    parser.add_argument("--database", metavar="ALIAS", help=text)
 
 
 def database_of(options: dict[str, Any]) -> str:
     """Return the database alias. Raises ``CommandError`` if the settings do not have it."""
-    alias = str(options["database"])
+    alias = str(options["database"] or router.db_for_write(Job))
     if alias not in settings.DATABASES:
         raise CommandError(f"There is no database alias {alias!r}.", returncode=WRONG)
     return alias

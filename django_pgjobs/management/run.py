@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections, router
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.models import Job
 from django_pgjobs.running import reloader
 from django_pgjobs.values import setting_rules
 from django_pgjobs.values.setting_rules import QUEUE_NAME
@@ -93,7 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_host,
         help=f"The address to which that port is bound ({conf} METRICS_HOST).",
     )
-    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    text = "Database alias of the jobs (default: the one that they are registered in)."
+    parser.add_argument("--database", metavar="ALIAS", help=text)
     parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")
 
 
@@ -110,6 +112,7 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     _check_platform(options)
     # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
     command.check(display_num_errors=True, databases=[])
+    options["database"] = options["database"] or router.db_for_write(Job)
     if options["database"] not in settings.DATABASES:
         raise CommandError(f"There is no database alias {options['database']!r}.")
     _check_caller(options["database"])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -643,3 +644,10 @@ def test_every_help_is_written_on_any_terminal() -> None:
 
 
 COMMANDS = ("pgjobs", "runjobs")
+
+
+def test_without_an_alias_the_router_decides() -> None:
+    with patch("tests.routers.EverythingOnDefault.db_for_write", return_value="elsewhere"):
+        with pytest.raises(CommandError, match="no database alias 'elsewhere'"):
+            pgjobs("list")
+        assert pgjobs("list", "--database", "default")[0] == 0

@@ -240,3 +240,16 @@ def test_links_begin_as_those_of_the_web_process(worker: Workers, arguments: tup
     process = worker("--until-idle", *arguments, env={"PGJOBS_TEST_MAIL": forced}, ready=False)
     assert process.wait() == 0, process.log
     assert [job.result for job in ended(*both)] == ["/shop/", "/shop/"]
+
+
+def test_a_worker_serves_the_database_in_which_jobs_are_registered(worker: Workers) -> None:
+    """Where a router decides, *default* may not even have our tables."""
+    here = {name: connection.settings_dict[name] for name in ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")}
+    routed = {
+        "DATABASES": {"default": {**here, "NAME": "postgres"}, "jobs": here},
+        "DATABASE_ROUTERS": ["tests.routers.OursOnJobs"],
+    }
+    one = jobs.effect.register("routed")
+    process = worker("--until-idle", env={"PGJOBS_TEST_MAIL": json.dumps(routed)}, ready=False)
+    assert process.wait() == 0, process.log
+    assert ended(one)[0].result == "routed"
