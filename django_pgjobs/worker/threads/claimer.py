@@ -89,7 +89,7 @@ class Claimer(Loop):
         self.next_pairs = 0.0
         self.polled_at = 0.0
         self.woken_at = 0.0
-        self.stirred_at = 0.0
+        self.news_at = 0.0
         self.due_at = math.inf
         self.settles_at = 0.0
         self.are_many = False
@@ -254,7 +254,7 @@ class Claimer(Loop):
     def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply, seconds: float) -> None:
         if claimed.jobs:
             claim_lines.claimed(claim_id, claimed.jobs, seconds)
-            self.woken_at = self.stirred_at = asked_at
+            self.woken_at = self.news_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
             self.inbox.post(Claimed(str(claim_id), asked_at, claimed.jobs, claimed.scanned_at))
@@ -359,7 +359,7 @@ class Claimer(Loop):
         )
         now = clock.monotonic()
         if self.due_at <= now:
-            self.stirred_at = max(self.stirred_at, self.due_at)
+            self.news_at = max(self.news_at, self.due_at)
         due = self.next_due.seconds(db, self.lines.values(), notified)
         self.due_at = math.inf if due is None else now + due
         seconds = longest if due is None else min(longest, max(due, 0.0))
@@ -375,7 +375,7 @@ class Claimer(Loop):
             return
         if len(asked) == len(self.lines) and all(self.room.dry.values()):
             self.inbox.post(Idle(min(scanned, self.polled_at)))
-        quiet = max(FIRST_POLL_SECONDS, now - max(self.stirred_at, self.settles_at))
+        quiet = max(FIRST_POLL_SECONDS, now - max(self.news_at, self.settles_at))
         seconds = min(seconds, quiet)
         if self._sleep(seconds, notified):
             self._scan_near()
