@@ -6,7 +6,7 @@ A result, for those who asked for one, needs all of it at one instant: ``read_re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 from uuid import UUID
@@ -33,7 +33,18 @@ class ReadResult(ResultFacts):
         if self.ending_attempt > 1:
             again = sum(1 for _ in takewhile(lambda one: one.number == self.attempt, reversed(charged)))
             charged = charged[: len(charged) - max(again - 1, 0)]
-        return tuple(charged)
+        return tuple(one for place, one in enumerate(charged) if not self._ran_again(one, charged[place + 1 :]))
+
+    def _ran_again(self, one: ReadAttempt, later: Sequence[ReadAttempt]) -> bool:
+        """Whether its executor died with this attempt and it ran again uncharged, under the same number."""
+        if one.cause != Cause.CRASHED:
+            return False
+        goes_on = (
+            one.number == self.attempt
+            and self.ending is None
+            and (self.outcome == Outcome.SUCCEEDED or self.state == JobState.RUNNING)
+        )
+        return goes_on or any(each.number == one.number for each in later)
 
     @property
     def last_failure(self) -> ReadAttempt | None:

@@ -74,7 +74,7 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the jobs; exit with 1 if an id matches no job."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     ids, notice = _found(jobs, options)
-    rows = _rows(jobs, ids)
+    rows = _rows(jobs, ids, with_arguments=options["format"] == "json")
     if options["format"] == "json":
         _write_json(command, rows)
     else:
@@ -159,16 +159,18 @@ def _named(jobs: JobQuerySet, search: JobSearch, ids: Iterable[int]) -> list[int
     return [job_id for job_id in ids if job_id in there]
 
 
-def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
+def _rows(jobs: JobQuerySet, ids: list[int], *, with_arguments: bool) -> Iterator[Any]:
     extracts: Any = {
         "now": Now(),
         "fate": fate(),
         "error_start": Left("error", 500),
         "reason_start": Left("hold_reason", 500),
-        "payload_start": Case(When(payload_size__lte=MOST_PAYLOAD, then=Cast("payload", TextField()))),
     }
     sizes: Any = {"payload_size": Func(F("payload"), function="pg_column_size", output_field=IntegerField())}
-    rows: Any = jobs.annotate(**sizes).annotate(**extracts).only(*COLUMNS)
+    if with_arguments:
+        short = Case(When(payload_size__lte=MOST_PAYLOAD, then=Cast("payload", TextField())))
+        jobs, extracts = jobs.annotate(**sizes), {**extracts, "payload_start": short}
+    rows: Any = jobs.annotate(**extracts).only(*COLUMNS)
     for start in range(0, len(ids), PAGE):
         yield from job_list.in_order(rows, ids[start : start + PAGE])
 

@@ -12,6 +12,6 @@ SELECT
 FROM json_to_recordset(%(items)s::json) AS c (
     id bigint, note uuid, number integer, seconds float8, exception text, message text, ago float8
 )
-JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[c.id])
+CROSS JOIN LATERAL (SELECT id FROM pgjobs_job WHERE id = c.id LIMIT 1) AS j
 ON CONFLICT DO NOTHING
 RETURNING 1

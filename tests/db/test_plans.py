@@ -15,6 +15,7 @@ import pytest
 
 from django_pgjobs import sql
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.keeping import Crash, record_crashes
 from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, as_if_emptied, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -108,6 +109,9 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "read_flags": lambda db, held: store.read_flags(db, held.fences()),
     "read_claim": lambda db, held: store.read_claim(db, held.claim_id),
     "read_payload": lambda db, held: store.read_payload(db, *held.fences()[0]),
+    "record_crashes": lambda db, held: record_crashes(
+        db, [(Crash(job, str(uuid4()), 1, 1.0, "", ""), 0.0) for job in held.ids], AUTHOR
+    ),
     "delete_claims": lambda db, held: store.delete_claims(db, [str(held.claim_id)]),
     "renew_claims": lambda db, held: store.renew_claims(db, {str(held.claim_id): 1.0}, lease_seconds=30),
     "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),

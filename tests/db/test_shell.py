@@ -180,7 +180,7 @@ def test_the_fields_of_a_list(raw: RawDatabase) -> None:
     """They are documented, and a program may rely on them."""
     register()
     (row,) = json.loads(pgjobs("list", "--format", "json")[1])
-    assert list(row) == [*list_jobs.COLUMNS, "label", "hold_reason", "error"]
+    assert list(row) == [*list_jobs.COLUMNS, "label", "hold_reason", "error", "arguments"]
     assert row["run_at"].endswith("+00:00")
 
 

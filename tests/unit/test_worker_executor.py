@@ -179,7 +179,7 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
 ) -> None:
     """Nothing of the job has run; with one attempt it would be abandoned without having been started."""
 
-    def read(db: Any, job_id: int, claim_id: str) -> str:
+    def read(db: Any, job_id: int, claim_id: str, *, partly: bool) -> str:
         raise error
 
     monkeypatch.setattr(store, "read_payload", read)
@@ -190,9 +190,9 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: None)
+    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id, partly: None)
     assert isinstance(perform(working, item(1, payload=None)), decide.Release)
-    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: f'"{job_id} {claim_id}"')
+    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id, partly: f'"{job_id} {claim_id}"')
     whole = with_payload(item(2, payload=None), "default")
     assert whole == item(2, payload='"20 claim-2"')
     assert isinstance(perform(working, item(2, payload=None)), decide.Park)  # a name nobody knows

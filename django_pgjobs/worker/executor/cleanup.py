@@ -190,12 +190,12 @@ def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
     connection.queries_log.clear()
     if connection.connection is None:
         return
-    trouble = ""
-    if connection.in_atomic_block or not connection.get_autocommit():
-        trouble = "job left a transaction open, rolled back"
-    elif connection.vendor == "postgresql":
-        trouble = sessions.trouble_on(connection)
-    if trouble:
+    ours = connection.vendor == "postgresql"
+    if connection.in_atomic_block or not connection.get_autocommit() or (ours and sessions.is_open(connection)):
+        log.error("job left a transaction open, rolled back %s alias=%s", _named(job), connection.alias)
+        discard(connection)
+        return
+    if ours and (trouble := sessions.trouble_on(connection)):
         log.error("%s %s alias=%s", trouble, _named(job), connection.alias)
         discard(connection)
         return

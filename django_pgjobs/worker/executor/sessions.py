@@ -99,11 +99,14 @@ def _layers(wrapper: Any) -> tuple[object, ...]:
     return (wrapper.force_debug_cursor, *wrapper.execute_wrappers)
 
 
+def is_open(wrapper: Any) -> bool:
+    """Return whether a transaction is open on the server, also one that a job has begun by a statement of its own."""
+    return wrapper.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
 def trouble_on(wrapper: Any) -> str:
-    """Return what a job has left on this connection that no reset mends, in words; else an empty text."""
+    """Return what else a job has left on this connection that no reset mends, in words; else an empty text."""
     raw = wrapper.connection
-    if raw.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-        return "job left a transaction open, rolled back"
     if raw.pgconn.transaction_status == TransactionStatus.ACTIVE or raw.pgconn.pipeline_status != PipelineStatus.OFF:
         return "job left a statement unfinished, its connection is closed"
     if _is_watched(raw) and (_MANNER(raw) != raw.manner or _layers(wrapper) != raw.layers):
