@@ -33,7 +33,7 @@ class ReadResult(ResultFacts):
         if self.ending_attempt > 1:
             again = sum(1 for _ in takewhile(lambda one: one.number == self.attempt, reversed(charged)))
             charged = charged[: len(charged) - max(again - 1, 0)]
-        return tuple(one for place, one in enumerate(charged) if not self._ran_again(one, charged[place + 1 :]))
+        return tuple(one for position, one in enumerate(charged) if not self._ran_again(one, charged[position + 1 :]))
 
     def _ran_again(self, one: ReadAttempt, later: Sequence[ReadAttempt]) -> bool:
         """Whether its executor died with this attempt and it ran again uncharged, under the same number."""

@@ -19,7 +19,7 @@ from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Job
 from tests.e2e import jobs, newer
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import patience, wait_until
+from tests.plugins.fix_db import RawDatabase, patience, wait_until
 from tests.plugins.fix_worker import ROOT, Workers, database_url, ended, read
 
 
@@ -288,3 +288,29 @@ def test_the_url_of_the_test_database_is_the_one_workers_get() -> None:
     """Guards the fixture: a worker on any other database would make these tests lie."""
     assert database_url().endswith(f"/{connection.settings_dict['NAME']}")
     assert not Job._meta.swapped
+
+
+def test_a_server_that_takes_no_writes_is_asked_seldom_and_told_of_once(worker: Workers, raw: RawDatabase) -> None:
+    """Each loop looks again with growing pauses, says one word of trouble and one when it is over."""
+    process = worker()
+    name = connection.settings_dict["NAME"]
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'pgjobs%%'"
+    raw.query(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    try:
+        raw.query(end)
+        process.wait_for_log(
+            "database trouble, will try again loop=maintenance: cannot execute .* in a read-only transaction"
+        )
+        before = sessions(raw)
+        wait_until(lambda: sessions(raw) >= before + 8, 60, "the worker has looked several times")
+    finally:
+        raw.query(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    assert ended(jobs.effect.register("after"), timeout=40)[0].outcome == "succeeded"
+    process.wait_for_log("database is back loop=maintenance", times=2)  # once after its session was ended
+    assert not process.said("database trouble, will try again loop=maintenance: cannot execute", times=2)
+    assert not process.said("database is back loop=maintenance", times=3)
+
+
+def sessions(raw: RawDatabase) -> int:
+    """How many sessions of the database have been counted so far."""
+    return int(raw.value("SELECT sessions FROM pg_stat_database WHERE datname = current_database()"))

@@ -350,7 +350,9 @@ def test_no_tagged_value_raises_anything_but_unreadable_payload(tag: str, value:
             way()
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"$tuple": [' * 50_000 + "]}" * 50_000, "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, '{"$tuple": [' * 50_000 + "]}" * 50_000, "9" * 5000]
+)
 def test_what_is_too_deep_or_too_long_is_unreadable_everywhere(text: str) -> None:
     for way in (decode_payload, decode_result, named, parsed, lambda each: filled(each, {})):
         with pytest.raises(UnreadablePayload):

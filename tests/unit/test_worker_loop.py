@@ -26,6 +26,10 @@ class FakeConnection:
     def close(self) -> None:
         self.gone = self.closed = True
 
+    def fetch(self, name: str, params: object) -> list[tuple[bool]]:
+        assert name == "is_read_only"
+        return [(False,)]
+
     def inherit(self, old: WorkerConnection) -> None:
         assert old.gone
 

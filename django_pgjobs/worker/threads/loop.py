@@ -15,6 +15,7 @@ import psycopg
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage
 
@@ -47,6 +48,8 @@ class Loop(threading.Thread):
         self.wake = threading.Condition()
         self.statements = 0
         self.reachable = True
+        self.unwritable = False
+        """Whether the server took no writes lately: a standby, or one made read-only."""
         self.connections = 0
         self.db: WorkerConnection | None = None
 
@@ -76,6 +79,7 @@ class Loop(threading.Thread):
                 failures += 1
                 if db is not None and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
                     db.close()  # a standby now: the same name may lead to the new primary
+                    self.unwritable = True
                 self._trouble(error, failures, gone=db is None or db.gone)
             except Exception:
                 failures += 1
@@ -91,6 +95,10 @@ class Loop(threading.Thread):
             old.statements = 0
             old.close()
         db = self.connect()
+        if self.unwritable and store.is_read_only(db):
+            db.close()
+            raise psycopg.errors.ReadOnlySqlTransaction("the server still takes no writes")
+        self.unwritable = False
         if old is not None:
             db.inherit(old)
         self.db = db
