@@ -22,12 +22,13 @@ from django_pgjobs.execution.finalise import REQUEUES
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
+from django_pgjobs.values.built_in import OWN_QUEUE
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, from_the_beginning
 
 OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
 HOUR = 3600.0
-EVERYTHING = from_the_beginning(("default", 100), ("default", 50), ("default", 0))
+EVERYTHING = from_the_beginning(*((queue, priority) for queue in (OWN_QUEUE, "default") for priority in (100, 50, 0)))
 """Where jobs of ours stand, too."""
 
 approval: Event[str] = Event("scenes.approval")
