@@ -228,7 +228,7 @@ def _call(prepared: Prepared) -> Any:
         value = prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
     else:
         value = prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
-    if value is not None and inspect.isawaitable(value):  # a plain decorator hides that the function is async
+    if value is not None and _is_awaitable(value):  # a plain decorator hides that the function is async
         return prepared.guard.call(_value_of, value)
     return value
 
@@ -240,9 +240,17 @@ def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     return lambda _context: _value_of(definition.func(*args, **kwargs), keep=definition.is_async)
 
 
+PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
+
+
+def _is_awaitable(value: object) -> bool:
+    """Whether a value can be awaited. Asks its type alone: what a job returns may raise at any other question."""
+    return type(value) not in PLAIN and inspect.getattr_static(type(value), "__await__", None) is not None
+
+
 def _value_of(value: Any, *, keep: bool = False) -> Any:
     """Return what a body returned, or what that comes to if it is awaitable; with ``keep`` the caller awaits it."""
-    return async_to_sync(_awaited)(value) if not keep and inspect.isawaitable(value) else value
+    return async_to_sync(_awaited)(value) if not keep and _is_awaitable(value) else value
 
 
 async def _acall(prepared: Prepared) -> Any:
