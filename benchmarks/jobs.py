@@ -6,6 +6,9 @@ import asyncio
 import os
 import time
 from datetime import timedelta
+from typing import Any
+
+from django.apps import apps
 
 from benchmarks import stamps
 from django_pgjobs import Event, JobContext, job
@@ -48,6 +51,30 @@ async def async_nap(seconds: float) -> None:
 def carry(text: str) -> int:
     """A job with a big payload."""
     return len(text)
+
+
+def things() -> Any:
+    """Return the manager of the table; this module is imported before Django knows its models."""
+    name = "benchmarks.thing"
+    return apps.get_model(name)._default_manager
+
+
+@job
+def reads(number: int) -> str:
+    """A job that reads one row."""
+    return str(things().get(pk=number).name)
+
+
+@job
+def writes(number: int) -> None:
+    """A job that writes one row."""
+    things().filter(pk=number).update(count=number)
+
+
+@job
+def inserts(number: int) -> None:
+    """A job that inserts one row."""
+    things().create(name=f"another {number}")
 
 
 opened: Event[None] = Event("bench.opened")

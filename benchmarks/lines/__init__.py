@@ -20,6 +20,7 @@ NAMES = (
     "memory",
     "payloads",
     "results",
+    "queries",
     "queues",
     "keys",
     "fan_in",

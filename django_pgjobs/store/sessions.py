@@ -29,3 +29,9 @@ def resetting(connection: psycopg.Connection[Any], opened: OpenedSession) -> byt
         texts.append(database.checking())
     values = {"application_name": opened.application_name, "time_zone": opened.time_zone, "role": opened.role}
     return psycopg.ClientCursor(connection).mogrify(";\n".join(texts), values).encode(connection.info.encoding)
+
+
+def list_codeless_tables(db: database.Database, names: list[str]) -> dict[str, frozenset[str]]:
+    """Return the columns of those of these tables that run no code of the project when they are read or updated."""
+    rows = db.fetch("list_codeless_tables", {"names": names})
+    return {name: frozenset(columns) for name, columns in rows}

@@ -311,7 +311,7 @@ from django_pgjobs.store.servants import (
     register_servants,
     undo_of,
 )
-from django_pgjobs.store.sessions import OpenedSession, resetting
+from django_pgjobs.store.sessions import OpenedSession, list_codeless_tables, resetting
 from django_pgjobs.store.steering import (
     Changed,
     Moved,
@@ -512,6 +512,7 @@ __all__ = [
     "judge_crons",
     "list_actions",
     "list_claims",
+    "list_codeless_tables",
     "list_crons",
     "list_due_gates",
     "list_failures",

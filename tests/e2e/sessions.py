@@ -32,6 +32,14 @@ def leaves_behind(how: str) -> int:
 
 
 @job(max_attempts=1)
+def sends(text: str) -> int:
+    """Send a statement, as the ORM does; return the number of the process that serves the session."""
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+    return connection.connection.info.backend_pid  # type: ignore[no-any-return]
+
+
+@job(max_attempts=1)
 def tells_its_session() -> dict[str, Any]:
     """What this job finds, and that what it writes remains."""
     connection.ensure_connection()

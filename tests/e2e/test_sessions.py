@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_pgjobs.models import Job
 from tests.e2e import decorated, jobs, sessions
+from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_worker import WorkerProcess, ended
 
 ARGUMENTS: tuple[str, ...] = ()
@@ -36,6 +39,75 @@ def test_the_next_job_finds_a_session_as_new(shared_worker: WorkerProcess, how: 
 def test_a_session_that_was_reset_is_kept(shared_worker: WorkerProcess) -> None:
     backends = {job.result for job in ended(*[sessions.leaves_behind.register("own setting") for _ in range(5)])}
     assert len(backends) == 1
+
+
+FUNCTION = """CREATE FUNCTION sets_tenant(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN PERFORM set_config('app.tenant', 'other', false); RETURN $1; END $$"""
+TRIGGER = """CREATE FUNCTION sets_tenant() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM set_config('app.tenant', 'other', false); RETURN NEW; END $$"""
+HIDDEN = {
+    "view": ["CREATE VIEW hidden_view AS SELECT 1 AS id, sets_tenant('other') AS name"],
+    "trigger": [
+        TRIGGER,
+        "CREATE TRIGGER sets BEFORE UPDATE ON hidden_trigger FOR EACH ROW EXECUTE FUNCTION sets_tenant()",
+    ],
+    "check": ["ALTER TABLE hidden_check ADD CHECK (sets_tenant(name) <> 'never')"],
+    "index": ["CREATE INDEX ON hidden_index (sets_tenant(name))"],
+    "generated": ["ALTER TABLE hidden_generated ADD other text GENERATED ALWAYS AS (sets_tenant(name)) STORED"],
+    "domain": [
+        "CREATE DOMAIN hidden AS text CHECK (sets_tenant(VALUE) <> 'never')",
+        "ALTER TABLE hidden_domain ALTER name TYPE hidden",
+    ],
+    "column": ["CREATE FUNCTION tenant(hidden_column) RETURNS text LANGUAGE sql AS $$SELECT sets_tenant('other')$$"],
+}
+"""Where code of a project may stand that the text of a statement does not show, by kind; the table is hidden_KIND."""
+
+
+@pytest.fixture
+def hidden(committed: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    kind: str = request.param
+    table = f"CREATE TABLE hidden_{kind} AS SELECT 1 AS id, 'old' AS name"
+    with connection.cursor() as cursor:
+        for text in (FUNCTION, *([] if kind == "view" else [table]), *HIDDEN[kind]):
+            cursor.execute(text)
+    yield kind
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION sets_tenant(text) CASCADE")
+        cursor.execute("DROP FUNCTION IF EXISTS sets_tenant() CASCADE")
+        cursor.execute(f"DROP TABLE IF EXISTS hidden_{kind} CASCADE")
+        cursor.execute("DROP DOMAIN IF EXISTS hidden")
+
+
+@pytest.mark.parametrize("hidden", sorted(HIDDEN), indirect=True)
+def test_code_that_a_statement_does_not_show_leaves_nothing(shared_worker: WorkerProcess, hidden: str) -> None:
+    """The text of each statement is one that the ORM writes; code behind its table changes the session."""
+    texts = {
+        "view": 'SELECT "hidden_view"."name" FROM "hidden_view" WHERE "hidden_view"."id" = 1',
+        "column": 'SELECT "hidden_column"."tenant" FROM "hidden_column"',
+    }
+    update = f'UPDATE "hidden_{hidden}" SET "name" = "hidden_{hidden}"."name" WHERE "hidden_{hidden}"."id" = 1'
+    before = tell()
+    ended(sessions.sends.register(texts.get(hidden, update)))
+    assert tell() == before
+
+
+PLAIN_READ = 'SELECT "django_content_type"."id" FROM "django_content_type" WHERE "django_content_type"."id" = 0'
+
+
+@pytest.mark.parametrize(
+    ("text", "last"), [(PLAIN_READ, PLAIN_READ), ("SELECT 1", "SET SESSION AUTHORIZATION DEFAULT")]
+)
+def test_a_job_that_cannot_have_changed_its_session_costs_no_reset(
+    shared_worker: WorkerProcess, raw: RawDatabase, text: str, last: str
+) -> None:
+    """The server shows what it was sent last: the job's own statement, or the reset."""
+    for _ in range(2):  # the first has to ask about its table
+        (job,) = ended(sessions.sends.register(text))
+
+    def is_last() -> bool:
+        return str(raw.value(f"SELECT query FROM pg_stat_activity WHERE pid = {job.result}")).startswith(last)
+
+    wait_until(is_last, 10, f"{last} is the last statement of the session")
 
 
 def test_a_job_that_a_temporary_table_would_have_swallowed_is_stored(shared_worker: WorkerProcess) -> None:

@@ -2,7 +2,8 @@
 
 Settings, role, locks, channels, temporary tables, cursors, prepared statements: after a job that has sent statements,
 one message resets them all. It is sent when the job is over, so that its locks go at once; the answer is read before
-the next job begins, when it is usually there. A job that has sent none costs nothing.
+the next job begins, when it is usually there. A job that has sent none costs nothing, nor does one whose few statements
+cannot have changed the session (``plain``).
 
 Three kinds of connection are not worth a reset, or cannot have one, and are closed instead: one that does not answer,
 one behind a pooler, and one of a database engine that may keep something of the session in Python. If receivers of
@@ -22,6 +23,7 @@ from django.db.backends.signals import connection_created
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 
 from django_pgjobs.store import statements as store
+from django_pgjobs.worker.executor import plain
 
 RESET_SECONDS = 2.0
 """How long the answer to a reset is waited for."""
@@ -49,22 +51,41 @@ class Unresettable(Exception):
 
 
 _NOTES: dict[str, Any] = {
-    "used": False, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
+    "sent": (), "text": None, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
 }  # fmt: skip
 """What a watched connection knows of itself, and what is so at first."""
 
 
 @cache
 def _watched(kind: type[Any]) -> type[Any]:
-    """Return a class of psycopg's connections that note whether statements are sent: all of them wait for answers."""
+    """Return a class of psycopg's connections that note what is sent: all statements wait for answers.
+
+    ``sent`` has the text of each wait, None where a cursor's ``execute`` has not said it.
+    """
     if hasattr(kind, "asked"):
         return kind
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.used = True
+        if len(self.sent) <= plain.MOST_STATEMENTS:
+            self.sent.append(self.text)
+        self.text = None
         return kind.wait(self, *args, **kwargs)
 
     return type(kind.__name__, (kind,), {"__slots__": (), "wait": wait, **_NOTES})
+
+
+@cache
+def _watched_cursor(kind: type[Any]) -> type[Any]:
+    """Return a class of cursors that say the texts which they execute."""
+
+    def execute(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+        self.connection.text = query
+        try:
+            return kind.execute(self, query, *args, **kwargs)
+        finally:
+            self.connection.text = None
+
+    return type(kind.__name__, (kind,), {"__slots__": (), "execute": execute})
 
 
 def _is_watched(raw: Any) -> bool:
@@ -85,8 +106,10 @@ def watch(wrapper: Any, *, checks: bool = False) -> None:
         role = wrapper.settings_dict["OPTIONS"].get("assume_role")
         status = raw.info.parameter_status
         raw.opened = store.OpenedSession(status("application_name") or "", status("TimeZone") or "", role, checks)
+        if raw.cursor_factory.__module__.startswith(ENGINES):  # else it may send another text than it is given
+            raw.cursor_factory = _watched_cursor(raw.cursor_factory)
         raw.manner = _MANNER(raw)
-    raw.used = False
+    raw.sent = []
     raw.layers = _layers(wrapper)
 
 
@@ -119,13 +142,17 @@ def ask_reset(wrapper: Any) -> None:
     raw = wrapper.connection
     if not _is_watched(raw):
         raise Unresettable("unknown connection")
-    if not raw.used:
+    if not raw.sent:
         return
     if wrapper.alias in _pooled or not type(wrapper).__module__.startswith(ENGINES):
         raise Unresettable("not a session of its own")
+    unchanged = plain.is_plain(wrapper, raw.sent)
+    raw.sent = []
+    if unchanged:
+        return
     raw.pgconn.send_query(_message(raw))
     raw.pgconn.flush()
-    raw.asked, raw.used = True, False
+    raw.asked = True
 
 
 def await_reset(wrapper: Any) -> None:
@@ -143,7 +170,7 @@ def await_reset(wrapper: Any) -> None:
         for receive in receivers:
             receive(signal=connection_created, sender=type(wrapper), connection=wrapper)
         raw.layers = _layers(wrapper)
-    raw.used = False
+        raw.sent = []
 
 
 def reset_pooled(raw: Any) -> None:
