@@ -399,7 +399,7 @@ def _suspension(prepared: Prepared, suspension: decide.Suspend) -> decide.Unwrit
 
 def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Account) -> None:
     """Log a failed attempt where its live exception is: WARNING if the job is retried, ERROR if it is abandoned."""
-    about, words = events.facts(prepared.context), text_of(account.error)
+    about, words = events.facts(prepared.context), account.message
     match decision:
         case decide.Retry(seconds=seconds):
             info, trace = account.for_log()
@@ -408,4 +408,4 @@ def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Accoun
             info, trace = account.for_log()
             events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
         case _:
-            events.log.info("attempt ended %s: %s: %s", about, kind_of(account.error), words)
+            events.log.info("attempt ended %s: %s: %s", about, account.kind, words)

@@ -294,7 +294,13 @@ class DurableMemory:
         """``gather`` for coroutines."""
         self.suspending.check_going_on()
         name = self.names.of_pause("agather", name)
-        return await self.suspending.beside(sync_to_async(self._gathered)(calls, name, settled=settled))
+        return await self.suspending.beside(self._agathered(calls, name, settled=settled))
+
+    async def _agathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+        # Tasks whose waits are over too go on first: one that gathers under this name is refused before jobs are made.
+        await sync_to_async(self.load)()
+        self.names.check_not_shared("agather", name)
+        return await sync_to_async(self._gathered)(calls, name, settled=settled)
 
     def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         self.check_usable("gather")

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django_pgjobs.durable import StepOptions, check_name, memo_name
-from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.exceptions import InvalidJob, JobSuspended
 from django_pgjobs.serialization.failures import OUR_FILES
 
 OUR_FILES.add(__file__)
@@ -46,6 +46,7 @@ class Names:
         self._funcs: dict[str, Any] = {}
         self._in_flight: set[str] = set()
         self._used: set[str] = set()
+        self._refused: set[str] = set()
 
     @contextmanager
     def of_step(self, options: StepOptions, func: Callable[..., Any]) -> Iterator[str]:
@@ -68,6 +69,9 @@ class Names:
         token = _step.set((self, name))
         try:
             yield name
+        except JobSuspended:
+            self._used.add(name)
+            raise
         finally:
             _step.reset(token)
             self._in_flight.discard(mark)
@@ -79,12 +83,18 @@ class Names:
         self.check_outside(what)
         name = check_name("name", self._in_turn(check_name("name", base)))
         if name in self._used:
+            self._refused.add(name)
+        self._used.add(name)
+        self.check_not_shared(what, name)
+        return name
+
+    def check_not_shared(self, what: str, name: str) -> None:
+        """Raise ``InvalidJob`` if a second task or thread has asked for the name of this sleep or gather."""
+        if name in self._refused:
             raise InvalidJob(
                 f"{what}: {name!r} was called before in this run of the job, by another task or thread: tell what runs "
                 "side by side apart by name=…"
             )
-        self._used.add(name)
-        return name
 
     def check_outside(self, what: str) -> None:
         """Raise ``InvalidJob`` inside a step, which would begin anew after a suspension."""

@@ -11,11 +11,14 @@ import traceback as tracebacks
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from django_pgjobs.exceptions import JobSuspended
+
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
 
 MESSAGE_LIMIT = 2000
 CHAIN_LIMIT = 20
+GROUP_LIMIT = 1000
 LOG_LIMIT = 64 * 1024
 """The longest traceback that is logged unchanged, in characters; longer ones are shortened."""
 
@@ -25,6 +28,7 @@ OUR_FILES: set[str] = set()
 UNREADABLE = "(its message cannot be read)"
 
 _FACTS = BaseException.__dict__
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
 
 
 def add_own_file(path: str) -> None:
@@ -38,10 +42,15 @@ def add_own_file(path: str) -> None:
 class Account:
     """One exception as it is reported; its traceback is formatted once, on first use."""
 
-    __slots__ = ("_text", "error", "readable")
+    __slots__ = ("_text", "error", "first", "kind", "message", "readable")
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+        self.first, others = _first_of_one_kind(error)
+        self.kind, self.message = kind_of(self.first), text_of(self.first)
+        if others:
+            more = f" (and {others} more of this kind)"
+            self.message = self.message[: MESSAGE_LIMIT - len(more)] + more
         self.readable = True
         self._text: str | None = None
 
@@ -49,8 +58,8 @@ class Account:
         """Return the exception as the history records it, its traceback at most about ``limit`` characters long."""
         from django_pgjobs.decisions import Failure  # here for start-up time
 
-        links = [(kind_of(link), text_of(link)) for link in _chain(self.error)]
-        return Failure(links[0][0], links[0][1], tuple(links), shortened(self.traceback(), limit))
+        links = [(self.kind, self.message), *((kind_of(link), text_of(link)) for link in _chain(self.first)[1:])]
+        return Failure(self.kind, self.message, tuple(links), shortened(self.traceback(), limit))
 
     def traceback(self) -> str:
         """Return the formatted traceback from the job's own code on."""
@@ -74,6 +83,24 @@ class Account:
         if self.readable and len(text) <= LOG_LIMIT:
             return (type(self.error), self.error, of_the_job(self.error)), ""
         return None, f"\n{shortened(text, LOG_LIMIT)}"
+
+
+def _first_of_one_kind(error: BaseException) -> tuple[BaseException, int]:
+    """Return what tells of ``error`` in one line, and how many like it stand beside it.
+
+    In a group of exceptions of one kind, in which a ``TaskGroup`` wraps them, that is the first of them.
+    """
+    leaves: list[BaseException] = []
+    nodes: list[BaseException] = [error]
+    while nodes and len(leaves) <= GROUP_LIMIT:
+        node = nodes.pop()
+        if issubclass(type(node), BaseExceptionGroup):
+            nodes.extend(reversed(_MEMBERS.__get__(node)))
+        elif not issubclass(type(node), JobSuspended):
+            leaves.append(node)
+    if not leaves or nodes or any(type(leaf) is not type(leaves[0]) for leaf in leaves):
+        return error, 0
+    return leaves[0], len(leaves) - 1
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import wraps
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 from django.test import TransactionTestCase
+from django.utils import timezone
 
 from django_pgjobs import Event, JobContext, Next, job
-from django_pgjobs.models import Memo
-from django_pgjobs.testing import run_jobs
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.testing import run_job, run_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +32,11 @@ def _nothing_said() -> None:
 def echo(value: Any) -> Any:
     said.append(value)
     return value
+
+
+def fails_with(value: Any) -> Any:
+    echo(value)
+    raise ValueError(value)
 
 
 async def aecho(value: Any) -> Any:
@@ -153,7 +161,55 @@ def test_names_made_by_turns_are_refused_in_tasks_side_by_side(what: str, words:
     run_jobs(skip_sleeps=True)
     registered.refresh_from_db()
     assert registered.outcome == "abandoned"
-    assert words in registered.error or words in registered.attempts.get().traceback
+    assert words in registered.error
+
+
+@job(name="names.late", takes_context=True, max_attempts=1)
+async def late(context: JobContext, *, in_group: bool) -> Any:
+    async def part(n: int) -> Any:
+        await context.asleep(60, name=f"nap {n}")
+        return await context.agather([double.bind(n)])
+
+    return await (both if in_group else asyncio.gather)(part(1), part(2))
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+def test_a_gather_that_another_task_begins_too_after_a_sleep_runs_no_jobs(*, in_group: bool) -> None:
+    registered = late.register(in_group=in_group)
+    run_job(registered)
+    Memo.objects.update(wake_at=timezone.now() - timedelta(seconds=1))
+    run_job(registered)
+    registered.refresh_from_db()
+    assert "InvalidJob: agather: 'gather' was called before in this run of the job" in registered.error
+    assert not Job.objects.filter(name=double.name)
+
+
+@job(name="names.late_steps", takes_context=True, max_attempts=1)
+async def late_steps(context: JobContext) -> Any:
+    tried = context.astep.using(name="tried", attempts=3)
+
+    async def busy() -> None:
+        while len(said) < 2:
+            await asyncio.sleep(0.01)
+
+    async def second() -> Any:
+        while True:
+            try:
+                await (tried(fails_with, 2) if said else asyncio.sleep(0.01))
+            except InvalidJob as error:
+                if "is running" not in str(error):
+                    raise
+                await asyncio.sleep(0.01)
+
+    return await both(context.astep(busy), tried(fails_with, 1), second())
+
+
+def test_a_step_of_a_name_that_waits_for_its_next_attempt_is_refused_to_other_tasks() -> None:
+    registered = late_steps.register()
+    run_job(registered)
+    registered.refresh_from_db()
+    assert said == [1]
+    assert "step: 'tried' was called before in this run of the job, by another task or thread" in registered.error
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from django.test import override_settings
 from django.utils.module_loading import import_string
 
 from django_pgjobs.decisions import Failure
+from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization import failures
 from django_pgjobs.serialization.failures import LOG_LIMIT, Account, clean
@@ -221,6 +222,42 @@ def test_a_group_shows_its_members() -> None:
     assert failure.message == "many (2 sub-exceptions)"
     assert "ValueError: a" in failure.traceback
     assert "OSError: b" in failure.traceback
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ExceptionGroup("one", [ValueError("a")]), "ValueError: a"),
+        (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), "ValueError: a (and 1 more of this kind)"),
+        (
+            ExceptionGroup("nested", [ExceptionGroup("one", [KeyError("a")]), KeyError("b")]),
+            "KeyError: 'a' (and 1 more",
+        ),
+        (BaseExceptionGroup("suspended", [JobSuspended(), ValueError("a")]), "ValueError: a"),
+        (
+            BaseExceptionGroup("only suspended", [JobSuspended()]),
+            "BaseExceptionGroup: only suspended (1 sub-exception)",
+        ),
+        (ExceptionGroup("long", [ValueError("x" * 3000)] * 3), "x (and 2 more of this kind)"),
+        (ExceptionGroup("wide", [ValueError("a")] * 3000), "ExceptionGroup: wide (3000 sub-exceptions)"),
+        (ExceptionGroup("kinds", [ValueError("a"), TypeError("b")]), "ExceptionGroup: kinds (2 sub-exceptions)"),
+    ],
+    ids=lambda value: value.message if isinstance(value, BaseExceptionGroup) else "",
+)
+def test_a_group_of_one_kind_is_stored_by_its_first_member(
+    error: BaseExceptionGroup[BaseException], words: str
+) -> None:
+    failure = failure_of(error)
+    assert words in failure.summary
+    assert len(failure.message) <= failures.MESSAGE_LIMIT
+    assert failure.chain[0] == (failure.kind, failure.message)
+    assert "Group" in failure.traceback
+
+
+def test_the_causes_of_a_group_of_one_kind_are_those_of_its_first_member() -> None:
+    member = ValueError("a")
+    member.__cause__ = OSError("b")
+    assert failure_of(ExceptionGroup("one", [member])).chain == (("ValueError", "a"), ("OSError", "b"))
 
 
 @pytest.mark.parametrize("limit", [0, 1, 100, 101])
