@@ -8,19 +8,20 @@ import signal
 import time
 
 import pytest
-from django.db import connection
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Job
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import patience, wait_until
+from tests.plugins.fix_db import RawDatabase, patience, wait_until
 from tests.plugins.fix_worker import Workers, ended, history, read, started
 
 SHORT = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
 
 
-def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Workers, stage: Stage) -> None:
+def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(
+    worker: Workers, stage: Stage, raw: RawDatabase
+) -> None:
     """C53 C55: uncharged, under the fence, long before the lease runs out; what ran waits for the lease."""
     process = worker(threads=1)
     ended(*Job.objects.filter(pk__in=register_many(jobs.no_op.bind() for _ in range(500))))  # learns: jobs are short
@@ -28,14 +29,13 @@ def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Wor
     started(stage, "slow")
     sent = Job.objects.filter(pk__in=ids[1:], outcome=None).exclude(claim_id=None)
     wait_until(lambda: sent.exists(), 5, "some wait behind the slow one")
-    with connection.cursor() as cursor:
-        cursor.execute("LISTEN pgjobs")
+    raw.query("LISTEN pgjobs")
     began = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
     process.process.wait(patience(10))
     wait_until(lambda: process.said("jobs that had not started were released"), 3, "those behind are back")
     assert time.monotonic() - began < patience(3)
-    told = connection.connection.notifies(timeout=1, stop_after=2)
+    told = raw.raw.notifies(timeout=1, stop_after=2)
     assert {note.payload for note in told} == {"0:default", "behind:default"}, "so that other workers look for them"
     [back] = re.findall(r"were released jobs=(\d+)", process.log)
     behind = Job.objects.filter(pk__in=ids[1:], outcome=None)

@@ -275,11 +275,19 @@ def background(committed: None) -> Iterator[Background]:
 
 
 def _empty() -> None:
-    """Delete our rows; truncate, which is slower on small tables, only when they have grown."""
+    """Delete our rows; truncate, which is slower on small tables, only when they have grown.
+
+    Fails if Django's connection still listens: it reads no notifications, so it would hold the server's queue.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
-        cursor.execute("SELECT pg_total_relation_size('pgjobs_job') > 2000000, EXISTS (SELECT FROM auth_user)")
-        grown, users = cursor.fetchone()
+        cursor.execute(
+            "SELECT pg_total_relation_size('pgjobs_job') > 2000000, EXISTS (SELECT FROM auth_user),"
+            " ARRAY(SELECT pg_listening_channels())"
+        )
+        grown, users, channels = cursor.fetchone()
+        if channels:
+            cursor.execute("UNLISTEN *")
         if users:
             User.objects.all().delete()
         if grown:
@@ -287,6 +295,7 @@ def _empty() -> None:
         else:
             cursor.execute(";".join(f"DELETE FROM {table}" for table in TABLES))
         cursor.execute("RESET lock_timeout")
+    assert not channels, f"Django's connection was left listening to {channels}"
 
 
 # Depends on ``background`` so that connections, and with them locks, go before threads are waited for.
