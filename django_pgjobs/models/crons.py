@@ -275,14 +275,14 @@ class CronEntry(SteerableCron, PostgresModel):
     def is_paused(self) -> bool:
         """Whether a pause is in force."""
         until = self.paused_until
-        return self.paused_at is not None and (until is None or aware(until) > timezone.now())
+        return self.paused_at is not None and (until is None or aware(until) > datetime.now(UTC))
 
     @property
     def has_ended(self) -> bool:
         """Whether no fire is left: its end has passed, or it has made all its fires."""
         if self.max_fires is not None and self.fires_made >= self.max_fires:
             return True
-        return self.ends_at is not None and aware(self.ends_at) < timezone.now()
+        return self.ends_at is not None and aware(self.ends_at) < datetime.now(UTC)
 
     @property
     def status(self) -> str:

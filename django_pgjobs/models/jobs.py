@@ -7,7 +7,7 @@ Steering methods have asynchronous twins (``acancel`` …). ``alters_data`` keep
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from django.db import models, router
@@ -366,6 +366,5 @@ class Job(Steerable, PostgresModel):
     @property
     def label(self) -> str:
         """The word that people see: the state, or *scheduled* or *retrying* for a ready job that is not due."""
-        now: datetime = timezone.now()
         run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
-        return label(self.state, run_at, self.attempt, now)
+        return label(self.state, run_at, self.attempt, datetime.now(UTC))

@@ -16,7 +16,7 @@ from django.contrib.messages import get_messages
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
-from django.test import Client
+from django.test import Client, override_settings
 from django.utils import timezone
 
 from django_pgjobs import Cron, job
@@ -90,6 +90,19 @@ def test_a_pause_may_end_by_itself(until: Any) -> None:
     assert entry().status == "paused"
     put(paused_until=timezone.now() - timedelta(seconds=1))
     assert (entry().status, CronEntry.objects.paused().count()) == ("on", 0)
+
+
+@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
+def test_without_time_zones_an_entry_knows_whether_its_pause_and_its_end_are_over(root: Client) -> None:
+    entry().pause(until=60)
+    assert entry().status == "paused"
+    put(paused_until=timezone.now() - timedelta(seconds=1))
+    assert entry().status == "on"
+    put(ends_at=timezone.now() + timedelta(seconds=60))
+    assert entry().status == "on"
+    put(ends_at=timezone.now() - timedelta(seconds=1))
+    assert entry().status == "ended"
+    assert ">ended<" in html(root.get(LIST))
 
 
 def test_a_pause_that_would_be_over_is_refused_and_ends_none() -> None:

@@ -89,3 +89,14 @@ def test_a_registered_job_has_the_expiry_of_its_row(committed: None, use_tz: boo
             one = bound.register()
             assert "expires_at" in one.__dict__
             assert one.expires_at == Job.objects.get(pk=one.pk).expires_at
+
+
+def remind() -> None: ...
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_job_says_whether_it_is_due(committed: None, use_tz: bool) -> None:
+    with isolated_registry(), override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
+        definition = job(name="shop.remind")(remind)
+        assert [definition.using(delay=delay).register().label for delay in (0, 60)] == ["ready", "scheduled"]
+        assert [each.label for each in Job.objects.filter(name="shop.remind").order_by("pk")] == ["ready", "scheduled"]
