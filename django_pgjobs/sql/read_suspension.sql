@@ -3,7 +3,10 @@
 -- Rows: 1 = its memo, and for a gather how many of its jobs have not ended; 0 = it waits for nothing.
 -- Clock: none.
 SELECT
-    m.kind, left(m.name, 200), left(m.event, 200), m.wake_at, m.failures, left(m.error, 500),
+    m.kind, left(m.name, 200), left(m.event, 200),
+    -- Whoever has moved the job to a later instant has put its waking off.
+    greatest(m.wake_at, (SELECT j.run_at FROM pgjobs_job AS j WHERE j.id = %(id)s::bigint)) AS wake_at,
+    m.failures, left(m.error, 500),
     b.id AS batch_id, g.pending, g.total
 FROM (
     -- OFFSET keeps the index of all open memos out of it.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from django_pgjobs import Backoff, JobContext, job
+from django_pgjobs.inspection.words import clock_time
 from django_pgjobs.models import Attempt, Job, Memo
 from django_pgjobs.testing import run_jobs
 
@@ -111,3 +113,26 @@ def test_a_job_that_sleeps_after_a_cancel_request_is_cancelled_and_has_not_faile
     registered = cancelled_meanwhile.register(knows)
     assert run_jobs().cancelled == [registered.pk]
     assert not Attempt.objects.exists()
+
+
+@job(name="suspension.sleeps", takes_context=True)
+def sleeps(context: JobContext) -> None:
+    context.sleep(3600)
+
+
+@job(name="suspension.waits", takes_context=True)
+def waits(context: JobContext) -> None:
+    context.wait_for("answer", timeout=3600)
+
+
+@pytest.mark.parametrize("definition", [sleeps, waits])
+def test_a_suspended_job_that_was_moved_says_when_it_wakes(definition: Any) -> None:
+    registered = definition.register()
+    run_jobs()
+    asleep = Job.objects.get(pk=registered.pk)
+    assert f"until {clock_time(asleep.run_at)}" in asleep.why().text
+    registered.reschedule(run_at=asleep.run_at + timedelta(hours=2))
+    assert f"until {clock_time(asleep.run_at + timedelta(hours=2))}" in asleep.why().text
+    registered.reschedule(delay=0)
+    run_jobs()  # it begins anew, and goes on waiting
+    assert f"until {clock_time(asleep.run_at)}" in asleep.why().text
