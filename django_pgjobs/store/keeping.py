@@ -172,6 +172,12 @@ def check_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
     return row[0], bool(row[1])
 
 
+def list_unheld(db: Database, claim_ids: Sequence[str], held: Sequence[int], *, most: int) -> list[tuple[int, str]]:
+    """Return (id, claim_id) of the unfinished jobs that carry one of these claims and are not among those ``held``."""
+    rows = db.fetch("list_unheld", {"claim_ids": list(claim_ids), "held": list(held), "limit": most})
+    return [(row[0], str(row[1])) for row in rows]
+
+
 def rescue_jobs(
     db: Database,
     *,

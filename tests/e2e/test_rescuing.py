@@ -60,6 +60,31 @@ def test_a_job_that_was_taken_while_it_waited_is_not_started(worker: Workers, st
     raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")
 
 
+def test_a_job_whose_end_was_taken_back_is_given_up_after_its_deadline(
+    worker: Workers, stage: Stage, raw: RawDatabase
+) -> None:
+    """As by a failover that loses a commit: its claim is renewed, for another job of it still runs."""
+    process = worker(threads=1, conf=QUICK)
+    warm_up(process)
+    with transaction.atomic():
+        victim, slow = jobs.effect.register("victim"), jobs.waits.register("slow")
+    ended(victim)
+    started(stage, "slow")
+    raw.query(
+        "UPDATE pgjobs_job SET outcome = NULL, finished_at = NULL, deadline_at = now() - interval '1 h' "
+        "WHERE id = %s AND claim_id = (SELECT claim_id FROM pgjobs_job WHERE id = %s)",
+        [victim.pk, slow.pk],
+    )
+    assert read(victim).outcome is None, "both are of one claim"
+    process.wait_for_log(f"not hold are given up after their deadlines jobs=1: {victim.pk}\n")
+    process.wait_for_log(f"job rescued name=tests.e2e.jobs.effect job={victim.pk} .*outcome=retried cause=timeout")
+    assert read(slow).attempt == 1
+    stage.open("slow")
+    ended(slow, victim)
+    assert history(victim) == [(1, "timeout")]
+    assert (stage.count("effect", "victim"), stage.count("start", "slow")) == (2, 1)
+
+
 def test_a_job_claimed_long_after_its_deadline_stays_with_a_worker_that_stands_still(
     worker: Workers, stage: Stage, raw: RawDatabase
 ) -> None:

@@ -9,6 +9,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.worker.shared.runs import (
     ALLOWANCE_SECONDS,
+    DUE_SECONDS,
     ENDING,
     ERROR_CHARS,
     FRESH_SECONDS,
@@ -62,7 +63,7 @@ def test_a_worker_gives_a_job_up_when_it_could_not_stop_it_in_time(monkeypatch: 
     assert waiting.started_at == 0.0
     assert table.check_ins() == {
         "a": pytest.approx(20.0 + ALLOWANCE_SECONDS + grace),
-        "b": 0.0,
+        "b": -DUE_SECONDS,
         "c": NEVER_SECONDS,
     }
     assert table.overdue() == [(5, "b")]
@@ -73,6 +74,16 @@ def test_a_worker_gives_a_job_up_when_it_could_not_stop_it_in_time(monkeypatch: 
         "b": NEVER_SECONDS,
         "c": NEVER_SECONDS,
     }
+
+
+def test_a_job_that_its_worker_does_not_hold_is_given_up_too() -> None:
+    table = RunTable()
+    table.adopt("a", 10.0, [claimed(1)])
+    table.adopt("b", 20.0, [claimed(2)])
+    table.unheld = frozenset({(7, "a"), (8, "gone")})
+    assert table.check_ins() == {"a": -DUE_SECONDS, "b": NEVER_SECONDS}
+    assert set(table.overdue()) == {(7, "a"), (8, "gone")}
+    assert table.claimed_before(10.0) == ["a"]
 
 
 def test_a_job_that_starts_after_its_own_deadline_has_its_time_to_be_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:

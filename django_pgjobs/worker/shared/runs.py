@@ -36,6 +36,9 @@ MARGIN_SECONDS = 1.0
 
 NEVER_SECONDS = 1e9
 
+DUE_SECONDS = 5.0
+"""How long a check that is due has been so at most: a rescue goes by what it read seconds ago, and renewals go on."""
+
 ERROR_CHARS = 100_000
 
 WAITING, SENT, RELEASING, ENDING = "waiting", "sent", "releasing", "ending"
@@ -183,6 +186,8 @@ class RunTable:
         self.claims: dict[str, HeldClaim] = {}
         self.ended = 0
         self.deaths = Deaths()
+        self.unheld: frozenset[tuple[int, str]] = frozenset()
+        """(id, claim_id) of jobs whose rows carry a claim of this worker, though it does not hold them."""
 
     def adopt(
         self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None
@@ -237,13 +242,20 @@ class RunTable:
         now = clock.monotonic()
         for run, given_up_at in self._ends_of_patience():
             claim_id = run.claim.claim_id
-            check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(given_up_at - now, 0.0))
-        return check_ins
+            check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(given_up_at - now, -DUE_SECONDS))
+        return check_ins | {claim_id: -DUE_SECONDS for _, claim_id in self.unheld if claim_id in check_ins}
+
+    def claimed_before(self, until: float) -> list[str]:
+        """Return the claims held that were asked for by then; may be called from another thread."""
+        return [claim_id for claim_id, claim in self.claims.copy().items() if claim.asked_at <= until]
 
     def overdue(self) -> list[tuple[int, str]]:
-        """Return (id, claim_id) of the jobs that this worker could not stop; may be called from another thread."""
+        """Return (id, claim_id) of the jobs that this worker could not stop; may be called from another thread.
+
+        And of those that it does not hold: no rescue takes them before the deadlines on their rows.
+        """
         now = clock.monotonic()
-        return [run.fence for run, given_up_at in self._ends_of_patience() if given_up_at <= now]
+        return [*(run.fence for run, given_up_at in self._ends_of_patience() if given_up_at <= now), *self.unheld]
 
     def _ends_of_patience(self) -> Iterator[tuple[HeldRun, float]]:
         """Yield the runs that have started and must stop, and when this worker gives each up if it has not."""
