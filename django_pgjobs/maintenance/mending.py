@@ -18,6 +18,9 @@ log = safe_logger("django_pgjobs")
 AT_ONCE = 1000
 """Rows of each kind that one turn looks at."""
 
+MEMBERS = 10_000
+"""Members of each batch that one turn looks at."""
+
 REST_SECONDS = 30.0
 """The pause between two rounds."""
 
@@ -30,7 +33,7 @@ class Mender:
 
     def __init__(self) -> None:
         self.event = ""
-        self.undone = self.gate = 0
+        self.undone = self.gate = self.member = 0
         self.rest_until = 0.0
 
     def __call__(self, db: Enclosing) -> int:
@@ -65,8 +68,14 @@ class Mender:
         return len(served)
 
     def _cancel(self, db: Enclosing) -> int:
-        found = store.list_uncancelled(db, after=self.gate, limit=AT_ONCE, seconds=CANCEL_SECONDS)
-        self.gate = found[-1].id if len(found) >= AT_ONCE else 0
+        found = store.list_uncancelled(
+            db, first=self.gate, member=self.member, limit=AT_ONCE, members=MEMBERS, seconds=CANCEL_SECONDS
+        )
+        self.gate, self.member = found[-1].id + 1 if len(found) >= AT_ONCE else 0, 0
+        for one in found:
+            if one.last is not None:
+                self.gate, self.member = one.id, one.last
+                break
         left = [one for one in found if one.mode is not None]
         cancels = [
             store.cancel_of(

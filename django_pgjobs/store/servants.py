@@ -72,9 +72,18 @@ class Uncancelled(NamedTuple):
     mode: str | None
     by: str | None
     reason: str | None
+    last: int | None
+    """The member after which it was looked no further; None if all were seen."""
 
 
-def list_uncancelled(db: Database, *, after: int, limit: int, seconds: float) -> list[Uncancelled]:
-    """Return the next jobs whose gates wait. ``seconds``: how long a cancel may take before it counts as forgotten."""
-    rows = db.fetch("list_uncancelled", {"after": after, "limit": limit, "seconds": seconds})
+def list_uncancelled(
+    db: Database, *, first: int, member: int, limit: int, members: int, seconds: float
+) -> list[Uncancelled]:
+    """Return the next jobs whose gates wait, from ``first`` on, after having looked at so many ``members`` of each.
+
+    Of ``first`` it looks at those behind ``member``. ``seconds``: how long a cancel may take before it counts as
+    forgotten.
+    """
+    params = {"first": first, "member": member, "limit": limit, "members": members, "seconds": seconds}
+    rows = db.fetch("list_uncancelled", params)
     return [Uncancelled._make(row) for row in rows]

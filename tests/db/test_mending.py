@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from django_pgjobs import Abandon, Batch, JobContext, job
 from django_pgjobs.maintenance import mending
@@ -202,6 +203,30 @@ def test_members_are_cancelled_whatever_becomes_of_what_cancels_them(
     assert set(members.values_list("outcome", "cancel_by")) == {("cancelled", "pgjobs:fail_fast" if fast else "anna")}
     assert batch.job.outcome == ("abandoned" if fast else "cancelled")
     assert Mender()(raw) == 0
+
+
+def test_members_are_looked_at_some_at_a_time_and_each_in_the_end(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three batches, of which the first is being cancelled, and the last members of the others go on unasked."""
+    monkeypatch.setattr(mending, "MEMBERS", 2)
+    batches: list[int] = []
+    for _ in range(3):
+        with Batch("seats") as batch:
+            batch.add_many([seat.using(delay=3600).bind(n) for n in range(5)])
+        batch.job.cancel(by="anna")
+        deleted(row("pgjobs.cancel_members").pk)
+        members = list(Job.objects.filter(parent=batch.job).order_by("pk").values_list("pk", flat=True))
+        asked = members[:-1] if batches else members
+        Job.objects.filter(pk__in=asked).update(cancel_requested_at=Now())
+        batches.append(batch.job.pk)
+    mend = Mender()
+    assert [mend(raw) for _ in range(6)] == [0, 0, 0, 0, 1, 0]
+    assert mend.rest_until == 0.0
+    assert mend(raw) == 1
+    assert mend.rest_until > 0.0, "it has seen all"
+    keys = Job.objects.filter(name="pgjobs.cancel_members").order_by("pk").values_list("key", flat=True)
+    assert list(keys) == [f"pgjobs.cancel_members:{batch}" for batch in batches[1:]]
 
 
 def test_an_undo_that_was_cancelled_before_it_began_is_not_brought_back(raw: RawDatabase) -> None:

@@ -119,7 +119,10 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
     "wake_sleepers": lambda db, _: store.wake_sleepers(db, after="", limit=BATCH),
     "mend_undoing": lambda db, _: store.mend_undoing(db, after=0, limit=BATCH),
-    "list_uncancelled": lambda db, _: store.list_uncancelled(db, after=0, limit=BATCH, seconds=0),
+    "list_unheld": lambda db, held: store.list_unheld(db, [str(held.claim_id)], held.ids[:1], most=BATCH),
+    "list_uncancelled": lambda db, _: store.list_uncancelled(
+        db, first=0, member=0, limit=BATCH, members=BATCH, seconds=0
+    ),
     "list_parked_names": lambda db, _: store.list_parked_names(db, ["known.job"], limit=BATCH),
     "list_prunable": lambda db, _: store.list_prunable(
         db, "succeeded", seconds=-60.0, queues=["mail"], after=store.OLDEST, limit=BATCH
@@ -324,6 +327,25 @@ def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
                 assert {node["Node Type"] for node in nodes(loop)} >= {"Nested Loop", "LockRows", "Sort"}, name
             worker.rollback()
     assert wrong == {}
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_who_mends_looks_at_some_members_of_a_huge_batch_at_a_time(
+    db_connection: Connect, raw: RawDatabase, emptied: bool
+) -> None:
+    """20,000 members that are all asked to stop: none of them shows that the next is, too."""
+    explaining = Explaining(db_connection(autocommit=False), set())
+    with analysed_while_empty(raw):
+        fill_gates(raw)
+        raw.query("UPDATE pgjobs_job SET cancel_requested_at = now() - interval '1 hour' WHERE flow & 17 <> 0")
+        if emptied:
+            as_if_emptied(raw)
+        [(batch, member)] = raw.query("SELECT parent_id, max(id) FROM pgjobs_job WHERE flow = 1 GROUP BY parent_id")
+        for last in (0, member - 10_000):
+            store.list_uncancelled(explaining, first=batch, member=last, limit=BATCH, members=BATCH, seconds=0)
+            assert faults(explaining.plan) == []
+            read = [node["Actual Rows"] for node in nodes(explaining.plan) if node.get("Alias") == "found"]
+            assert read == [BATCH]
 
 
 @pytest.mark.parametrize("ended", [False, True])
