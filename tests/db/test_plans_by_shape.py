@@ -21,6 +21,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many
+from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
 from django_pgjobs.flows.undoing import parts_of
@@ -98,6 +99,13 @@ KINDS = {
 }
 IDS: dict[str, list[int]] = {}
 
+LINKS = [
+    (f"(SELECT id FROM pgjobs_job WHERE outcome = 'abandoned' ORDER BY id LIMIT {BATCH // 4})", KINDS["running"]),
+    ("SELECT max(id) AS id FROM pgjobs_job WHERE hold = 'parked'", KINDS["running"]),
+    (f"(SELECT id FROM pgjobs_job WHERE outcome = 'succeeded' LIMIT {BATCH})", KINDS["limited"]),
+]
+"""Which jobs needed which."""
+
 
 @contextmanager
 def connected() -> Iterator[RawDatabase]:
@@ -148,6 +156,16 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
             )
             declared = Cron("0 3 * * *", job(name="shapes.plain")(plain).bind(), name="clean").declared()
             store.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
+            for parents, condition in LINKS:
+                raw.query(
+                    "INSERT INTO pgjobs_link (parent_id, job_id, rule) "
+                    f"SELECT p.id, j.id, 'ended' FROM ({parents}) AS p, "
+                    f"(SELECT id FROM pgjobs_job WHERE {condition} ORDER BY id DESC LIMIT 50) AS j"
+                )
+            raw.query(
+                "UPDATE pgjobs_job SET parent_id = (SELECT max(id) FROM pgjobs_job WHERE hold = 'parked') "
+                f"WHERE id IN (SELECT id FROM pgjobs_job WHERE {KINDS['plain']} ORDER BY id LIMIT {BATCH // 2})"
+            )
             if request.param == "pairs":
                 raw.query("ANALYZE pgjobs_job")
             if request.param == "emptied":
@@ -160,7 +178,7 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                 assert len(IDS[kind]) == BATCH, kind
             yield request.param
         raw.query("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_cron_entry, pgjobs_key_window, pgjobs_action, pgjobs_memo")
-        raw.query("TRUNCATE pgjobs_attempt, pgjobs_step")
+        raw.query("TRUNCATE pgjobs_attempt, pgjobs_step, pgjobs_link")
         raw.query("TRUNCATE pgjobs_event")
         connection.close()
 
@@ -223,6 +241,11 @@ def bounded(queue: str) -> None:
         declared().using(queue=queue).register(1)
 
 
+def inputs() -> Inputs:
+    """Of a job that needs some jobs, and a batch of some members."""
+    return Inputs(IDS["running"][0], "default")
+
+
 STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "register, the key is taken": (BATCH, lambda: [bound.register() for bound in keyed()[:3]]),
     "register many, the keys are taken": (BATCH, lambda: register_many(keyed())),
@@ -266,6 +289,9 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "the result of its idempotency key": (
         BATCH, lambda: store.find_result(store.on("default"), IDS["running"][0], ["shapes.plain"], "k7")
     ),
+    "the jobs that it needed": (BATCH, lambda: list(inputs().jobs)),
+    "the members of batches that it needed": (BATCH, lambda: list(inputs().members)),
+    "those of both that failed": (BATCH, lambda: list(inputs().failed())),
     "how they went": (BATCH, lambda: read_results("default", IDS["running"] + IDS["ended"])),
     "what blocks it": (BATCH, lambda: one("limited").blocked_by()),
     "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),
