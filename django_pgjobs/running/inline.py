@@ -43,6 +43,7 @@ from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
+from django_pgjobs.worker.threads.locked_rows import LockedRows
 from django_pgjobs.worker.threads.maintainer import Duty, do_duty
 from django_pgjobs.worker.threads.minutes import MinuteWriter
 
@@ -61,6 +62,7 @@ class InlineWorker:
         self.frontier = worker.frontier()
         self.admission = worker.admission()
         self.limited = self.admission.declares()
+        self.locked = LockedRows()
         self.polled_at = 0.0
         self.tallies = Tallies(lambda name: registry.find(name) is not None)
         self.leader = Leader(worker.author)
@@ -152,7 +154,7 @@ class InlineWorker:
         if self._one(db):
             self.admission.begin_anew()
             return True
-        if options.until_idle and not turn.due:
+        if options.until_idle and not turn.due and not self.locked.wait(db, self.frontier.reaches):
             return False
         pairs = list(self.frontier.reaches)
         due = store.next_due(db, pairs) if pairs else None

@@ -50,6 +50,7 @@ from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 from django_pgjobs.worker.threads.minutes import MinuteWriter
+from django_pgjobs.worker.threads.unheld_jobs import UnheldJobs
 
 log = safe_logger("django_pgjobs")
 
@@ -162,6 +163,7 @@ class Worker:
             grace_seconds=conf.rescue_grace_seconds,
             poll_seconds=conf.poll_seconds,
             notify=conf.notify,
+            until_idle=self.options.until_idle,
         )
 
     def frontier(self) -> Frontier:
@@ -298,6 +300,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
             lambda expired: inbox.post(JobsExpired(expired)),
         ),
         TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
+        TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
         TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
         TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
         TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),

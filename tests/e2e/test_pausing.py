@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from django_pgjobs import pausing, register_many
 from django_pgjobs.models import Claim, Job
@@ -130,6 +132,22 @@ def test_what_is_paused_is_not_due_for_a_worker_that_leaves_when_idle(worker: Wo
     assert read(other).outcome == "succeeded"
     assert [Job.objects.get(pk=pk).state for pk in paused] == ["ready", "paused"]
     assert [trace.words[1] for trace in stage.traces("effect")] == ["other"]
+
+
+@pytest.mark.parametrize("mode", [(), ("--inline",)], ids=["supervisor", "inline"])
+def test_a_worker_that_leaves_when_idle_waits_for_a_due_row_that_is_locked(
+    worker: Workers, stage: Stage, mode: tuple[str, ...]
+) -> None:
+    """Its producer or an operator has it open: it is run, once that transaction is over."""
+    locked, other = jobs.effect.register("locked"), jobs.effect.register("other")
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=locked.pk)
+        process = worker("--until-idle", *mode, ready=False)
+        ended(other)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.process.wait(2.0)
+    assert process.wait(60) == 0, process.log
+    assert read(locked).outcome == "succeeded"
 
 
 @pytest.mark.parametrize("mode", [(), ("--inline",)], ids=["supervisor", "inline"])

@@ -17,6 +17,7 @@ class ClaimOptions:
     grace_seconds: float
     poll_seconds: float
     notify: bool
+    until_idle: bool = False
 
     def terms(self, claim_id: UUID) -> dict[str, Any]:
         """Return what the statement of one claim gets."""

@@ -30,6 +30,7 @@ from django_pgjobs.worker.threads.claim_room import ClaimRoom
 from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
+from django_pgjobs.worker.threads.locked_rows import LockedRows
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 from django_pgjobs.worker.threads.next_due import NextDue
 from django_pgjobs.worker.threads.ready_hints import ReadyHints
@@ -86,6 +87,7 @@ class Claimer(Loop):
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[bool, ...] = (False,)
         self.next_due = NextDue()
+        self.locked = LockedRows()
         self.next_pairs = 0.0
         self.polled_at = 0.0
         self.woken_at = 0.0
@@ -373,7 +375,7 @@ class Claimer(Loop):
             if self._sleep(max(0.0, pause), notified):
                 self._scan_near()
             return
-        if len(asked) == len(self.lines) and all(self.room.dry.values()):
+        if len(asked) == len(self.lines) and all(self.room.dry.values()) and not self._waits_for_locked(db):
             self.inbox.post(Idle(min(scanned, self.polled_at)))
         quiet = max(FIRST_POLL_SECONDS, now - max(self.news_at, self.settles_at))
         seconds = min(seconds, quiet)
@@ -384,6 +386,10 @@ class Claimer(Loop):
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
         self.woken_at = clock.monotonic()
+
+    def _waits_for_locked(self, db: WorkerConnection) -> bool:
+        pairs = {pair for frontier in self.lines.values() for pair in frontier.reaches}
+        return self.options.until_idle and self.locked.wait(db, pairs)
 
     def _scan_near(self) -> None:
         for frontier in self.lines.values():

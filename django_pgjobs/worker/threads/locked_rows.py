@@ -1,0 +1,35 @@
+"""Due rows that nobody claims: somebody has locked them. A worker that leaves when it is idle waits for these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
+
+log = safe_logger("django_pgjobs")
+
+LOCKED_SECONDS = 30.0
+"""How long one worker waits for the same row."""
+
+
+class LockedRows:
+    """Asked after each claim that found nothing."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.since = 0.0
+
+    def wait(self, db: store.Database, pairs: Iterable[tuple[str, int]]) -> bool:
+        """Return whether a job of these pairs is due and worth waiting for."""
+        now, found = clock.monotonic(), store.first_due(db, list(pairs), later=False, limit=1)
+        if not found:
+            self.first = None
+            return False
+        if found[0] != self.first:
+            self.first, self.since = found[0], now
+        if now < self.since + LOCKED_SECONDS:
+            return True
+        log.warning("worker leaves a job that is due, somebody has locked its row job=%d", found[0])
+        return False
