@@ -66,8 +66,8 @@ def read_failure(database: str, job_id: int) -> decide.Failure | None:
 def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
     """Return what ``ask`` reads on this thread's connection, or on a new one if the kept one fails.
 
-    An earlier job may have left settings on it, such as a ``search_path`` or a ``statement_timeout``. The next job is
-    not to blame for them.
+    A network or a pooler that has dropped it in silence is noticed by the first statement only. The next job is not to
+    blame for that.
     """
     kept = connections[database].connection is not None
     try:
