@@ -176,7 +176,7 @@ class Conf:
     executor_conn_max_age_seconds: float = _setting(60.0, rules.seconds())
     """How long executors keep database connections open between jobs; 0 closes them after each job.
 
-    Not of an alias whose ``CONN_MAX_AGE`` is set: that applies, a 0 as well.
+    Not of an alias whose ``CONN_MAX_AGE`` is set: that applies, a 0 as well. Nor to a database that is not PostgreSQL.
     """
 
     executor_max_jobs: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))

@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode between everybody and the server: producers, workers and the jobs themselves."""
+"""PgBouncer between everybody and the server: producers, workers and the jobs. In transaction mode if not said."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from django.db import connection
 
+from django_pgjobs.models import Job
 from tests.chaos.ground import Ground, django_on
 from tests.chaos.jobs import act, called
 from tests.chaos.load import needs, recovered, under_load
+from tests.e2e.jobs import no_op
+from tests.e2e.sessions import leaves_behind, tells_its_session
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import ended
+from tests.plugins.fix_worker import Workers, database_url, ended
 
 pytestmark = pytest.mark.chaos
 
@@ -33,10 +37,10 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {pool}
 max_client_conn = 400
-server_lifetime = 5
+server_lifetime = {lifetime}
 ignore_startup_parameters = {ignored}
 logfile = {directory}/log
 pidfile = {directory}/pid
@@ -46,19 +50,21 @@ pidfile = {directory}/pid
 class Pooler:
     """One PgBouncer before a server, run by an account without rights."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, mode: str = "transaction") -> None:
         parts = urlsplit(url)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.port}").geturl()
         self.directory = directory
+        self.mode = mode
         self.process: subprocess.Popen[bytes] | None = None
         config = directory / "pgbouncer.ini"
         config.write_text(
             CONFIG.format(
                 host=parts.hostname, upstream=parts.port, user=parts.username, password=parts.password,
-                port=self.port, pool=POOL, directory=directory, ignored="extra_float_digits",
+                port=self.port, pool=POOL, directory=directory, ignored="extra_float_digits", mode=mode,
+                lifetime=5 if mode == "transaction" else 3600,
             )
         )  # fmt: skip
         config.chmod(0o644)
@@ -83,6 +89,10 @@ class Pooler:
             assert self.process.poll() is None, (self.directory / "output").read_text()
             return False
         return True
+
+    def connects(self) -> int:
+        """Return how many clients have connected so far."""
+        return (self.directory / "log").read_text().count("login attempt")
 
     def close(self, ground: Ground) -> None:
         """Stop the workers behind it, then it: its connections to the server keep their names as long as it lives."""
@@ -169,3 +179,50 @@ def test_the_pooler_is_killed_and_started_again(ground: Ground, pooler: Pooler) 
     pooler.close(ground)
     report = ground.check()
     assert report.counts["succeeded"] == 61, report
+
+
+@pytest.fixture
+def behind(request: pytest.FixtureRequest, worker: Workers) -> Iterator[Pooler]:
+    """A pooler in the mode that the test says; behind it is one worker of one thread with its jobs alone."""
+    needs("pgbouncer")
+    with tempfile.TemporaryDirectory(prefix="pgjobs-pooler-") as directory:
+        pooler = Pooler(database_url(), Path(directory), request.param)
+        pooler.start()
+        started = worker(threads=1, env={"PGJOBS_TEST_EXECUTOR_DATABASE_URL": pooler.url})
+        yield pooler
+        assert started.stop() == 0, started.log
+        pooler.stop()
+
+
+def tells() -> dict[str, Any]:
+    (job,) = ended(tells_its_session.register())
+    assert job.outcome == "succeeded", job.error
+    assert Job.objects.get(pk=job.pk).description == "written", "what it wrote was rolled back"
+    return dict(job.result or {})
+
+
+KEPT_APART = {
+    "session": ("own setting", "role", "lock", "temporary table", "prepared", "transaction", "time zone"),
+    "transaction": ("transaction", "time zone", "name"),
+}
+"""What a job of a pooler's mode leaves and the next one does not meet."""
+
+
+@pytest.mark.parametrize("behind", KEPT_APART, indirect=True)
+def test_the_next_job_behind_a_pooler_meets_nothing_that_it_can_keep_apart(behind: Pooler) -> None:
+    before = tells()
+    for how in KEPT_APART[behind.mode]:
+        (left,) = ended(leaves_behind.register(how))
+        assert left.outcome == "succeeded", left.error
+        assert tells() == before, how
+
+
+@pytest.mark.parametrize("behind", KEPT_APART, indirect=True)
+def test_a_job_behind_a_pooler_connects_once_and_one_without_statements_never(behind: Pooler) -> None:
+    """Its session is closed, not reset, as it may not be the job's alone."""
+    ended(leaves_behind.register("own setting"))
+    before = behind.connects()
+    ended(*[leaves_behind.register("own setting") for _ in range(20)])
+    assert behind.connects() - before == 20
+    ended(*[no_op.register() for _ in range(20)])
+    assert behind.connects() - before == 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connection
+from django.db import connection, connections
 
 from django_pgjobs import current_context, job
 from django_pgjobs.models import Job
@@ -117,3 +117,24 @@ LEFT: dict[str, Callable[[], None]] = {
     "read-only transactions": _reads_only,
     "execute wrapper": _wraps,
 }
+
+
+@job(max_attempts=1)
+def leaves_in_sqlite() -> int:
+    """Leaves a temporary table, a pragma and an open transaction; returns what the pragma was."""
+    with connections["lite"].cursor() as cursor:
+        cursor.execute("PRAGMA secure_delete")
+        (before,) = cursor.fetchone()
+        cursor.execute(f"PRAGMA secure_delete = {1 - before}")
+        cursor.execute("CREATE TEMP TABLE left_behind (id int)")
+        cursor.execute("BEGIN")
+    return int(before)
+
+
+@job(max_attempts=1)
+def finds_in_sqlite() -> dict[str, int]:
+    with connections["lite"].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM sqlite_temp_master")
+        (tables,) = cursor.fetchone()
+        cursor.execute("PRAGMA secure_delete")
+        return {"temporary tables": tables, "secure_delete": cursor.fetchone()[0]}

@@ -84,10 +84,18 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
             pool = {} if pool is True else pool
             reset = partial(_reset_pooled, pool.get("reset"))
             settings["OPTIONS"] = {**options, "pool": {**pool, "reset": reset}}
-        elif settings.get("CONN_MAX_AGE") == 0 and alias not in of_pgjobs.closed_at_once:
+        elif settings.get("CONN_MAX_AGE") == 0 and alias not in of_pgjobs.closed_at_once and _can_reset(alias):
             settings["CONN_MAX_AGE"] = max_age_seconds
     remember_connections()
     _process.application_name = application_name
+
+
+def _can_reset(alias: str) -> bool:
+    """Return whether this alias is of PostgreSQL: connections to other databases cannot be made as new."""
+    try:
+        return connections[alias].vendor == "postgresql"
+    except Exception:  # its engine cannot be imported, which whoever uses it will see
+        return False
 
 
 def _reset_pooled(of_project: Callable[[Any], object] | None, raw: Any) -> None:

@@ -1,0 +1,59 @@
+"""How long executors keep connections: as the project's settings say, else as long as they can be made as new."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import sessions
+from tests.plugins.fix_worker import Workers, ended
+
+
+def told(**databases: Any) -> dict[str, str]:
+    return {"PGJOBS_TEST_DATABASES": json.dumps(databases)}
+
+
+def backends(count: int = 4) -> set[Any]:
+    """Which server processes have served so many jobs of one thread."""
+    found = ended(*[sessions.leaves_behind.register("own setting") for _ in range(count)])
+    assert [job.outcome for job in found] == ["succeeded"] * count, [job.error for job in found]
+    return {job.result for job in found}
+
+
+@pytest.mark.parametrize(("given", "count"), [({"CONN_MAX_AGE": 0}, 4), ({"CONN_MAX_AGE": None}, 1), ({}, 1)], ids=str)
+def test_a_connection_is_kept_as_long_as_the_settings_say(worker: Workers, given: dict[str, Any], count: int) -> None:
+    """A 0 of the project's is not our default: each job has a connection of its own."""
+    worker(threads=1, env=told(default=given))
+    assert len(backends()) == count
+
+
+def test_nothing_of_a_job_is_met_on_another_engine(worker: Workers, tmp_path: Path) -> None:
+    """No reset is known there, so what is left ends with the connection."""
+    lite = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "lite")}
+    worker(threads=1, env=told(lite=lite, broken={"ENGINE": "no.such.engine"}))
+    (left, found) = (ended(each.register())[0] for each in (sessions.leaves_in_sqlite, sessions.finds_in_sqlite))
+    assert (left.outcome, left.error) == ("succeeded", "")
+    assert found.result == {"temporary tables": 0, "secure_delete": left.result}, found.error
+
+
+POOL = {"OPTIONS": {"pool": {"min_size": 1, "max_size": 1}}}
+
+
+def test_nothing_of_a_job_is_met_on_a_connection_of_djangos_pool(worker: Workers) -> None:
+    """The pool has one connection, which every job gets as new: none opens another unless it has left a transaction."""
+    worker(threads=1, env=told(default=POOL))
+    before = found_by_a_job()
+    for how in ("own setting", "role", "lock", "temporary table", "prepared", "transaction", "read-only transactions"):
+        (left,) = ended(sessions.leaves_behind.register(how))
+        assert left.outcome == "succeeded", left.error
+        assert found_by_a_job() == before, how
+    assert len(backends()) == 1
+
+
+def found_by_a_job() -> dict[str, Any]:
+    (job,) = ended(sessions.tells_its_session.register())
+    assert job.outcome == "succeeded", job.error
+    return dict(job.result or {})
