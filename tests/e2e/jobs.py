@@ -39,6 +39,7 @@ from tests.e2e import (  # noqa: F401 (their jobs are registered)
     sessions,
     stage,
     stormy,
+    surroundings,
 )
 from tests.e2e.values import RESULTS
 
