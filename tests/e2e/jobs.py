@@ -40,6 +40,7 @@ from tests.e2e import (  # noqa: F401 (their jobs are registered)
     stage,
     stormy,
     surroundings,
+    tenants,
 )
 from tests.e2e.values import RESULTS
 
