@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chaos.load import unless
 from tests.e2e import sessions
 from tests.plugins.fix_worker import Workers, ended
 
@@ -44,6 +46,7 @@ POOL = {"OPTIONS": {"pool": {"min_size": 1, "max_size": 1}}}
 
 def test_nothing_of_a_job_is_met_on_a_connection_of_djangos_pool(worker: Workers) -> None:
     """The pool has one connection, which every job gets as new: none opens another unless it has left a transaction."""
+    unless(find_spec("psycopg_pool") is None, "psycopg_pool is not installed")
     worker(threads=1, env=told(default=POOL))
     before = found_by_a_job()
     for how in ("own setting", "role", "lock", "temporary table", "prepared", "transaction", "read-only transactions"):
