@@ -15,6 +15,7 @@ from threading import get_ident
 from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import clock, middleware
 from django_pgjobs import decisions as decide
@@ -79,6 +80,10 @@ NOT_STARTED = "The job's deadline had passed before the attempt could start, so 
 NOT_DECLARED = (
     "Worker code knows no job of this name; workers import jobs.py of each app, and find tasks if TASKS names "
     "PgJobsBackend."
+)
+HIDDEN_LAYER = (
+    'PGJOBS["MIDDLEWARE"]: a layer came to a coroutine that nobody awaits, so the job in it has not run: mark its '
+    "factory with Django's async_only_middleware or sync_and_async_middleware, and hide no async layer in a plain one."
 )
 
 REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
@@ -223,21 +228,30 @@ def _call(prepared: Prepared) -> Any:
     definition = prepared.definition
     if get_conf().middleware:
         around = middleware.lenient if definition.is_built_in else middleware.chain
-        return prepared.guard.call(around(_body(prepared)), prepared.context)
+        return _of_layers(prepared.guard.call(around(_body(prepared)), prepared.context))
     if definition.takes_context:
         value = prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
     else:
         value = prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
     if value is not None and _is_awaitable(value):  # a plain decorator hides that the function is async
-        return prepared.guard.call(_value_of, value)
+        return prepared.guard.call(value_of, value)
     return value
+
+
+def _of_layers(value: Any) -> Any:
+    """Return what the outermost layer returned. Raises ``ImproperlyConfigured`` if nobody awaits that."""
+    if not _is_awaitable(value):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise ImproperlyConfigured(HIDDEN_LAYER)
 
 
 def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
     if definition.takes_context:
-        return lambda context: _value_of(definition.func(context, *args, **kwargs), keep=definition.is_async)
-    return lambda _context: _value_of(definition.func(*args, **kwargs), keep=definition.is_async)
+        return lambda context: value_of(definition.func(context, *args, **kwargs), keep=definition.is_async)
+    return lambda _context: value_of(definition.func(*args, **kwargs), keep=definition.is_async)
 
 
 PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
@@ -248,20 +262,20 @@ def _is_awaitable(value: object) -> bool:
     return type(value) not in PLAIN and inspect.getattr_static(type(value), "__await__", None) is not None
 
 
-def _value_of(value: Any, *, keep: bool = False) -> Any:
+def value_of(value: Any, *, keep: bool = False) -> Any:
     """Return what a body returned, or what that comes to if it is awaitable; with ``keep`` the caller awaits it."""
-    return async_to_sync(_awaited)(value) if not keep and _is_awaitable(value) else value
+    return async_to_sync(awaited)(value) if not keep and _is_awaitable(value) else value
 
 
 async def _acall(prepared: Prepared) -> Any:
-    return await prepared.guard.acall(middleware.async_chain(_abody(prepared)), prepared.context)
+    return _of_layers(await prepared.guard.acall(middleware.async_chain(_abody(prepared)), prepared.context))
 
 
 def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
     call = _body(prepared)
 
     async def body(context: JobContext) -> Any:
-        return await call(context)
+        return await awaited(call(context))
 
     return body
 
@@ -274,7 +288,7 @@ def _callback(prepared: Prepared) -> Decision:
         return decide.Succeed()
     token = activate(prepared)
     try:
-        prepared.guard.call(middleware.chain(_call_back(func, prepared)), context)
+        _of_layers(prepared.guard.call(middleware.chain(_call_back(func, prepared)), context))
     except BaseException as error:
         info, trace = Account(error).for_log()
         words = f"{kind_of(error)}: {text_of(error)}{trace}"
@@ -288,13 +302,16 @@ def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobCon
     def call(context: JobContext) -> None:
         answer = func(context, *prepared.args, **prepared.kwargs)
         if inspect.isawaitable(answer):
-            async_to_sync(_awaited)(answer)
+            async_to_sync(awaited)(answer)
 
     return call
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
+async def awaited(value: Any) -> Any:
+    """Return what a value comes to in the end: what an ``async def`` function returns may have to be awaited again."""
+    while _is_awaitable(value):
+        value = await value
+    return value
 
 
 def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:

@@ -152,7 +152,7 @@ def undo(context: JobContext, job_id: int) -> None:
     backoff=Backoff(15, factor=4),
     store_result=False,
 )
-def notify(digest: dict[str, Any]) -> None:
+def notify(digest: dict[str, Any]) -> object:
     """Deliver a notice of failures to whom the settings name now; cancel it if they name nobody any more."""
     from django_pgjobs.notifying.delivery import load  # here for start-up time
     from django_pgjobs.notifying.notice import notice_of  # here for start-up time
@@ -160,4 +160,5 @@ def notify(digest: dict[str, Any]) -> None:
     conf = get_conf().notify_failures
     if conf is None:
         raise Cancel("NOTIFY_FAILURES is off")
-    load(conf.to)(notice_of(digest, site=conf.site, database=running_alias() or DEFAULT_DB_ALIAS))
+    # What it returns is awaited: a plain decorator may hide that it is async.
+    return load(conf.to)(notice_of(digest, site=conf.site, database=running_alias() or DEFAULT_DB_ALIAS))

@@ -13,6 +13,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.execution import events
+from django_pgjobs.execution.attempt import awaited, value_of
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.tasks import plain, results, sending
 from django_pgjobs.tasks.families import TaskContext
@@ -44,7 +45,7 @@ def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) ->
         if sending.anybody_wants_starts():
             sending.send_started(current_context())
         try:
-            value = func(*args, **kwargs)
+            value = value_of(func(*args, **kwargs))
         except BaseException as error:
             sending.note_raised(current_context(), error)
             raise
@@ -61,7 +62,7 @@ def _async_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) -
         if sending.anybody_wants_starts():
             await sending.asend_started(current_context())
         try:
-            value = await func(*args, **kwargs)
+            value = await awaited(func(*args, **kwargs))
         except BaseException as error:
             sending.note_raised(current_context(), error)
             raise

@@ -24,6 +24,7 @@ from django_pgjobs.exceptions import (
     StepLimit,
     UnstorableResult,
 )
+from django_pgjobs.execution.attempt import value_of
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
@@ -147,7 +148,7 @@ class FakeMemory(DurableMemory):
         func: Any = async_to_sync(call.definition.func) if call.definition.is_async else call.definition.func
         given = (self.prepared.context,) if call.definition.takes_context else ()
         try:
-            value = func(*given, *call.args, **call.kwargs)
+            value = value_of(func(*given, *call.args, **call.kwargs))
             kept = value if call.definition.store_result else None
             result = decode_result(encode_result(kept, get_conf().result_limit_bytes))
         except Cancel as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +24,32 @@ def noop(*args: Any, **kwargs: Any) -> None:
 @task
 def echo(value: Any = None) -> Any:
     return value
+
+
+def hides(func: Any) -> Any:
+    """A decorator as many libraries have it: what it returns is no coroutine function."""
+
+    @wraps(func)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return inner
+
+
+@task
+@hides
+async def hidden(value: int) -> Any:
+    calls.append(value)
+    return value
+
+
+@task
+async def returns_a_coroutine(value: int) -> Any:
+    async def late() -> int:
+        calls.append(value)
+        return value
+
+    return late()
 
 
 @task(priority=10, queue_name="mail")

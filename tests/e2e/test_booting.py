@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.models import Heartbeat, Job
-from tests.e2e import jobs, libraries
+from tests.e2e import decorated, jobs, libraries
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import Workers, database_url, ended, history, read
@@ -87,6 +87,14 @@ def test_inline_runs_jobs_of_both_colours_and_ends_when_idle(worker: Workers, st
     assert read(cancelled).outcome == "cancelled"
     assert {trace.pid for trace in stage.traces("effect")} == {process.pid}
     assert Heartbeat.objects.get(name=process.name).state == "stopped"
+
+
+def test_inline_awaits_what_a_body_returns(worker: Workers) -> None:
+    """A plain decorator hides that a function is async."""
+    registered = decorated.awaited.register(4)
+    worker("--inline", "--until-idle", ready=False)
+    (row,) = ended(registered)
+    assert (row.outcome, row.result) == ("succeeded", 5), row.error
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
