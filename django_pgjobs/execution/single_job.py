@@ -32,6 +32,7 @@ from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.database import Enclosing
@@ -47,6 +48,15 @@ ReporterOf = Callable[[Database, int, str], Reporter]
 
 Settled = Unwritten | decide.Committed | decide.Lost
 """A decision that is not in doubt."""
+
+
+def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
+    """Park a job whose own data makes its claim fail, and log it; return False if somebody was quicker."""
+    reason = one_line(error)
+    parked = store.park_unclaimable(db, job_id, f"The claim of this row fails: {reason}", registry.fingerprints())
+    if parked:
+        log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
+    return bool(parked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
+
+import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -23,13 +26,14 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.admission import Turn
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
-from django_pgjobs.execution.single_job import Performer
+from django_pgjobs.execution.single_job import Performer, park_unclaimable
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
@@ -182,17 +186,11 @@ class InlineWorker:
         plan = self.frontier.plan(clock.monotonic())
         if not plan:
             return False
-        claim_id, options, sent_at = uuid4(), self.worker.claim_options(), clock.monotonic()
-        jobs, scanned_at = store.claim_lines(
-            db,
-            {False: store.Line([visit.pair for visit in plan], 1)},
-            (),
-            claim_id=claim_id,
-            worker=self.worker.author.worker,
-            lease_seconds=options.lease_seconds,
-            allowance_seconds=options.allowance_seconds,
-            grace_seconds=options.grace_seconds,
-        )
+        claim_id, sent_at = uuid4(), clock.monotonic()
+        reply = self._claim(db, [visit.pair for visit in plan], self.worker.claim_options().terms(claim_id))
+        if reply is None:
+            return True
+        jobs, scanned_at = reply
         if jobs:
             claim_lines.claimed(claim_id, jobs, clock.monotonic() - sent_at)
         for job in jobs:
@@ -202,6 +200,22 @@ class InlineWorker:
             else:
                 self._perform(db, job, HeldClaim(str(claim_id), sent_at, 1, scanned_at=scanned_at))
         return bool(jobs)
+
+    def _claim(self, db: WorkerConnection, pairs: list[store.Pair], terms: dict[str, Any]) -> store.ClaimReply | None:
+        """Claim a job. Return None if the claim failed on data; the job whose own data it was is parked then."""
+        try:
+            return store.claim_lines(db, {False: store.Line(pairs, 1)}, (), **terms)
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
+                raise
+        job_id = store.next_claimable(db, pairs)
+        try:
+            return None if job_id is None else store.ClaimReply(store.claim_one(db, job_id, **terms), None)
+        except (psycopg.Error, UnicodeError) as error:
+            if job_id is None or not is_data_trouble(error):
+                raise
+            park_unclaimable(db, job_id, error)
+            return None
 
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim: HeldClaim) -> None:
         claim_id = self.held[job.id] = claim.claim_id

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 from uuid import UUID, uuid4
 
 import psycopg
 from asgiref.sync import sync_to_async
 from django.db import connections, router
-from django.db.models import Exists, Q, QuerySet, TextField
-from django.db.models.functions import Cast, Now
+from django.db.models import Exists, Q, QuerySet
+from django.db.models.functions import Now
 from django.db.transaction import TransactionManagementError
 
 from django_pgjobs import decisions as decide
@@ -32,11 +32,12 @@ from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
 from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOOZE, SUCCESS, SUSPEND
-from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
+from django_pgjobs.execution.single_job import Ended, Performer, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, ClaimedJob, Database, Pair
+from django_pgjobs.store.sqlstates import is_data_trouble
+from django_pgjobs.store.statements import Author, ClaimedJob, Database
 from django_pgjobs.testing import crashing, suspended
 from django_pgjobs.testing.transactions import savepoint
 from django_pgjobs.values.built_in import OWN_QUEUE
@@ -204,35 +205,28 @@ class _Runner:
         jobs = self._ready().filter(pk=job_id)
         if self.early and jobs.filter(run_at__gt=Now()).exists():
             store.reschedule_jobs(self.db, [job_id], run_at=None, delay_seconds=0.0, queue=None, priority=None)
-        # Read it as text: without USE_TZ an instant in the hour that clocks repeat is ambiguous.
-        found = jobs.annotate(due=Cast("run_at", TextField())).values_list("queue", "priority", "due", "hold").first()
-        if found is None:
-            return None
-        queue, priority, due, hold = found
-        if hold is not None:
+        if jobs.filter(hold__isnull=False).exists():
             # One job runs at a time here, so no limit of concurrency applies; and no test should wait for a window.
             store.admit_one(self.db, job_id)
-        claimed = self._claim_first(Pair(queue, priority, cast(Any, due), job_id - 1), claim_id)
-        for other in claimed:
-            if other.id == job_id:
-                return other
-            # Another transaction has locked our row, so the claim took the next one.
-            Performer(self.db, self.author).release(other, str(claim_id))
-            store.delete_claims(self.db, [str(claim_id)])
-        return None
-
-    def _claim_first(self, pair: Pair, claim_id: UUID) -> list[ClaimedJob]:
         conf = get_conf()
-        return store.claim_jobs(
-            self.db,
-            [pair],
-            claim_id=claim_id,
-            worker=self.author.worker,
-            limit=1,
-            lease_seconds=conf.lease_seconds,
-            allowance_seconds=LADDER_SECONDS,
-            grace_seconds=conf.rescue_grace_seconds,
-        )
+        try:
+            with self._undone_if_it_raises():
+                claimed = store.claim_one(
+                    self.db,
+                    job_id,
+                    claim_id=claim_id,
+                    worker=self.author.worker,
+                    lease_seconds=conf.lease_seconds,
+                    allowance_seconds=LADDER_SECONDS,
+                    grace_seconds=conf.rescue_grace_seconds,
+                )
+        except Exception as error:
+            if not is_data_trouble(error):
+                raise
+            if park_unclaimable(self.db, job_id, error):
+                self.ran.parked.append(job_id)
+            return None
+        return claimed[0] if claimed else None
 
     def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended | None:
         """Run a claimed job and write its end; return None if it crashed, and was rescued."""

@@ -18,6 +18,7 @@ from django_pgjobs import Backoff, JobContext, Snooze, current_context
 from django_pgjobs import job as define
 from django_pgjobs.models import Claim, Job
 from django_pgjobs.testing import Ran, arun_jobs, run_job, run_jobs
+from tests.db.forged_rows import FORGED, forge
 from tests.db.run_jobs_ground import asynchronous, fails, in_a_test_case, makes_user, outcomes, said, says
 
 pytestmark = pytest.mark.usefixtures("nothing_said", "receivers_as_before", "quiet")
@@ -404,3 +405,27 @@ def test_a_job_sees_nothing_of_the_callers_context() -> None:
     _tenant.reset(token)
     job.refresh_from_db()
     assert job.result == ["none", "en-us"]
+
+
+@in_a_test_case
+@pytest.mark.parametrize("what", FORGED)
+def test_a_row_that_cannot_be_claimed_or_read_is_parked_and_the_others_run(what: str) -> None:
+    """The transaction of the test stays usable."""
+    change, words = FORGED[what]
+    before, bad, after = says.register(1), says.register(2), says.register(3)
+    forge(bad, change)
+    ran = run_jobs()
+    assert said == [1, 3]
+    assert (ran.succeeded, ran.parked, ran.errors) == ([before.pk, after.pk], [bad.pk], [])
+    held = Job.objects.defer("timeout_seconds", "payload").get(pk=bad.pk)
+    assert (held.state, held.attempt) in (("parked", 0), ("parked", 1), ("parked", 2147483647))
+    assert words in held.hold_reason
+    assert User.objects.count() == 0
+
+
+@in_a_test_case
+def test_one_job_that_cannot_be_claimed_is_said_to_be_parked() -> None:
+    bad = says.register(1)
+    forge(bad, FORGED["timeout NaN"][0])
+    with pytest.raises(ValueError, match="is parked, so it cannot be run"):
+        run_job(bad)

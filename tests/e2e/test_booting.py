@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.models import Heartbeat, Job
+from tests.db.forged_rows import FORGED, forge
 from tests.e2e import decorated, jobs, libraries
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
@@ -130,6 +131,28 @@ def test_inline_survives_what_a_job_does_to_its_connection(worker: Workers) -> N
     assert read(last).outcome == "succeeded"
     assert (read(last).result or {})["atomic"] is False
     assert not Job.objects.filter(finished_at=None).exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--inline",)], ids=["executors", "inline"])
+def test_rows_that_cannot_be_claimed_or_read_are_parked_beside_others_that_run(
+    worker: Workers, stage: Stage, arguments: tuple[str, ...]
+) -> None:
+    """All at once, each between good ones of its own queue; nothing is tried again and again."""
+    bad, good = {}, []
+    for what, (change, _) in FORGED.items():
+        good.append(jobs.effect.register(f"before {what}"))
+        bad[what] = jobs.effect.register(what)
+        forge(bad[what], change)
+    good.append(jobs.effect.register("after all"))
+    process = worker(*arguments, "--until-idle", ready=False)
+    assert process.wait() == 0, process.log
+    assert {(row.outcome, row.attempt) for row in ended(*good)} == {("succeeded", 1)}
+    assert stage.count("effect") == len(good)
+    for what, (_, words) in FORGED.items():
+        held = Job.objects.only("hold", "hold_reason").get(pk=bad[what].pk)
+        assert held.hold == "parked", what
+        assert words in held.hold_reason, what
+    assert process.log.count("database trouble") == 0
 
 
 def test_a_pool_of_processes_works_inline(worker: Workers) -> None:

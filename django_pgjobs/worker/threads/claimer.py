@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution.single_job import park_unclaimable
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
@@ -336,10 +336,7 @@ class Claimer(Loop):
             if not sqlstate_of(error):
                 self._resolve(db, claim_id)
             self.unconfirmed = None
-            reason = one_line(error)
-            words = f"The claim of this row fails: {reason}"
-            if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
-                log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
+            park_unclaimable(db, job_id, error)
             return
         self._hand_over(claim_id, asked_at, store.ClaimReply(jobs, None), clock.monotonic() - asked_at)
 
