@@ -15,6 +15,8 @@ from typing import Any
 
 from django_pgjobs.values.invalid_option import InvalidOption
 
+NO_GENERATOR = "calling a generator function runs none of its body; use a plain function"
+
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -54,9 +56,13 @@ def check_function(func: object, *, local: bool = False) -> None:
         )
     if func.__module__ == "__main__":
         raise InvalidOption("__main__ is another module in a worker; move the function to an importable module")
+    if _is_generator(func):
+        raise InvalidOption(NO_GENERATOR)
+
+
+def _is_generator(func: Callable[..., Any]) -> bool:
     wrapped = inspect.unwrap(func)
-    if inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped):
-        raise InvalidOption("calling a generator function runs none of its body; use a plain function")
+    return inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)
 
 
 def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
@@ -114,6 +120,8 @@ def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, t
     """Refuse a callback that cannot be called with the job's arguments, preceded by the context if it takes one."""
     if not callable(callback):
         raise InvalidOption(f"{what} decorates a function, not {callback!r}")
+    if _is_generator(callback):
+        raise InvalidOption(f"{what}: {NO_GENERATOR}")
     try:
         taken = list(signature_of(callback, takes_context=takes_context).parameters.values())
     except InvalidOption as error:

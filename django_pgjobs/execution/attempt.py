@@ -68,7 +68,7 @@ from django_pgjobs.execution.retries import (
     retry,
 )
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
-from django_pgjobs.serialization.payload import decode_result, encode_result
+from django_pgjobs.serialization.payload import PLAIN, check_has_run, decode_result, encode_result
 from django_pgjobs.states import EXPIRED, Cause
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
@@ -254,9 +254,6 @@ def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     return lambda _context: value_of(definition.func(*args, **kwargs), keep=definition.is_async)
 
 
-PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
-
-
 def _is_awaitable(value: object) -> bool:
     """Whether a value can be awaited. Asks its type alone: what a job returns may raise at any other question."""
     return type(value) not in PLAIN and inspect.getattr_static(type(value), "__await__", None) is not None
@@ -303,6 +300,8 @@ def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobCon
         answer = func(context, *prepared.args, **prepared.kwargs)
         if inspect.isawaitable(answer):
             async_to_sync(awaited)(answer)
+        else:
+            check_has_run("The callback", answer)
 
     return call
 
@@ -321,6 +320,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
         return NOTHING
     if type(value) is Next:
         return _next(value)
+    check_has_run("The job", value)
     if not prepared.definition.store_result:
         return NOTHING
     conf = get_conf()

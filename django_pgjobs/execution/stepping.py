@@ -12,7 +12,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.durable import Undo
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.failures import OUR_FILES
-from django_pgjobs.serialization.payload import encode_payload
+from django_pgjobs.serialization.payload import check_has_run, encode_payload
 
 if TYPE_CHECKING:
     from django_pgjobs.execution.prepared import Prepared
@@ -28,8 +28,9 @@ def call_step(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: M
 
 
 def check_awaited(name: str, value: object) -> None:
-    """Raise ``InvalidJob`` if nobody has awaited what a step came to: then its function has not run."""
+    """Raise ``InvalidJob`` or ``UnstorableResult`` if nobody awaits, or iterates over, what a step came to."""
     if not inspect.isawaitable(value):
+        check_has_run(f"Step {name!r}", value)
         return
     if inspect.iscoroutine(value):
         value.close()

@@ -8,7 +8,7 @@ that the error for a value that cannot be stored has its path: ``args[0].user.na
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, getattr_static
 from typing import Any
 
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableResult
@@ -19,6 +19,12 @@ HIDDEN = "••••"
 """What ``redact`` shows instead of a sensitive argument."""
 
 _PARTS = frozenset({"args", "kwargs"})
+
+PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
+"""Types of most values: none of them is awaitable, or runs code when somebody takes its items."""
+
+_LAZY = frozenset({map, filter})
+"""Types of values whose code runs when somebody takes their items."""
 
 AROUND_ARGUMENTS = 2
 """The payload's own containers, which do not count as the caller's depth."""
@@ -71,6 +77,26 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise UnreadablePayload('In a payload "args" is a JSON array and "kwargs" an object.')
     return args, kwargs
+
+
+def check_has_run(whose: str, value: object) -> None:
+    """Raise ``UnstorableResult`` if a function returned a generator or its like: its code has not run, and never will.
+
+    ``whose``: the function, for the message. Asks the value's type alone, as a value may raise at any question.
+    """
+    kind = type(value)
+    if kind in _LAZY or (kind not in PLAIN and _is_generator(kind)):
+        raise UnstorableResult(
+            f"{whose} returned a {kind.__name__}, and nobody takes its items: its code has not run. Run it in a plain "
+            "function, with a loop or list(…)."
+        )
+
+
+def _is_generator(kind: type) -> bool:
+    def has(method: str) -> bool:
+        return getattr_static(kind, method, None) is not None
+
+    return has("asend") or (has("send") and has("__next__"))
 
 
 def encode_result(value: Any, limit: int) -> str:

@@ -30,7 +30,7 @@ from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.jobs import BoundJob
-from django_pgjobs.serialization.payload import decode_result, encode_result
+from django_pgjobs.serialization.payload import check_has_run, decode_result, encode_result
 from django_pgjobs.store.statements import NewMemo
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class FakeMemory(DurableMemory):
         given = (self.prepared.context,) if call.definition.takes_context else ()
         try:
             value = value_of(func(*given, *call.args, **call.kwargs))
+            check_has_run("The job", value)
             kept = value if call.definition.store_result else None
             result = decode_result(encode_result(kept, get_conf().result_limit_bytes))
         except Cancel as error:

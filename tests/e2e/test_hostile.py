@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_pgjobs.models import Job
-from tests.e2e import hostile, jobs
+from tests.e2e import decorated, hostile, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import WorkerProcess, ended, history
@@ -157,3 +157,27 @@ def test_hostile_things_on_the_loop_end_no_task(worker_at_work: WorkerProcess) -
     assert after.result == "done"
     failures = {job.name: job.register() for job in (hostile.fails, hostile.afails)}
     assert failures_that_were_not_recorded(failures) == {}
+
+
+@pytest.mark.parametrize("kind", decorated.LAZY)
+def test_what_runs_only_when_somebody_takes_its_items_is_refused(worker_at_work: WorkerProcess, kind: str) -> None:
+    """The code of a generator has not run: no job, step, callback or compensation that returns one has succeeded."""
+    body, plain, atomic, step, callback, undone = ended(
+        decorated.lazy.register(kind),
+        decorated.lazy_without_result.register(kind),
+        decorated.lazy_and_atomic.register(kind),
+        decorated.has_a_lazy_step.register(kind),
+        decorated.gives_up.register(kind),
+        decorated.is_undone_lazily.register(kind),
+    )
+    for row, whose in ((body, "The job"), (plain, "The job"), (atomic, "The job"), (step, "Step 'lazy_part'")):
+        assert (row.outcome, row.attempt) == ("abandoned", 1), row.name
+        assert f"{whose} returned a {kind}, and nobody takes its items: its code has not run." in row.error
+    assert f"The callback returned a {kind}, and nobody takes its items" in worker_at_work.log
+    assert callback.error == f"ValueError: {kind}"
+    wait_until(lambda: Job.objects.filter(name="pgjobs.undo", target_id=undone.pk).exists(), 20, "it is being undone")
+    (undo,) = ended(Job.objects.get(name="pgjobs.undo", target_id=undone.pk))
+    assert undo.outcome == "abandoned"
+    (compensation,) = Job.objects.filter(name=decorated.lazy_compensation.name).order_by("-pk")[:1]
+    assert (compensation.outcome, compensation.attempt) == ("abandoned", 1)
+    assert f"The job returned a {kind}" in compensation.error

@@ -52,6 +52,15 @@ def test_a_second_callback_is_refused() -> None:
         definition.on_abandon(context_and_argument)
 
 
+def test_a_callback_is_no_generator_function() -> None:
+    def yields(context: Any, user_id: int, name: str = "") -> Any:
+        yield user_id
+
+    for decorate in (declare().on_abandon, declare().on_cancel, declare().on_success):
+        with pytest.raises(InvalidJob, match="calling a generator function runs none of its body"):
+            decorate(yields)
+
+
 @pytest.mark.parametrize(
     "callback",
     [one_argument, no_argument, lambda context, name: None, lambda context, user_id, more: None, 3],
