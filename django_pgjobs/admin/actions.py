@@ -289,7 +289,9 @@ ACTIONS: dict[str, SteeringAction] = {
             permission="pgjobs.retry_job",
             states=frozenset(JobState),
             run=lambda jobs, by, answers: _retry_members(jobs, by, answers.get("reason", "")),
-            form_of_many=ReasonForm,
+            form=ReasonForm,  # one batch has many members
+            always_confirms=True,
+            button=_("Retry failed members"),
             names=frozenset(GATHERING),
             changes_members=True,
         ),

@@ -28,6 +28,11 @@ LIMIT = 50
 MOST_PAYLOAD = 10_000
 """The JSON of a job has its arguments if they take up to so many bytes in the table."""
 
+ABANDONED_ALONE = (
+    "Only abandoned jobs were looked at: --state retrying and --state limited find those that will be tried again."
+)
+"""What ``--error`` without a state looks at: an index leads to those."""
+
 PAGE = 1000
 """Rows per batch."""
 
@@ -82,6 +87,8 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
             output.write_line(command, line)
     if notice:
         output.write_line(command, notice, to_stderr=True)
+    if options["error"] is not None and options["state"] is None and not options["ids"]:
+        output.write_line(command, ABANDONED_ALONE, to_stderr=True)
     if not ids and (hint := _name_hint(options["name"]) or _alias_hint(options["alias"])):
         output.write_line(command, hint, to_stderr=True)
         sys.exit(output.SKIPPED)

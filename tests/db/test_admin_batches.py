@@ -153,6 +153,23 @@ def test_the_failed_members_of_a_batch_are_retried_and_the_batch_waits_again() -
     assert said(client.post(steer_url(batch.job, "retry_members"), follow=True)) == ["Retry failed members: 0 changed."]
 
 
+def test_a_reason_is_asked_before_the_members_of_one_batch_are_retried(root: Client) -> None:
+    batch = failed()
+    page = html(root.get(f"{LIST}{batch.job.pk}/change/"))
+    form = page.partition('id="pgjobs-retry_members"')[2].partition("</form>")[0]
+    assert 'name="reason"' in form
+    assert "Retry failed members</button>" in form
+    root.post(steer_url(batch.job, "retry_members"), {"reason": "the bank is back"})
+    assert Action.objects.get().reason == "the bank is back"
+    other = failed()
+    asked = html(act(root, "retry_members", [other.job]))
+    assert 'name="reason"' in asked
+    assert other.job.state == "abandoned"
+    act(root, "retry_members", [other.job], confirmed="yes", reason="both are")
+    assert Action.objects.latest("pk").reason == "both are"
+    assert other.job.state == "waiting"
+
+
 def test_the_failed_nodes_of_a_flow_are_retried(root: Client) -> None:
     unlucky.add(5)
     made = Flow("f")

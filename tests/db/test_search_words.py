@@ -49,6 +49,14 @@ def test_an_error_is_found_by_its_class_whole_or_without_its_path(root: Client) 
     assert pgjobs("list", "--error", "Declined", "--format", "json")[1].count('"id"') == 2
 
 
+def test_an_error_without_a_state_says_which_states_were_looked_at() -> None:
+    make(run_at=now_plus(60), attempt=1, error="Declined: card refused")
+    code, out, err = pgjobs("list", "--error", "Declined", "--format", "json")
+    assert (code, out) == (0, "[]\n")
+    assert err.startswith("Only abandoned jobs were looked at: --state retrying and --state limited find")
+    assert "Only abandoned" not in pgjobs("list", "--error", "Declined", "--state", "retrying")[2]
+
+
 def test_words_and_text_narrow_together(root: Client) -> None:
     both = failed(error_class="shop.Declined", queue="mail", description="order 17")
     failed(error_class="shop.Declined", queue="mail")
