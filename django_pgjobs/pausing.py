@@ -56,9 +56,9 @@ def pause_queue(
     return _pause("queue", names_of("queue", queue), by=by, reason=reason, until=until, database=database)
 
 
-def resume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
+def resume_queue(queue: str, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
     """Resume the queue; return whether it was paused."""
-    return _resume("queue", [queue], by=by, database=database)
+    return _resume("queue", [queue], by=by, reason=reason, database=database)
 
 
 def pause_job(
@@ -72,11 +72,11 @@ def pause_job(
     return _pause("job", names_of("job", job), by=by, reason=reason, until=until, database=database)
 
 
-def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
+def resume_job(job: Named | str, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
     """Resume the jobs of this definition or name; return whether they were paused."""
     name = job if isinstance(job, str) else job.name
     names = names_of("job", name) if not is_built_in(name) and registry.resolved(name) is not None else [name]
-    return _resume("job", names, by=by, database=database)
+    return _resume("job", names, by=by, reason=reason, database=database)
 
 
 def paused(database: str | None = None) -> list[QueueState]:
@@ -99,9 +99,9 @@ async def apause_queue(
     return await sync_to_async(pause_queue)(queue, by=by, reason=reason, until=until, database=database)
 
 
-async def aresume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
+async def aresume_queue(queue: str, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
     """Resume a queue, from asynchronous code."""
-    return await sync_to_async(resume_queue)(queue, by=by, database=database)
+    return await sync_to_async(resume_queue)(queue, by=by, reason=reason, database=database)
 
 
 async def apause_job(
@@ -111,9 +111,9 @@ async def apause_job(
     return await sync_to_async(pause_job)(job, by=by, reason=reason, until=until, database=database)
 
 
-async def aresume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
+async def aresume_job(job: Named | str, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
     """Resume a job, from asynchronous code."""
-    return await sync_to_async(resume_job)(job, by=by, database=database)
+    return await sync_to_async(resume_job)(job, by=by, reason=reason, database=database)
 
 
 async def apaused(database: str | None = None) -> list[QueueState]:
@@ -184,15 +184,15 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
     return state
 
 
-def _resume(kind: str, names: list[str], *, by: object, database: str | None) -> bool:
+def _resume(kind: str, names: list[str], *, by: object, reason: str, database: str | None) -> bool:
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
         resumed = store.resume(store.on(alias), kind, names)
-        Trail("resume", who(by), kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
+        Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
         if resumed:
             waking.notify(alias, [store.PAUSES])
     if resumed:
-        _log("resume", kind, resumed, by)
+        _log("resume", kind, resumed, by, reason)
     return bool(resumed)
 
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest
-from django.urls import reverse
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db import router
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
+from django_pgjobs import reverting
+from django_pgjobs.admin.actions import REASONS
 from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import below, format_html, format_html_join, person, short, when
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart
-from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store import statements as store
 
 MOST = 25
@@ -32,7 +40,7 @@ VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"), "run now": _("run now"),
     "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
-    "close": _("close"), "send": _("send"),
+    "close": _("close"), "send": _("send"), "revert": _("undo"),
 }  # fmt: skip
 
 
@@ -73,6 +81,36 @@ def _among(changed: int, filter_words: str) -> SafeString | str:
     return format_html("{}: {}", words, filter_words[:200]) if filter_words else words
 
 
+def _skipped_words(skipped: Mapping[str, int]) -> str:
+    """*skipped: 10 started since, 8 ended since*; empty for none."""
+    why = ", ".join(f"{grouped(number)} {REASONS.get(reason, reason)}" for reason, number in sorted(skipped.items()))
+    return now_translated("skipped: %(why)s") % {"why": why} if why else ""
+
+
+def _prospect_words(action: Action, found: reverting.Prospect) -> str:
+    """What an undo would change, in a sentence."""
+    if action.verb in ("pause", "resume"):
+        name = {"name": visible(f"{action.kind} {action.subject}")}
+        if not found.count:
+            return now_translated("%(name)s was paused or resumed since, or the pause is over.") % name
+        if action.verb == "pause":
+            return now_translated("An undo resumes %(name)s.") % name
+        return now_translated("An undo pauses %(name)s again.") % name
+    if action.verb == "retry":
+        text = ngettext(
+            "An undo ends %(count)s job again, as it had ended; no callback runs.",
+            "An undo ends %(count)s jobs again, as they had ended; no callback runs.",
+            found.count,
+        )
+    else:
+        text = ngettext(
+            "An undo moves %(count)s job back to where it stood.",
+            "An undo moves %(count)s jobs back to where they stood.",
+            found.count,
+        )
+    return f"{text % {'count': grouped(found.count)}} {capfirst(_skipped_words(found.skipped))}".strip()
+
+
 class ActionAdmin(ReadOnlyAdmin):
     """The actions of operators, latest first."""
 
@@ -84,6 +122,55 @@ class ActionAdmin(ReadOnlyAdmin):
     ordering = ("-pk",)
     list_per_page = 50
     paginator = CappedPaginator
+    change_form_template = "admin/pgjobs/action/change_form.html"
+
+    def get_urls(self) -> list[Any]:
+        """Add the URL of the button that undoes an action."""
+        undo = self.admin_site.admin_view(self.undo_view)
+        return [path("<int:action_id>/undo/", undo, name="pgjobs_action_undo"), *super().get_urls()]
+
+    def may_undo(self, request: HttpRequest, action: Action) -> bool:
+        """Tell whether the user may do the opposite of this action."""
+        needed = reverting.PERMISSIONS.get(action.verb, ())
+        return self.has_view_permission(request) and request.user.has_perms(["pgjobs.view_job", *needed])
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Add what an undo would change, for those who may."""
+        action = context["original"]
+        if self.may_undo(request, action):
+            found = reverting.prospect(action)
+            site = self.admin_site.name
+            context["pgjobs_undo"] = {
+                "refusal": visible(found.refusal),
+                "count": found.count,
+                "words": _prospect_words(action, found),
+                "url": reverse("admin:pgjobs_action_undo", args=[action.pk], current_app=site),
+            }
+        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return page
+
+    def undo_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
+        """Undo an action, then return to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        using = router.db_for_write(Action)
+        action = Action.objects.using(using).filter(pk=action_id).first()
+        if action is not None and not self.may_undo(request, action):
+            raise PermissionDenied
+        try:
+            with recorded_as(ADMIN, f"action {action_id}") as origin:
+                undone = reverting.revert(action_id, by=request.user, database=using, at_once=reverting.AT_ONCE)
+        except InvalidJob as error:
+            self.message_user(request, visible(error), messages.ERROR)
+        else:
+            text = now_translated("Undo: %(count)s changed.") % {"count": grouped(undone.changed)}
+            text = f"{text} {_skipped_words(undone.skipped)}".strip()
+            self.message_user(request, text, messages.SUCCESS if undone.changed else messages.WARNING)
+            if action is not None and undone.changed:
+                self.log_change(request, action, text)
+            action_id = origin.recorded[-1] if origin.recorded else action_id
+        url = reverse("admin:pgjobs_action_change", args=[action_id], current_app=self.admin_site.name)
+        return HttpResponseRedirect(url)
 
     @admin.display(description=_("when"))
     def shown_when(self, action: Action) -> Any:
@@ -104,8 +191,7 @@ class ActionAdmin(ReadOnlyAdmin):
     def shown_changed(self, action: Action) -> Any:
         """How many jobs changed, and why others were skipped."""
         skipped = action.skipped if isinstance(action.skipped, dict) else {}
-        why = ", ".join(f"{number} {STATE_LABELS.get(reason, reason)}" for reason, number in sorted(skipped.items()))
-        return below(grouped(action.changed), now_translated("skipped: %(why)s") % {"why": why} if why else "")
+        return below(grouped(action.changed), _skipped_words(skipped))
 
     @admin.display(description=_("of what"))
     def shown_of(self, action: Action) -> Any:

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release`` and ``reschedule``: operators steer jobs."""
+"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release``, ``reschedule``, ``undo-action``: steer jobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from django_pgjobs import reverting
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import CancelMode, JobState
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.steering.trail import recorded_as
+from django_pgjobs.steering.trail import REVERSIBLE, recorded_as
 
 UNFINISHED = Q(finished_at__isnull=True)
 
@@ -83,6 +85,13 @@ def add_subcommands(subcommands: Any) -> None:
         parser = subcommands.add_parser(verb, help=action.help, description=action.help)
         add_arguments(parser, verb)
         parser.set_defaults(perform=operate)
+    text = "Undo a retry, a reschedule, a pause or a resume: what is still as it has left it goes back."
+    parser = subcommands.add_parser("undo-action", help=text, description=text)
+    parser.add_argument("action_id", metavar="ID", type=filters.job_id, help="The action, as --action takes it.")
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    output.add_format(parser)
+    filters.add_database(parser)
+    parser.set_defaults(perform=undo_action)
 
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -168,7 +177,7 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
             )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
     try:
-        with recorded_as(filter_words=filters.filter_words(options)):
+        with recorded_as(filter_words=filters.filter_words(options)) as origin:
             done = ACTIONS[verb].perform(jobs, options)
     except InvalidJob as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
@@ -178,6 +187,27 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
         output.write_line(command, output.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
     else:
         _write_counts(command, verb, done)
+        if verb in REVERSIBLE and origin.recorded:
+            hint = f"To undo it: manage.py pgjobs undo-action {origin.recorded[-1]}"
+            output.write_line(command, hint, to_stderr=True)
+    if done.skipped:
+        sys.exit(output.SKIPPED)
+
+
+@output.facing_the_database
+def undo_action(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Undo it, and print how much went back and why the rest did not; exit with 1 if any was skipped."""
+    action_id: int = options["action_id"]
+    try:
+        with recorded_as(filter_words=f"action {action_id}"):
+            done = reverting.revert(action_id, by=options["by"], database=filters.database_of(options))
+    except InvalidJob as error:
+        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
+    if options["format"] == "json":
+        answer = {"action": action_id, "changed": done.changed, "skipped": done.skipped}
+        output.write_line(command, output.json_of(answer))
+    else:
+        _write_counts(command, "undo-action", done)
     if done.skipped:
         sys.exit(output.SKIPPED)
 

@@ -99,6 +99,8 @@ class ActionPart(PostgresModel):
     first_id = models.BigIntegerField()
     last_id = models.BigIntegerField()
     job_ids = BigIntArrayField()
+    former = models.JSONField(null=True)
+    """Where each job stood, and where the action has put it, if it can be undone."""
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_action_part"

@@ -8,8 +8,8 @@ WITH extended AS (
     WHERE id = %(id)s::bigint
     RETURNING id
 )
-INSERT INTO pgjobs_action_part (action_id, part, first_id, last_id, job_ids)
-SELECT extended.id, %(part)s::integer, given.ids[1], given.ids[cardinality(given.ids)], given.ids
+INSERT INTO pgjobs_action_part (action_id, part, first_id, last_id, job_ids, former)
+SELECT extended.id, %(part)s::integer, given.ids[1], given.ids[cardinality(given.ids)], given.ids, %(former)s::jsonb
 FROM extended
 CROSS JOIN (SELECT %(ids)s::bigint[] AS ids) AS given
 WHERE cardinality(given.ids) > 0

@@ -1,4 +1,4 @@
--- record_action: insert the record of an operator's action and the jobs it changed, in the transaction that changes them.
+-- record_action: insert the record of an operator's action and the jobs it changed, with where they stood if it can be undone, in the transaction that changes them.
 -- Fence: none (a record decides nothing).
 -- Rows: 1 = its id.
 -- Clock: none.
@@ -11,8 +11,8 @@ WITH recorded AS (
     RETURNING id
 ),
 part AS (
-    INSERT INTO pgjobs_action_part (action_id, part, first_id, last_id, job_ids)
-    SELECT recorded.id, 0, given.ids[1], given.ids[cardinality(given.ids)], given.ids
+    INSERT INTO pgjobs_action_part (action_id, part, first_id, last_id, job_ids, former)
+    SELECT recorded.id, 0, given.ids[1], given.ids[cardinality(given.ids)], given.ids, %(former)s::jsonb
     FROM recorded
     CROSS JOIN (SELECT %(ids)s::bigint[] AS ids) AS given
     WHERE cardinality(given.ids) > 0

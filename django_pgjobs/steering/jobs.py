@@ -232,6 +232,32 @@ def reschedule(
     return _logged(trail, _steer(jobs, using, Act.RESCHEDULE, UNCLAIMED, KeyedWrite(using, write), trail))
 
 
+def revert(
+    using: str, action_id: int, parts: Mapping[int, models.QuerySet[Any]], *, verb: str, by: object, reason: str
+) -> Steered:
+    """Put the jobs of an action back where it found them: those that are still where it has put them.
+
+    ``parts``: the number of each part → its jobs. ``verb``: that of the action, ``retry`` or ``reschedule``. The undo
+    of a move is a move too; that of a retry ends jobs as they had ended, and calls nothing.
+    """
+    act, own = (Act.RESCHEDULE, verb) if verb == "reschedule" else (Act.ABANDON, "revert")
+    trail, done = Trail(own, who(by), reason), Steered()
+    for part, jobs in parts.items():
+        done += _steer(jobs, using, act, UNCLAIMED, _reverting(using, action_id, part), trail)
+    trail.skip(store.on(using), done.skipped)
+    return _logged(trail, done)
+
+
+def _reverting(using: str, action_id: int, part: int) -> KeyedWrite:
+    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
+        judged = store.judge_former(db, action_id, part)
+        keyed.refused.update({job_id: judged[job_id] for job_id in held if judged[job_id]})
+        return store.revert_jobs(db, action_id, part, [job_id for job_id in held if not judged[job_id]])
+
+    keyed = KeyedWrite(using, write)
+    return keyed
+
+
 def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
     """Return the target, checked by the rules of a registration. Raises ``InvalidJob``."""
     try:
@@ -301,8 +327,11 @@ class _Batch:
             # In a statement of its own: it sees every change made before the locks, whatever the filter joins.
             asked = self._still_asked_for(locked)
             held = [job for job in locked if job in asked]
-            changed = self.write(store.on(self.using), held) if held else []
-            self.trail.add(store.on(self.using), len(changed), changed)
+            db = store.on(self.using)
+            before = store.read_former(db, held) if held and self.trail.is_reversible else {}
+            changed = self.write(db, held) if held else []
+            former = store.former_of(before, store.read_former(db, changed)) if before and changed else None
+            self.trail.add(db, len(changed), changed, former)
         self.locked.update(locked)
         self.strayed.update(set(locked) - asked)
         self.changed.update(changed)

@@ -21,6 +21,9 @@ from django_pgjobs.store import statements as store
 
 CODE, SHELL, ADMIN = "code", "shell", "admin"
 
+REVERSIBLE = ("retry", "reschedule")
+"""Actions on jobs that can be undone."""
+
 MOST_CHARS = 1000
 """Characters of a text that a row keeps."""
 
@@ -78,8 +81,16 @@ class Trail:
     parts: int = 0
     goes_on: bool = False
 
-    def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = ()) -> None:
-        """Record that the action changed this many, within the caller's transaction; nothing for none."""
+    @property
+    def is_reversible(self) -> bool:
+        """Whether the record keeps where the jobs stood."""
+        return self.verb in REVERSIBLE
+
+    def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = (), former: str | None = None) -> None:
+        """Record that the action changed this many, within the caller's transaction; nothing for none.
+
+        ``former``: where the jobs stood, for an undo.
+        """
         if not changed:
             return
         origin = _origin.get() or ActionOrigin()
@@ -87,10 +98,10 @@ class Trail:
             (self.action_id, self.parts), self.goes_on = origin.continues, True
             origin.continues = (self.action_id, self.parts + 1)
         if self.action_id is None:
-            self.action_id = store.record_action(db, {**self._words(origin), "changed": changed}, job_ids)
+            self.action_id = store.record_action(db, {**self._words(origin), "changed": changed}, job_ids, former)
             origin.recorded.append(self.action_id)
         else:
-            store.extend_action(db, self.action_id, changed, self.parts, job_ids)
+            store.extend_action(db, self.action_id, changed, self.parts, job_ids, former)
         self.parts += 1
 
     def skip(self, db: store.Database, skipped: Mapping[str, int]) -> None:

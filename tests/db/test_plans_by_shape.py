@@ -20,13 +20,13 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many
+from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many, reverting
 from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
 from django_pgjobs.flows.undoing import parts_of
 from django_pgjobs.inspection.results import read_results
-from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import PINS
@@ -246,6 +246,13 @@ def inputs() -> Inputs:
     return Inputs(IDS["running"][0], "default")
 
 
+def undone(steer: Callable[[], object]) -> None:
+    assert steer()
+    action = Action.objects.latest("pk")
+    assert reverting.prospect(action).count == action.changed > 0
+    assert reverting.revert(action.pk, by="anna", database="default").changed == action.changed
+
+
 STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "register, the key is taken": (BATCH, lambda: [bound.register() for bound in keyed()[:3]]),
     "register many, the keys are taken": (BATCH, lambda: register_many(keyed())),
@@ -276,6 +283,8 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "retry parked ones": (BATCH, lambda: some("parked").retry()),
     "release": (BATCH, lambda: some("running").release()),
     "move to another queue": (BATCH, lambda: some("keys").reschedule(queue="mail")),
+    "undo a retry": (2 * BATCH, lambda: undone(lambda: some("ended").retry())),
+    "undo a move": (2 * BATCH, lambda: undone(lambda: some("plain").reschedule(delay=60, priority=3))),
     "run now": (BATCH, lambda: some("plain").reschedule(delay=0)),
     "pause a queue whose jobs a limit has let in": (BATCH, lambda: pausing.pause_queue("limited")),
     "pause a job": (BATCH, lambda: pausing.pause_job("shapes.plain")),
