@@ -323,12 +323,12 @@ class Inputs:
     @property
     def jobs(self) -> QuerySet[Any]:
         """The jobs that it needed; for what comes after a batch, the batch."""
-        return self._all().filter(self._needed("id")).order_by("pk")
+        return self._all().filter(_is_among("id", self._needed())).order_by("pk")
 
     @property
     def members(self) -> QuerySet[Any]:
         """The members of the batches and flows among them."""
-        return self._all().filter(self._needed("parent_id"), parent__isnull=False).order_by("pk")
+        return self._all().filter(_is_among("parent_id", self._needed()), parent__isnull=False).order_by("pk")
 
     def failed(self) -> QuerySet[Any]:
         """Those of both that were abandoned or cancelled, without batches and flows themselves.
@@ -337,18 +337,22 @@ class Inputs:
         """
         bad = FAILED & ~Q(name__in=GATHERING)
         found = [jobs.filter(bad).order_by().values("pk") for jobs in (self.jobs, self.members)]
-        return self._all().filter(pk__in=found[0].union(found[1], all=True)).order_by("pk")
+        return self._all().filter(_is_among("id", found[0].union(found[1], all=True))).order_by("pk")
 
-    def _needed(self, column: str) -> Q:
-        """Return the condition that a column names a job that it needed; as an array, which is read once, by index."""
-        links = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
-        needed = Subquery(links.values("parent_id"), template="ARRAY(%(subquery)s)")
-        words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
-        return Q(Func(F(column), needed, output_field=BooleanField(), **words))
+    def _needed(self) -> QuerySet[Any, Any]:
+        links: QuerySet[Any, Any] = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
+        return links.values("parent_id")
 
     def _all(self) -> QuerySet[Any]:
         jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._alias)
         return jobs
+
+
+def _is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
+    """Return the condition that a column is one of these; as an array, which the server makes once, then it looks."""
+    array = Subquery(ids, template="ARRAY(%(subquery)s)")
+    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    return Q(Func(F(column), array, output_field=BooleanField(), **words))
 
 
 class Target:
