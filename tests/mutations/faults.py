@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -119,10 +120,14 @@ def files_of(folder: str, root: Path = ROOT) -> list[Path]:
 
 
 def choose(seed: int, count: int, root: Path = ROOT) -> list[Fault]:
-    """Choose that many different lines at random, and of each one of its faults; the same seed chooses the same."""
+    """Choose that many different lines at random, and of each one of its faults; the same seed chooses the same.
+
+    The halves take turns, so a run that is cut short has tried as many of each.
+    """
     chance = random.Random(seed)
     engine = _draw(chance, ENGINE, count - count // 2, root)
-    return engine + _draw(chance, AROUND, count - len(engine), root)
+    around = _draw(chance, AROUND, count - len(engine), root)
+    return [fault for pair in zip_longest(engine, around) for fault in pair if fault]
 
 
 def _draw(chance: random.Random, folders: tuple[str, ...], count: int, root: Path) -> list[Fault]:

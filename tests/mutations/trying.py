@@ -35,6 +35,8 @@ SECONDS = {NEAR: 400.0, WORKERS: 900.0, "unit": 600.0, "db": 1500.0, "e2e": 1800
 NEAR_FILES = 5
 TEST_SECONDS = 120
 MARK = "PGJOBS_MUTATION"
+TEMPLATE = "test_mutation_template"
+MIGRATING = "tests/db/test_prepare.py"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
 DONE = re.compile(r"^(?:.* (?:passed|skipped|deselected)|no tests ran)\b.* in [\d.]+s", re.MULTILINE)
 FLAKES = 5
@@ -69,7 +71,7 @@ class Lane:
     def __enter__(self) -> Lane:
         copy_tree(self.place)
         self.server.start()
-        if self._pytest(["tests/unit/test_mutations.py"], SECONDS[NEAR])[0] != 0:
+        if self._pytest([MIGRATING], SECONDS[NEAR], TEMPLATE)[0] != 0:
             self.server.stop()
             raise RuntimeError("without any fault the tests fail already: is the tree in the middle of something?")
         return self
@@ -126,10 +128,15 @@ class Lane:
         self.written += 2
         os.utime(path, (self.written, self.written))
 
-    def _pytest(self, arguments: list[str], seconds: float) -> tuple[int | None, str]:
-        """Run pytest in the copy; return its status, None if it had to be killed, and what it printed."""
-        self.runs += 1
-        database = f"test_mutation_{self.runs}"
+    def _pytest(self, arguments: list[str], seconds: float, database: str = "") -> tuple[int | None, str]:
+        """Run pytest in the copy; return its status, None if it had to be killed, and what it printed.
+
+        Each run has a database of its own: a copy of the one that the first run has migrated, which is named.
+        """
+        copied, self.runs = not database, self.runs + 1
+        if copied:
+            database = f"test_mutation_{self.runs}"
+            self._run_sql(f"CREATE DATABASE {database} TEMPLATE {TEMPLATE}")
         environment = {
             **os.environ,
             "DATABASE_URL": self.server.url,
@@ -140,7 +147,7 @@ class Lane:
         }
         command = [
             sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly",
-            "-o", f"timeout={TEST_SECONDS}", *arguments,
+            "--reuse-db", "-o", f"timeout={TEST_SECONDS}", *arguments,
         ]  # fmt: skip
         log = self.place / "output.txt"
         with log.open("wb") as output:
@@ -154,7 +161,8 @@ class Lane:
                 status = None
         self.sweep()
         process.wait()
-        self._drop(database)
+        if copied:
+            self._run_sql(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
         return status, log.read_text(errors="replace")
 
     def sweep(self) -> None:
@@ -163,9 +171,9 @@ class Lane:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _drop(self, database: str) -> None:
+    def _run_sql(self, statement: str) -> None:
         with contextlib.suppress(psycopg.Error), psycopg.connect(self.server.url, autocommit=True) as raw:
-            raw.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)".encode())
+            raw.execute(statement.encode())
 
 
 def marked(mark: str) -> Iterator[int]:
