@@ -114,13 +114,15 @@ def loses(context: JobContext, then: str) -> None:
     Job.objects.filter(pk=context.id).update(claim_id="00000000-0000-4000-8000-0000000000ff")
     if then == "step":
         context.step(str, 1)
+    elif then == "failing step":
+        context.step.using(attempts=1)(int, "no number")
     elif then == "wait":
         context.wait_for(approval, timeout=60)
     else:
         context.gather([loses.bind("step")])
 
 
-@pytest.mark.parametrize("then", ["step", "wait", "gather"])
+@pytest.mark.parametrize("then", ["step", "failing step", "wait", "gather"])
 def test_a_run_that_finds_its_claim_lost_decides_nothing(
     raw: RawDatabase, caplog: pytest.LogCaptureFixture, then: str
 ) -> None:

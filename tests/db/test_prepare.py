@@ -32,11 +32,14 @@ def test_a_kept_connection_that_refuses_is_replaced_and_a_new_one_is_not(
     raw: RawDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next job does not pay for an earlier job's settings; the log names a server that refuses everybody."""
-    [job_id] = register()
+    [job_id] = register(max_attempts=2)
+    store.finalise_retry(raw, claim(raw).ends(failure=FAILURE, cause="failed"), AUTHOR)
     before = connection.connection
     with connection.cursor() as cursor:
         cursor.execute("SET search_path = nowhere")
-    assert prepare.read_failure("default", job_id) is None
+    found = prepare.read_failure("default", job_id)
+    assert found is not None
+    assert found.message == FAILURE.message
     assert before is not None
     assert before.closed
     assert "kept connection cannot read of the next job, replaced alias=default" in caplog.text

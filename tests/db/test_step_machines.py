@@ -228,6 +228,16 @@ def test_a_later_step_returns_the_result_of_a_machine_that_was_faster() -> None:
     assert again(two).result == again(one).result
 
 
+def test_the_third_step_returns_the_result_of_a_machine_that_was_faster() -> None:
+    """C21: what began both is their first step, however many they have behind them."""
+    one, two = (extract.using(idempotency_key="k").register("may") for _ in range(2))
+    run_jobs(limit=4)
+    assert (one.steps.count(), two.steps.count()) == (2, 2)
+    run_jobs()
+    assert (again(one).result, again(two).result) == ("report of may", "report of may")
+    assert said.count(("publish", "may")) == 1
+
+
 def test_cancelled_meanwhile_the_next_step_is_not_entered() -> None:
     """A54: by the fence, for this process has not been told."""
     one = cancels.register()
