@@ -12,7 +12,9 @@ from django.core.management import CommandError
 from django.db.models.functions import Now
 
 from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import OVERDUE_SECONDS
+from django_pgjobs.presentation.problem import Limits
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age
@@ -151,6 +153,14 @@ def test_thresholds_of_parked_and_abandoned_jobs(led: RawDatabase) -> None:
     Job.objects.filter(outcome="abandoned").update(finished_at=Now() - timedelta(minutes=61))
     assert problems("--max-parked", 3, "--max-abandoned", 0) == []
     assert problems("--max-parked", 3, "--max-abandoned", 0, "--since", "2h") == [("abandoned", None)]
+
+
+def test_one_parked_job_is_a_problem_everywhere(led: RawDatabase) -> None:
+    """The overview, ``top``, ``stats`` and notices have no threshold to set."""
+    beat()
+    Job.objects.filter(pk__in=register()).update(hold="parked")
+    [problem] = health.problems(store.on("default"), "default", Limits())
+    assert (problem.code, problem.is_note) == ("parked", False)
 
 
 def test_a_migration_that_is_missing(led: RawDatabase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_a_job_goes_on_where_it_stopped() -> None:
     assert ran.succeeded == [registered.pk]
     assert registered.result == [70, {"by": "anna"}]
     assert said.count(("charge", 7)) == 1
+
+
+@job(name="memo.slow", takes_context=True)
+def slow(context: JobContext) -> None:
+    context.step(time.sleep, 0.05)
+
+
+def test_a_step_has_begun_its_duration_before_its_end() -> None:
+    slow.register()
+    run_jobs()
+    memo = Memo.objects.get()
+    assert memo.finished_at is not None
+    assert memo.duration_seconds is not None
+    assert memo.duration_seconds >= 0.05
+    assert (memo.finished_at - memo.created_at).total_seconds() == pytest.approx(memo.duration_seconds, abs=1e-5)
 
 
 @job(name="memo.flaky", takes_context=True, max_attempts=1)
