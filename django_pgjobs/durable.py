@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 
@@ -46,6 +47,10 @@ MOST_ATTEMPTS = 1000
 
 JOB_EVENTS = "job"
 """How the stored names of events of single jobs begin; no ``Event`` has this name."""
+
+
+known_events: dict[str, WeakSet[Any]] = {}
+"""The events that this process has declared, by name: they know the types of their payloads."""
 
 
 class Undo(Protocol):

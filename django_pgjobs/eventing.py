@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+import sys
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 
-from django_pgjobs.durable import JOB_EVENTS, check_name
+from django_pgjobs.durable import JOB_EVENTS, check_name, known_events
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import BUILT_IN
 
@@ -17,12 +20,12 @@ class Event(Generic[T]):
     """A kind of event, by its ``name``: ``approval: Event[Verdict] = Event("order.approval")``.
 
     Jobs wait for one of them by ``context.wait_for(approval, order_id, timeout=…)``; ``approval.send(order_id,
-    payload=…)`` sends it. ``T`` is the type of the payload, for type checkers. Raises ``InvalidJob`` unless the name is
-    a printable text of at most 200 characters without a colon, and neither ``job`` nor one that begins with
-    ``pgjobs.``.
+    payload=…)`` sends it. ``T`` is the type of the payload: of an event in a module, or of ``Event[Verdict](…)``, this
+    is known where the event is sent, and another payload is refused. Raises ``InvalidJob`` unless the name is a
+    printable text of at most 200 characters without a colon, and neither ``job`` nor one that begins with ``pgjobs.``.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("__orig_class__", "__weakref__", "module", "name")
 
     def __init__(self, name: str) -> None:
         self.name = check_name("the name of an event", name)
@@ -30,6 +33,8 @@ class Event(Generic[T]):
             raise InvalidJob(f"event {name!r}: a colon divides the name from its key: write a dot")
         if name == JOB_EVENTS or name.startswith(BUILT_IN):
             raise InvalidJob(f"event {name!r}: events of that name are for single jobs or this package: choose another")
+        self.module = _calling_module()
+        known_events.setdefault(name, WeakSet()).add(self)
 
     def __repr__(self) -> str:
         return f"<Event {self.name}>"
@@ -44,6 +49,19 @@ class Event(Generic[T]):
             if isinstance(part, bool) or not isinstance(part, str | int):
                 raise InvalidJob(f"event {self.name!r}: a key is made of texts and numbers, not {part!r}")
         return check_name("the name of an event", ":".join([self.name, *map(_part, key)]))
+
+    def payload_type(self) -> Any:
+        """Return ``T``, from ``Event[T](…)`` or from the annotation of the module's variable; ``Any`` if neither says.
+
+        A name that only type checkers import says nothing.
+        """
+        alias = getattr(self, "__orig_class__", None)
+        if alias is None:
+            module = sys.modules.get(self.module)
+            names = [name for name, value in list(vars(module).items()) if value is self] if module else []
+            alias = _annotation(module, names[0]) if names else None
+        arguments = get_args(alias) if get_origin(alias) is Event else ()
+        return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
     def typed(self, payload: Any) -> T:
         """Return a payload as what it is for type checkers."""
@@ -64,6 +82,23 @@ class Event(Generic[T]):
     ) -> bool:
         """``send`` for async callers."""
         return await sync_to_async(self.send)(*key, payload=payload, by=by, database=database)
+
+
+def _calling_module() -> str:
+    """Return the name of the module that makes an event."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "typing":  # of ``Event[T](…)``
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _annotation(module: Any, name: str) -> Any:
+    """Return the annotation of a module's variable, or None if there is none that can be evaluated."""
+    try:
+        said = SimpleNamespace(__annotations__={name: module.__annotations__[name]})
+        return get_type_hints(said, vars(module))[name]
+    except Exception:  # whatever an annotation may raise, it is for type checkers
+        return None
 
 
 def _part(part: str | int) -> str:

@@ -67,6 +67,8 @@ class SendsEvents(ReadOnlyAdmin):
         Or show the form with what is wrong in it. ``subject``: the row to whose history this belongs.
         """
         form = EventForm(request.POST, auto_id="send_%s")
+        if form.is_valid() and (problem := events.problem_of_payload(event, form.cleaned_data["payload"])):
+            form.add_error("payload", visible(problem))
         if form.is_valid() and "confirmed" in request.POST:
             try:
                 with recorded_as(ADMIN):

@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import NAME_LIMIT, check_name
+from django_pgjobs.durable import NAME_LIMIT, check_name, known_events
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -22,6 +22,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.values.json_types import described, problem_of
 
 log = safe_logger("django_pgjobs")
 
@@ -45,7 +46,8 @@ class Sent(StrEnum):
 def send_value(using: str, name: str, payload: object, *, by: object) -> bool:
     """Send an event with a value as its payload; see ``send``.
 
-    Raises ``InvalidJob`` for a name that no event can have, and for a payload that cannot be stored as JSON.
+    Raises ``InvalidJob`` for a name that no event can have, and for a payload that cannot be stored as JSON or is not
+    of the type that the event's ``Event[…]`` declares in this process.
     """
     return send(using, name, _encoded(name, payload), who(by))
 
@@ -82,12 +84,24 @@ def _no_constant(name: str) -> None:
 def _encoded(name: str, payload: object) -> str:
     if not may_be_sent(check_name("the name of an event", name)):
         raise InvalidJob(f"event {name!r}: names that begin with {BUILT_IN!r} are for this package alone")
+    if problem := problem_of_payload(name, payload):
+        raise InvalidJob(f"event {name!r}: {problem}")
     limit = get_conf().event_limit_bytes
     try:
         return encode_result(payload, limit)
     except UnstorableResult as error:
         words = str(error).replace("RESULT_LIMIT_BYTES", "EVENT_LIMIT_BYTES")
         raise InvalidJob(f"event {name!r}: the payload cannot be sent. {words}") from error
+
+
+def problem_of_payload(name: str, payload: object) -> str:
+    """Return why no event of this name has such a payload; empty where nobody has declared a type."""
+    declared = list(known_events.get(name.partition(":")[0], ()))
+    kinds = [kind for kind in (event.payload_type() for event in declared) if kind is not Any]
+    problems = [problem_of(payload, kind, "payload") for kind in kinds]
+    if not problems or "" in problems:
+        return ""
+    return f"{problems[0]}. Send {described(kinds[0])}."
 
 
 def send(using: str, name: str, payload: str, by: str, trail: Trail | None = None) -> bool:
