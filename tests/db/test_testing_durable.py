@@ -145,7 +145,7 @@ def test_a_sent_event_makes_its_waiters_ready() -> None:
     assert ran.ran == ran.succeeded == [registered.pk], "the other waits for another event"
     registered.refresh_from_db()
     assert registered.result == {"by": "ann"}
-    assert send_event("shop.approval", 8)
+    assert send_event("shop.approval", 8, payload={})
     assert run_jobs().succeeded == [other.pk]
 
 
