@@ -195,7 +195,7 @@ def other_goes_on(world: World, actor: Actor) -> None:
 def both_go_on(world: World, actor: Actor) -> None:
     """One worker suspends both by one statement, which has their events locked."""
     ends = [
-        store.End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", reason=approval.name)
+        store.End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", events=(approval.name,))
         for each, fence in world.held
     ]
     with actor.transaction():
