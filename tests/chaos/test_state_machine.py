@@ -131,12 +131,14 @@ class JobsMachine(RuleBasedStateMachine):
             then(job)
             return
         reading = store.read_fences(self.db, [(held.id, held.claim)])[held.id]
-        kept = self.model.history.get((held.id, held.claim))
+        _, kept = self.model.history.get((held.id, held.claim), (0, ""))
+        if kept == "timeout":  # only a rescue writes it here, and no worker takes that for an end of its own
+            kept = "lost"
         assert reading == store.FenceReading(
             held.id,
             ours=job.claim == held.claim,
             ended=job.outcome is not None,
-            recorded=kept[1] if kept else "next" if (held.id, held.claim) in self.model.steps else None,
+            recorded=kept or ("next" if (held.id, held.claim) in self.model.steps else None),
             ending=job.ending is not None,
             cancelled=job.cancel,
             claimed=job.claim is not None,
