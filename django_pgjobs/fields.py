@@ -1,4 +1,4 @@
-"""Model fields that Django does not have.
+"""Fields and indexes that Django does not have, and an order that keeps the planner from an index.
 
 ``ComputedStateField`` is a job's state, which has no column (docs/adr/0025): a query computes it from other columns.
 Its value is a ``StateField``, which lets ``filter(state=…)`` use the indexes: no index may hold what claims change, so
@@ -6,6 +6,8 @@ the lookups ``exact`` and ``in`` compile to conditions on indexed columns.
 
 ``BigIntArrayField`` is a ``bigint[]`` without ``django.contrib.postgres``, which Django 6.1 would demand in
 every project's ``INSTALLED_APPS`` for its ArrayField.
+
+``GistIndex`` and ``GinIndex`` stand there, too.
 
 ``InstantField`` is readable whatever SQL has written into it. Migrations see a ``DateTimeField``; only the select list
 of a query differs.
@@ -42,6 +44,12 @@ else:
     ListField = models.Field
     TextField = models.CharField
     TimeField = models.DateTimeField
+
+
+LATEST_FIRST = (models.F("pk") + 0).desc()
+"""The order of one job's attempts or memos. Not ``-pk``: where statistics say that their table is empty, the planner
+would walk all rows in the order of the primary key.
+"""
 
 
 class BigIntArrayField(ListField):
@@ -242,3 +250,23 @@ class StateIn(In):
         states = list(self.rhs) if self.rhs_is_direct_value() else [None]
         sql = _compile(states, self, compiler, connection)
         return (sql, []) if sql else super().as_sql(compiler, connection)
+
+
+class GistIndex(models.Index):
+    """A GiST index, which finds ranges that contain a value."""
+
+    suffix = "gist"
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+        """Return ``CREATE INDEX … USING gist``."""
+        return super().create_sql(model, schema_editor, using=f" USING {self.suffix}", **options)
+
+
+class GinIndex(GistIndex):
+    """A GIN index, which finds lists that contain a value."""
+
+    suffix = "gin"
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+        """Return ``CREATE INDEX … USING gin``."""
+        return super().create_sql(model, schema_editor, using, **options)

@@ -12,7 +12,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.display import when
-from django_pgjobs.indexes import LATEST_FIRST
+from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.models import Attempt, Heartbeat, Step
 from django_pgjobs.presentation.steps import step_at
 from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds

@@ -21,7 +21,7 @@ from django.db.models.lookups import GreaterThan
 from django_pgjobs.context import running_alias
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Abandon, InvalidJob, MembersFailed, StepFailed, UnknownJob, UnreadablePayload
-from django_pgjobs.indexes import LATEST_FIRST
+from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import Row
 from django_pgjobs.serialization.escapes import one_line

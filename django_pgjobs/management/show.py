@@ -13,7 +13,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.indexes import LATEST_FIRST
+from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output

@@ -4,7 +4,6 @@ import django.db.models.functions.datetime
 from django.db import migrations, models
 
 import django_pgjobs.fields
-import django_pgjobs.indexes
 
 
 class Migration(migrations.Migration):
@@ -85,7 +84,7 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
                 "indexes": [
-                    django_pgjobs.indexes.GistIndex(
+                    django_pgjobs.fields.GistIndex(
                         models.Func(
                             models.F("first_id"), models.F("last_id"), models.Value("[]"), function="int8range"
                         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
-from django_pgjobs.indexes import GinIndex
+from django_pgjobs.fields import GinIndex
 from django_pgjobs.operations import BuildIndex
 
 

@@ -16,8 +16,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.fields import ComputedStateField, InstantField, TagsField
-from django_pgjobs.indexes import GinIndex
+from django_pgjobs.fields import ComputedStateField, GinIndex, InstantField, TagsField
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible

@@ -9,8 +9,7 @@ from django.db.models import F, Func, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.indexes import GistIndex
+from django_pgjobs.fields import BigIntArrayField, GistIndex
 from django_pgjobs.models.base import PostgresModel
 from django_pgjobs.serialization.escapes import visible
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.indexes import LATEST_FIRST
+from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.models import EventState, Job, Memo
 from django_pgjobs.presentation.sight import Fact, Hidden, may_see
 from django_pgjobs.presentation.wording import json_text, parsed

@@ -21,7 +21,7 @@ from django_pgjobs.exceptions import (
     JobNotFinished,
     RemoteTraceback,
 )
-from django_pgjobs.indexes import LATEST_FIRST
+from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store

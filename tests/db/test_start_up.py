@@ -15,7 +15,7 @@ from django_pgjobs.models import Job
 MOST = 49
 """Modules of ours and of third parties that registering may load beside the tables."""
 
-TABLES = ("django_pgjobs.apps", "django_pgjobs.models", "django_pgjobs.fields", "django_pgjobs.indexes")
+TABLES = ("django_pgjobs.apps", "django_pgjobs.models", "django_pgjobs.fields", "django_pgjobs.fields")
 """Django loads these of an installed app, whatever the process does with it."""
 
 STORE = {"database", "notifying", "registering"}
