@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -322,6 +323,19 @@ def test_a_lost_answer_to_a_retry_is_known_as_done_by_the_history(raw: RawDataba
     assert (reading.ours, reading.recorded) == (False, "failed")
     assert raw.row(one) == before
     assert Attempt.objects.count() == 1
+
+
+def test_a_lost_answer_to_a_suspension_is_known_as_done_by_what_the_job_waits_for(raw: RawDatabase) -> None:
+    """A step that has ended under the same claim says nothing of a suspension."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    store.write_memo(raw, *claimed.fences()[0], store.NewMemo("pay", "step", "1", 0, 32))
+    assert store.read_fences(raw, claimed.fences())[one].recorded is None
+    later = '{"memo": "sleep", "kind": "sleep", "event": null, "delay": 60, "failures": 0, "progressed": true}'
+    [end] = claimed.ends()
+    store.suspend_jobs(raw, [replace(end, columns=later)], AUTHOR)
+    reading = store.read_fences(raw, claimed.fences())[one]
+    assert (reading.ours, reading.recorded) == (False, "suspend")
 
 
 def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
