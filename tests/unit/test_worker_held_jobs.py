@@ -30,6 +30,10 @@ FAILURE = Failure("ValueError", "no")
 def known() -> None: ...
 
 
+@define(name="holding.atomic", atomic=True)
+def atomic() -> None: ...
+
+
 class Finaliser:
     """Keeps what is queued."""
 
@@ -142,11 +146,11 @@ SUSPECT = {"limit_key": "x", "suspect": True}
 
 
 def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
-    """By a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
-    held_jobs.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
+    """By a drain, a pause, an operator, an end in doubt; the next worker runs them as one group, without callbacks."""
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2), run_of(4, name="holding.atomic")]))
     held_jobs.ends.release(held_jobs.dispatcher.withdraw(lambda run: True))
     held_jobs.ends.release([run_of(3)])
-    assert [(end.id, end.suspect) for _, end in finaliser.puts] == [(1, True), (2, True), (3, False)]
+    assert [(end.id, end.suspect) for _, end in finaliser.puts] == [(1, True), (4, True), (2, True), (3, False)]
     held_jobs.adopt(
         "a",
         0.0,
