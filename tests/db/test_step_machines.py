@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 from django_pgjobs import Backoff, JobContext, Limit, Next, job, signals
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, Step, StoredResult
+from django_pgjobs.presentation.steps import step_at
 from django_pgjobs.testing import run_job, run_jobs, wait_for_bypassed
 from tests.plugins.fix_db import patience
 
@@ -310,6 +311,13 @@ def test_the_page_of_a_job_shows_its_finished_steps(admin_client: Client) -> Non
     assert "<td>&lt;b&gt;</td>" in admin_client.get(f"/admin/pgjobs/job/{one.pk}/change/").content.decode()
     plain = limited.register("a")
     assert "Finished steps" not in admin_client.get(f"/admin/pgjobs/job/{plain.pk}/change/").content.decode()
+
+
+def test_what_ended_as_a_step_did_was_of_that_step() -> None:
+    at = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
+    steps = [Step(name="load", finished_at=at[3]), Step(name="extract", finished_at=at[1])]
+    named = [step_at(Job(name="publish"), steps, instant) for instant in at]
+    assert named == ["extract", "extract", "load", "load", "publish"]
 
 
 def test_the_shell_shows_the_finished_steps(capsys: pytest.CaptureFixture[str]) -> None:
