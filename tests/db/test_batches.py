@@ -177,6 +177,16 @@ def test_a_key_finds_the_batch_again() -> None:
     assert again.figures == Figures(4, 4, 0, 0, 0)
 
 
+def test_members_of_another_batch_with_the_same_keys_are_not_its_own() -> None:
+    """Neither while they wait, in another queue, nor when they have ended."""
+    for queue in ("one", "other", "other"):
+        batch = Batch("daily", key=f"daily:{queue}").open()
+        assert batch.add_many(work.using(key=f"n:{n}", queue=queue).bind(n) for n in range(3)) == 3
+        batch.close()
+        if queue == "other":
+            run_jobs()
+
+
 def test_members_with_options_of_all_kinds() -> None:
     with Batch("mixed") as batch:
         batch.add_many(
