@@ -217,6 +217,8 @@ class Reading(NamedTuple):
 
 def schedulable(name: str) -> JobPolicy:
     """Return the job of this name that people may schedule. Raises ``InvalidJob``."""
+    if refused := refusal(name, Act.SCHEDULE):
+        raise InvalidJob(refused)
     definition = registry.resolved(name)
     if definition is None or not definition.schedulable:
         others = ", ".join(found.name for found in registry.definitions() if found.schedulable) or "none yet"

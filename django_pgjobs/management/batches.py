@@ -19,6 +19,7 @@ from django_pgjobs.presentation.flow import Linked, Surroundings, listed, surrou
 from django_pgjobs.presentation.wording import label_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.steering.jobs import close_batches
+from django_pgjobs.values.built_in import Act, refusal
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -118,7 +119,8 @@ def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
     """Close it; exit with 1 if the job does not exist or is no batch."""
     job = _job(command, options)
     if job.name != BATCH:
-        output.write_line(command, f"job {job.pk} is no batch", to_stderr=True)
+        why = refusal(job.name, Act.CLOSE)
+        output.write_line(command, f"job {job.pk} is no batch{why and f': {why}'}", to_stderr=True)
         sys.exit(output.SKIPPED)
     jobs = Job.objects.using(job._state.db).filter(pk=job.pk)
     done = close_batches(jobs, filters.database_of(options), by=shell_user(), reason="")

@@ -15,9 +15,11 @@ from django.db.models.functions import Now
 from django.test import Client, override_settings
 
 from django_pgjobs import Backoff, Batch, Flow, JobContext, job
+from django_pgjobs.admin.actions import ACTIONS as ADMIN_ACTIONS
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Gate, Job, QueueState
+from django_pgjobs.management.steer import ACTIONS as SHELL_ACTIONS
+from django_pgjobs.models import CronEntry, Gate, Job, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, paused
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.jobs import Steered, close_batches
@@ -26,6 +28,7 @@ from django_pgjobs.testing import run_jobs
 from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
 from django_pgjobs.worker.threads.frontier import Frontier
 from tests.plugins.fix_admin import LIST, html, make, said, steer_url
+from tests.plugins.fix_admin import act as act_on_chosen
 
 pytestmark = pytest.mark.django_db
 
@@ -148,6 +151,79 @@ def test_the_admin_does_what_the_table_says(root: Client, name: str, act: Act) -
     else:
         assert f"/steer/{action}/" in page
         assert "1 changed" in said(answer)[0]
+
+
+@pytest.mark.parametrize(("name", "act"), [pair for pair in PAIRS if pair[1] in IN_ADMIN])
+def test_an_action_on_chosen_jobs_does_what_the_table_says(root: Client, name: str, act: Act) -> None:
+    """Beside a job that takes it; by the list's action, after its confirmation."""
+    row = made(name, act)
+    before = columns(row)
+    answers = {"confirmed": "yes", "mode": "ask", "reason": "because"}
+    answer = act_on_chosen(root, IN_ADMIN[act], [row], f"?name={name}", **answers)
+    if why := refusal(name, act):
+        assert f"1 skipped: 1 {why}" in said(answer)[0]
+        assert columns(row) == before
+    else:
+        assert not any("takes no *" in message for message in said(answer))
+
+
+@pytest.mark.parametrize("name", POLICY)
+@pytest.mark.parametrize("action", ADMIN_ACTIONS)
+def test_an_action_on_a_whole_list_changes_no_job_that_does_not_take_it(root: Client, name: str, action: str) -> None:
+    """Also of a list that was asked for; nothing is changed by an action on a list that does not show them."""
+    act = ADMIN_ACTIONS[action].act
+    row = made(name, act or Act.CANCEL)
+    before = columns(row)
+    everything = {"action": action, "_selected_action": "0", "select_across": "1", "confirmed": "yes", "mode": "ask"}
+    if name in SERVANTS and row.state not in ("running", "abandoned"):
+        root.post(LIST, everything)
+        assert columns(row) == before
+    if act is None or refusal(name, act):
+        root.post(f"{LIST}?name={name}", everything)
+        assert columns(row) == before
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_close_batch_says_what_takes_no_close(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    row = made(name, Act.CLOSE)
+    if why := refusal(name, Act.CLOSE):
+        with pytest.raises(SystemExit):
+            call_command("pgjobs", "close-batch", str(row.pk))
+        assert f"job {row.pk} is no batch: {why}" in capsys.readouterr().err
+    else:
+        call_command("pgjobs", "close-batch", str(row.pk))
+        assert "is closed" in capsys.readouterr().out
+
+
+def test_every_door_to_a_job_is_walked() -> None:
+    """Whoever adds an action to the admin or the shell says here and in the table what it does to our own jobs."""
+    assert {IN_ADMIN[act]: act for act in IN_ADMIN} == {
+        name: action.act for name, action in ADMIN_ACTIONS.items() if action.act is not None
+    }
+    assert {name for name, action in ADMIN_ACTIONS.items() if action.act is None} == {"undo_again", "retry_members"}
+    assert {verb for verb, *_ in IN_SHELL.values()} == set(SHELL_ACTIONS)
+    assert set(BY_CODE) == set(STEERED) == set(IN_ADMIN)
+    assert set(Act) == {*STEERED, Act.PAUSE, Act.REGISTER_AGAIN, Act.SCHEDULE}
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_the_shell_schedules_none_of_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((CommandError, SystemExit)) as stopped:
+        call_command("pgjobs", "crons", "add", "mine", "--job", name, "--expression", "* * * * *")
+    words = str(stopped.value) + capsys.readouterr().err
+    assert refusal(name, Act.SCHEDULE) in words
+    assert not CronEntry.objects.filter(name="mine").exists()
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_ended_ones_are_pruned_as_all_jobs_are(name: str) -> None:
+    row = made(name, Act.CANCEL)
+    member.register()
+    long_ago = Now() - timedelta(days=400)
+    Job.objects.filter(pk=row.pk).update(outcome="succeeded", hold=None, finished_at=long_ago)
+    call_command("pgjobs", "prune", "--yes")
+    assert not Job.objects.filter(pk=row.pk).exists()
+    assert Job.objects.filter(name=member.name).exists()
 
 
 # Of a name
