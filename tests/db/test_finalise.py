@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.states import Flow
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -336,6 +337,7 @@ def test_a_lost_answer_to_a_suspension_is_known_as_done_by_what_the_job_waits_fo
     store.suspend_jobs(raw, [replace(end, columns=later)], AUTHOR)
     reading = store.read_fences(raw, claimed.fences())[one]
     assert (reading.ours, reading.recorded) == (False, "suspend")
+    assert job(one).flow == Flow.REMEMBERS
 
 
 def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:

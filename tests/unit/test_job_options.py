@@ -13,6 +13,7 @@ from django.utils.functional import SimpleLazyObject
 
 from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from tests.unit.job_functions import (
     add,
@@ -50,6 +51,15 @@ def test_a_second_callback_is_refused() -> None:
     definition.on_abandon(context_and_argument)
     with pytest.raises(InvalidJob, match="on_abandon is set already"):
         definition.on_abandon(context_and_argument)
+
+
+def test_a_second_undo_is_refused() -> None:
+    definition = declare()
+    with registry.isolated():
+        undo = definition.undo()(context_and_argument)
+        with pytest.raises(InvalidJob, match="undo is set already"):
+            definition.undo(name="other.undo")(any_name)
+    assert definition.undo_definition is undo
 
 
 def test_a_callback_is_no_generator_function() -> None:
