@@ -16,6 +16,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.values.built_in import Act, refusal
 from tests.db.batches_ground import (  # nothing_ran: a fixture
@@ -34,6 +35,14 @@ from tests.plugins.fix_db import Background, RawDatabase, blocked_by, wait_until
 pytestmark = pytest.mark.usefixtures("committed")
 
 # Ends
+
+
+def test_a_batch_whose_members_have_not_ended_is_not_let_go_on_by_mistake() -> None:
+    """Whoever settles ends may find a member retried since it looked."""
+    with Batch("waits") as batch:
+        batch.add(work.bind(1))
+    assert store.open_gates(store.on("default"), [batch.job.pk]) == []
+    assert Job.objects.get(pk=batch.job.pk).state == "waiting"
 
 
 def test_what_comes_after_a_batch_runs_once_all_members_have_ended() -> None:

@@ -22,6 +22,7 @@ from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import statements as store
 from django_pgjobs.store import troubles
 from django_pgjobs.store.keeping import Crash, record_crashes
+from django_pgjobs.worker.shared.deaths import CrashWriter, Deaths
 from tests.db.test_figures import ended, measured
 from tests.db.test_health import beat
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
@@ -191,6 +192,17 @@ def test_a_crash_is_in_the_history_once_however_often_it_is_written(raw: RawData
     rows = Attempt.objects.order_by("id").values_list("job", "number", "cause", "duration_seconds", "worker_name")
     assert list(rows) == [(one, 1, "crashed", 2.5, AUTHOR.name), (one, 1, "failed", 1.0, AUTHOR.name)]
     assert Attempt.objects.earliest("id").ended_at < Attempt.objects.latest("id").ended_at - timedelta(seconds=3)
+
+
+def test_a_note_of_a_crash_leaves_as_it_is_written(raw: RawDatabase) -> None:
+    register()
+    deaths = Deaths()
+    deaths.note(claim(raw).jobs[0], FAILURE, 2.5)
+    writer = CrashWriter(deaths, AUTHOR)
+    assert writer.urgent
+    writer(raw)
+    assert not writer.urgent
+    assert Attempt.objects.get().duration_seconds == 2.5
 
 
 def test_who_parked_a_job_is_named(raw: RawDatabase) -> None:
