@@ -27,7 +27,7 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.management import list_jobs, output, show
 from django_pgjobs.management.commands.pgjobs import Command
-from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models import Action, Heartbeat, Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.job_search import STATES
 from django_pgjobs.serialization import payload
@@ -394,7 +394,9 @@ def test_what_is_not_printable_is_written_as_its_number(text: str, told: str) ->
 
 def test_jobs_are_rescheduled(raw: RawDatabase) -> None:
     [one] = register(delay_seconds=3600)
-    assert pgjobs("reschedule", one, "--delay", "0") == (0, "reschedule: 1 changed, 0 skipped\n", "")
+    status, out, err = pgjobs("reschedule", one, "--delay", "0")
+    assert (status, out) == (0, "reschedule: 1 changed, 0 skipped\n")
+    assert err == f"To undo it: manage.py pgjobs undo-action {Action.objects.get().pk}\n"
     assert ids("--state", "ready") == [one]
     pgjobs("reschedule", one, "--delay", "2h", "--to-queue", "mail", "--priority", 7)
     row = job(one)
