@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import Func, IntegerField, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -51,13 +51,14 @@ from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.memos import awaited, suspension
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.steps import finished_steps
-from django_pgjobs.presentation.wording import arguments, label_of, result, seconds
+from django_pgjobs.presentation.wording import arguments, label_of, result, seconds, size
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
 from django_pgjobs.store.statements import Suspension
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
+SIZED = ("payload", "result")
 MOST_WHY = 2000
 CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
 
@@ -100,7 +101,9 @@ class JobPage(SendsEvents):
         """Return the job with its JSON as text and the database's clock; None if the id is invalid."""
         if not self.is_id(object_id):
             return None
-        extracts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
+        extracts: Any = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
+        for column in SIZED:
+            extracts[f"{column}_size"] = Func(column, function="pg_column_size", output_field=IntegerField())
         job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=object_id).first()
         if job is not None:
             job.reveal = request.user.has_perm(sight.PERMISSION)
@@ -271,6 +274,8 @@ def _facts_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
     found += [(_("deadline"), when(job.not_after))] if job.not_after else []
     found += [(_("expires at"), when(job.expires_at))] if job.expires_at else []
     found += [(_("options"), json_block(job.options_text))] if job.options_text is not None else []
+    found += [(_("size of arguments"), size(job.payload_size))]
+    found += [(_("size of result"), size(job.result_size))] if job.result_size is not None else []
     if job.cron_entry is None:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry

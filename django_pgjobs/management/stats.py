@@ -1,4 +1,7 @@
-"""``manage.py pgjobs stats``: the figures of the queues, as last counted by the leader, or counted now."""
+"""``manage.py pgjobs stats``: the figures of the queues, as last counted by the leader, or counted now.
+
+With ``--sizes``: how much room the results and arguments of ended jobs take, by name.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import liveness
@@ -15,8 +18,10 @@ from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, told, watching
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import known_workers, paused_queues
-from django_pgjobs.presentation.latest import figures_of
+from django_pgjobs.presentation.latest import MOST_NOW, figures_of
 from django_pgjobs.presentation.problem import HealthProblem, Limits
+from django_pgjobs.presentation.wording import grouped, size
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
@@ -33,6 +38,7 @@ HEADERS = (
     *map(str.upper, Outcome),
     "WORKERS",
 )
+SIZES_HEADERS = ("QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS")
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -52,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing the leader's figures."
     )
+    text = "Show instead how much room results and arguments take, by name: of the latest 100,000 of each outcome."
+    parser.add_argument("--sizes", action="store_true", help=text)
     watching.add_watch(parser)
     output.add_format(parser)
     filters.add_database(parser)
@@ -60,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @output.facing_the_database
 def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the figures."""
+    if options["sizes"]:
+        _show_sizes(command, options)
+        return
     using, how = filters.database_of(options), {"queues": options["queue"], "now": options["now"]}
     if options["format"] == "json":
         found = _read(using, **how)
@@ -76,6 +87,48 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     for line in lines():
         output.write_line(command, line)
+
+
+def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Print what takes the room, the largest first. Raises ``CommandError`` with ``--now`` or ``--watch``."""
+    if options["now"] or options["watch"] is not None:
+        raise CommandError("--sizes goes with neither --now nor --watch.", returncode=output.WRONG)
+    with counting(filters.database_of(options)) as db:
+        found = store.count_sizes(db, list(map(str, Outcome)), most=MOST_NOW)
+    rows: dict[tuple[str, str], list[int]] = {}
+    for each in found:
+        if not options["queue"] or each.queue in options["queue"]:
+            sums = rows.get((each.queue, each.name), (0, 0, 0))
+            added = zip(sums, (each.jobs, each.result_bytes, each.argument_bytes), strict=True)
+            rows[each.queue, each.name] = [before + more for before, more in added]
+    largest = sorted(rows.items(), key=lambda row: (-row[1][1] - row[1][2], row[0]))
+    read = [_read_of(outcome, [each for each in found if each.outcome == outcome]) for outcome in map(str, Outcome)]
+    if options["format"] == "json":
+        names = ("queue", "name", "jobs", "result_bytes", "argument_bytes")
+        sizes = [dict(zip(names, (*key, *sums), strict=True)) for key, sums in largest]
+        output.write_line(command, output.json_of({"sizes": sizes, "read": read}))
+        return
+    output.write_line(command, f"Looked at {', '.join(map(_words_of, read))}.")
+    cells = [
+        [*(output.plain(one_line(text)) for text in key), str(sums[0]), *map(size, sums[1:])] for key, sums in largest
+    ]
+    for line in output.table(SIZES_HEADERS, cells):
+        output.write_line(command, line)
+    if largest:
+        text = "To delete those of a name before their time: manage.py pgjobs prune --name NAME --older-than AGE."
+        output.write_line(command, text)
+
+
+def _read_of(outcome: str, found: list[store.Sizes]) -> dict[str, Any]:
+    jobs = sum(each.jobs for each in found)
+    since = max((each.seconds for each in found), default=None)
+    return {"outcome": outcome, "jobs": jobs, "more": jobs == MOST_NOW, "seconds": since}
+
+
+def _words_of(read: dict[str, Any]) -> str:
+    if not read["more"]:
+        return f"all {grouped(read['jobs'])} {read['outcome']}"
+    return f"the latest {grouped(read['jobs'])} {read['outcome']} (of {span(read['seconds'])})"
 
 
 class Read(NamedTuple):

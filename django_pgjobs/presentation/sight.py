@@ -26,7 +26,8 @@ class Fact(StrEnum):
     STEP_RESULT = "the result of a step"
     EVENT_PAYLOAD = "the payload of an event, on its page and among what a job remembers"
     OPEN = (
-        "names, keys, limit keys, tags, descriptions, progress, headers, options, errors, tracebacks, notices, metrics"
+        "names, keys, limit keys, tags, descriptions, progress, headers, options, errors, tracebacks, notices, "
+        "metrics, sizes"
     )
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Any
 
+from django.template.defaultfilters import filesizeformat
 from django.utils import formats
 from django.utils.timesince import timeuntil
 from django.utils.translation import gettext_lazy as _
@@ -45,6 +46,11 @@ _ANY = inspect.signature(lambda *args, **kwargs: None)
 def grouped(number: int) -> str:
     """Format 10000 as 10,000, in the reader's language."""
     return formats.number_format(number, force_grouping=True)
+
+
+def size(number: int) -> str:
+    """Format bytes in a suitable unit: 3.2 MB."""
+    return filesizeformat(number).replace("\xa0", " ")
 
 
 def label_of(job: Any) -> str:

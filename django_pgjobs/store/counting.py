@@ -124,6 +124,26 @@ def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: 
     return [Counted._make(row) for row in db.fetch("count_ended", params)]
 
 
+class Sizes(NamedTuple):
+    """How much room jobs of an outcome, queue and name take: bytes as they are stored, compressed or not.
+
+    ``seconds``: since the first of them ended.
+    """
+
+    outcome: str
+    queue: str
+    name: str
+    jobs: int
+    result_bytes: int
+    argument_bytes: int
+    seconds: float
+
+
+def count_sizes(db: Database, outcomes: Sequence[str], *, most: int) -> list[Sizes]:
+    """Add up the sizes of results and arguments of the latest ``most`` jobs of each outcome."""
+    return [Sizes._make(row) for row in db.fetch("count_sizes", {"outcomes": list(outcomes), "most": most})]
+
+
 class NamedRows(NamedTuple):
     """How many rows need a name, and as what: *job*, *member*, *step* or *undo*."""
 

@@ -103,6 +103,22 @@ def test_page_tells_state_reason_result_worker_and_attempts(root: Client) -> Non
         assert part in text
 
 
+def test_the_page_tells_how_much_room_arguments_and_result_take() -> None:
+    """As they are stored: 100,000 equal characters are compressed. Whoever may see the job sees it."""
+    row = make(payload={"args": ["4111-secret", 7], "kwargs": {}}, result={"card": "x" * 100_000})
+    client = client_with()
+    text = html(client.get(f"{LIST}{row.pk}/change/"))
+    found = dict(re.findall(r'<th scope="row">(Size of \w+)</th><td>([^<]+)</td>', text))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_column_size(payload), pg_column_size(result) FROM pgjobs_job WHERE id = %s", [row.pk])
+        payload, result = cursor.fetchone()
+    assert 50 < payload < 100
+    assert 1024 < result < 10_000
+    assert found == {"Size of arguments": f"{payload} bytes", "Size of result": f"{result / 1024:.1f} KB"}
+    assert "4111-secret" not in text
+    assert "Size of result" not in html(client.get(f"{LIST}{make().pk}/change/"))
+
+
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
 def test_times_are_in_the_projects_zone(root: Client, settings: Any, zone: str) -> None:
     settings.TIME_ZONE = zone

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.management.base import CommandError
 from django.db import connection, transaction
 from django.db.models import DateTimeField, F, Sum
 from django.db.models.functions import Now, Trunc
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import statistics
@@ -172,6 +175,7 @@ def test_figures_cost_the_same_however_many_jobs_there_are(db_connection: Any) -
             "list_parked": lambda db: troubles.list_parked(db, ["default"]),
             "count_running": lambda db: store.count_running(db, most=most),
             "count_ended": lambda db: store.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
+            "count_sizes": lambda db: store.count_sizes(db, ["succeeded", "abandoned"], most=most),
             "count_retrying": lambda db: store.count_retrying(db, [("mail", 0), ("default", 0)], most=most),
             "list_running": lambda db: store.list_running(db, [WORKER], most=most),
             "list_fired": lambda db: store.list_fired(db, ["nightly"], most=10),
@@ -316,6 +320,66 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     Measurer(AUTHOR)(raw)
     assert "\n\nCounted " in pgjobs("stats")[1]
     assert " ago by test worker.\n" in pgjobs("stats")[1]
+
+
+def sized(name: str, outcome: str = "succeeded", *, chars: int = 0, ago: int = 5, queue: str = "default") -> None:
+    """Store an ended job whose result has this many characters that cannot be compressed."""
+    text = "".join(sha256(f"{name} {n}".encode()).hexdigest() for n in range(chars // 64))
+    ended_at = timezone.now() - timedelta(seconds=ago)
+    facts = {"payload": {"args": [], "kwargs": {}}, "result": text or None, "attempt": 1}
+    Job.objects.bulk_create([Job(name=name, queue=queue, outcome=outcome, finished_at=ended_at, **facts)])
+
+
+def test_stats_by_size_name_what_takes_the_room() -> None:
+    """A job that has not ended takes part in none of the sums."""
+    for _ in range(3):
+        sized("shop.report", chars=64_000)
+    sized("shop.report", "cancelled")
+    sized("shop.mail", queue="mail")
+    register()
+    found = stats("--sizes")
+    first, second = found["sizes"]
+    assert 3 * 32_000 < first.pop("result_bytes") < 3 * 70_000
+    assert 4 * 20 < first.pop("argument_bytes") < 4 * 60
+    assert first == {"queue": "default", "name": "shop.report", "jobs": 4}
+    assert (second["name"], second["jobs"], second["result_bytes"]) == ("shop.mail", 1, 0)
+    assert [(each["outcome"], each["jobs"], each["more"]) for each in found["read"]] == [
+        ("succeeded", 4, False), ("cancelled", 1, False), ("abandoned", 0, False),
+    ]  # fmt: skip
+    assert [each["name"] for each in stats("--sizes", "--queue", "mail")["sizes"]] == ["shop.mail"]
+
+
+def test_stats_by_size_as_a_table_say_what_they_looked_at(monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_pgjobs.management.stats.MOST_NOW", 2)
+    sized("long.ago", chars=640_000, ago=9000)
+    sized("\x1b[31mred", chars=64_000, ago=600)
+    sized("small", ago=1)
+    sized("small", "abandoned")
+    status, out, _ = pgjobs("stats", "--sizes")
+    first, head, *rows, last = out.splitlines()
+    assert (status, first) == (
+        0, "Looked at the latest 2 succeeded (of 10 min), all 0 cancelled, all 1 abandoned.",
+    )  # fmt: skip
+    assert head.split() == ["QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS"]
+    assert rows[0].split()[:3] == ["default", "\\x1b[31mred", "1"]
+    assert rows[0].split()[4] == "KB"
+    assert rows[1].split()[:5] == ["default", "small", "2", "0", "bytes"]
+    assert len(rows) == 2
+    assert "pgjobs prune --name NAME --older-than AGE" in last
+
+
+def test_stats_by_size_of_no_jobs() -> None:
+    status, out, _ = pgjobs("stats", "--sizes")
+    assert (status, out.splitlines()) == (
+        0, ["Looked at all 0 succeeded, all 0 cancelled, all 0 abandoned.", "QUEUE  NAME  JOBS  RESULTS  ARGUMENTS"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("other", ["--now", "--watch"])
+def test_stats_by_size_are_counted_once(other: str) -> None:
+    with pytest.raises(CommandError, match="--sizes goes with neither --now nor --watch") as caught:
+        pgjobs("stats", "--sizes", other)
+    assert caught.value.returncode == 2
 
 
 @pytest.mark.parametrize("gone", ["its term is over", "another leads"])

@@ -388,6 +388,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "count_held",
         "count_running",
         "count_ended",
+        "count_sizes",
         "count_retrying",
         "list_failures",
         "list_fired",
