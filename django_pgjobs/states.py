@@ -168,6 +168,9 @@ TIRELESS = 1_000_000
 FAIL_FAST = "pgjobs:fail_fast"
 """Who cancels the members of a batch that fails fast."""
 
+GATHER = "pgjobs:gather"
+"""Who cancels the jobs of a gather when the job that waits for them ends without a success."""
+
 NOT_MET, NOT_NEEDED = "pgjobs:flow", "pgjobs:not_needed"
 """Who has cancelled a job that its gate did not let run: a job that it needs failed, or nobody needs it."""
 

@@ -158,7 +158,20 @@ def write_counted(
     if others:
         ids += store.finalise_end(db, others, author, settled=True)
     opened = store.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
-    return {each: each for each in ids}, opened
+    cancels = store.cancel_gathered(db, _unsuccessful(others, ids))
+    return {each: each for each in ids}, [*opened, *(Opened(*one, old=False) for one in cancels)]
+
+
+def _unsuccessful(ends: Sequence[End], recorded: Sequence[int]) -> list[int]:
+    return [end.id for end in ends if end.outcome != Outcome.SUCCEEDED and end.id in recorded]
+
+
+def _write_end(db: Database, ends: Sequence[End], author: Author) -> list[int]:
+    """End jobs, and let those not go on that they have gathered."""
+    ids = store.finalise_end(db, ends, author)
+    cancels = store.cancel_gathered(db, _unsuccessful(ends, ids))
+    store.notify(db, {store.wake_up(one.queue, one.priority) for one in cancels})
+    return ids
 
 
 def write_await(
@@ -208,7 +221,7 @@ def write(
         HOLD: lambda: store.hold_jobs(db, ends),
         RELEASE: lambda: store.release_jobs(db, ends, author),
         MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
-        END: lambda: store.finalise_end(db, ends, author),
+        END: lambda: _write_end(db, ends, author),
         DELETE: lambda: store.finalise_delete(db, ends, remember=remember),
     }
     if fast and not remember:

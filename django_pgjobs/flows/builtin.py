@@ -11,7 +11,19 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import BUILT_IN, CANCEL_MEMBERS, FAIL_FAST, GATHERING, NOTIFY, TIRELESS, UNDO, WAKE, MemoKind
+from django_pgjobs.states import (
+    BUILT_IN,
+    CANCEL_MEMBERS,
+    FAIL_FAST,
+    GATHER,
+    GATHERING,
+    NOTIFY,
+    TIRELESS,
+    UNDO,
+    WAKE,
+    MemoKind,
+    Outcome,
+)
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.values.backoff import Backoff
 
@@ -98,7 +110,8 @@ def flow() -> None:
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable.
 
-    The latest first: workers begin with the earliest, and may begin them faster than they are cancelled.
+    The latest first: workers begin with the earliest, and may begin them faster than they are cancelled. A batch that
+    nobody waits for, as its job has ended, is asked to end before.
     """
     from django_pgjobs.models import Gate, Job  # here: the models are not loaded yet
 
@@ -106,6 +119,11 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     if by == FAIL_FAST and not Gate.objects.using(using).filter(pk=batch_id, abandoned__gt=0).exists():
         raise Cancel("somebody has retried what was abandoned")
     jobs = Job.objects.using(using)
+    if by == GATHER and (batch := jobs.filter(pk=batch_id, finished_at=None, cancel_requested_at=None).first()):
+        if not _has_lost_its_job(batch):
+            raise Cancel("somebody has retried the job that waits for it")
+        if batch.cancel(mode=mode, by=by, reason=reason).skipped.get("busy"):
+            raise Snooze(BUSY_SECONDS)
     members = jobs.filter(parent_id=batch_id, finished_at=None)
     busy = 0
     while ids := list(members.order_by("-pk").values_list("pk", flat=True)[:MEMBERS_AT_ONCE]):
@@ -113,6 +131,15 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
         busy += jobs.filter(pk__in=ids).cancel(mode=mode, by=by, reason=reason).skipped.get("busy", 0)
     if busy:
         raise Snooze(BUSY_SECONDS)
+
+
+def _has_lost_its_job(batch: Job) -> bool:
+    """Whether the job that gathers this batch has ended without a success."""
+    from django_pgjobs.models import Memo  # here: the models are not loaded yet
+
+    event = (batch.options or {}).get("gather")
+    waits = Memo.objects.using(batch._state.db).filter(kind=MemoKind.GATHER, event=event, finished_at=None)
+    return waits.filter(job__outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]).exists()
 
 
 @job(name=WAKE, priority=50, backoff=AGAIN, store_result=False)

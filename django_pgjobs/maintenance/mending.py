@@ -49,12 +49,17 @@ class Mender:
     def _wake(self, db: Enclosing) -> int:
         found = store.wake_sleepers(db, after=self.event, limit=AT_ONCE)
         self.event = found[-1].event if len(found) >= AT_ONCE else ""
+        left = [one.batch_id for one in found if one.batch_id is not None]
+        served = store.cancel_unawaited(db, left)
+        for batch_id in left:
+            log.error("the jobs of a gather went on though the job that waited for them has ended job=%d", batch_id)
+        self._report(db, served)
         woken = [one for one in found if one.id is not None]
         for one in woken:
             log.warning("nothing had woken a job whose gathered jobs have ended job=%d", one.id)
         if woken:
             store.notify(db, {store.wake_up(one.queue, one.priority) for one in woken})
-        return len(woken)
+        return len(woken) + len(served)
 
     def _undo(self, db: Enclosing) -> int:
         with db.transaction():

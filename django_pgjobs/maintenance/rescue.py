@@ -166,6 +166,8 @@ class Rescuer:
                 everything += rescued
                 _log(rescued)
                 store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True)
+                cancels = store.cancel_gathered(db, [job.id for job in rescued if job.outcome])
+                store.notify_queues(db, {(one.queue, one.priority) for one in cancels})
                 self.notify(rescued)
                 _mark_lost(db, conf, rescued)
                 if clock.monotonic() > began + AGAIN_SECONDS:

@@ -1,6 +1,6 @@
--- wake_sleepers: make jobs ready that wait for jobs which have all ended, of the next gathers in the order of their events: what was to wake them is gone.
+-- wake_sleepers: make jobs ready that wait for jobs which have all ended, of the next gathers in the order of their events: what was to wake them is gone. Also find the gathers whose job has ended otherwise, while nobody has asked their batch to.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
--- Rows: one per gather looked at: its event, and the job with the workers to wake (no priority: admitters) if it was made ready.
+-- Rows: one per gather looked at: its event, and the job with the workers to wake (no priority: admitters) if it was made ready; and the batch that is to be cancelled.
 -- Clock: statement_timestamp().
 WITH open AS MATERIALIZED (
     SELECT
@@ -44,6 +44,16 @@ woken AS (
     WHERE j.id = ANY (ARRAY (SELECT id FROM asleep)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority
 )
-SELECT open.event, woken.id, woken.queue, woken.priority
+SELECT
+    open.event, woken.id, woken.queue, woken.priority,
+    CASE
+        WHEN (SELECT j.outcome FROM pgjobs_job AS j WHERE j.id = ANY (ARRAY[open.job_id])) IN ('abandoned', 'cancelled')
+            AND (
+                SELECT b.cancel_requested_at IS NULL AND b.finished_at IS NULL
+                FROM pgjobs_job AS b
+                WHERE b.id = ANY (ARRAY[open.batch_id])
+            )
+        THEN open.batch_id
+    END
 FROM open
 FULL JOIN woken ON woken.id = open.job_id -- FULL, because such a join is never a nested loop

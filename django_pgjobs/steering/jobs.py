@@ -138,7 +138,8 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         callbacks = _names_with("on_abandon_func")
         changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
-        waking.notify(using, changed.notices)
+        cancels = store.cancel_gathered(db, [job.id for job in changed.ended])
+        waking.notify(using, [*changed.notices, *(wake_up(one.queue, one.priority) for one in cancels)])
         _count(db, changed.ended)
         send_finished(using, changed.ended, registry.find)
         return changed.ids

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django_pgjobs.states import CANCEL_MEMBERS, GATHER
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.ends import Author, End, as_array
 from django_pgjobs.store.keys import Expired
+from django_pgjobs.store.servants import Serving, cancel_of, register_servants
 
 EVENT_SECONDS = 0.05
 """How long a worker waits for an event that somebody else has locked before it goes on without those who wait."""
@@ -175,12 +177,16 @@ def wake_suspended(db: Database, ids: Collection[int]) -> list[Waiter]:
 
 
 class Sleeper(NamedTuple):
-    """A gather by its event; with an ``id``: the job that waits was made ready, and the workers to wake."""
+    """A gather by its event; with an ``id``: the job that waits was made ready, and the workers to wake.
+
+    ``batch_id``: the batch to cancel, as the job has ended without a success.
+    """
 
     event: str
     id: int | None
     queue: str
     priority: int | None
+    batch_id: int | None
 
 
 def wake_sleepers(db: Database, *, after: str, limit: int) -> list[Sleeper]:
@@ -189,9 +195,24 @@ def wake_sleepers(db: Database, *, after: str, limit: int) -> list[Sleeper]:
     return sorted((Sleeper._make(row) for row in rows), key=lambda one: one.event)
 
 
-def list_gathered(db: Database, ids: Collection[int]) -> list[int]:
-    """Return the batches whose jobs these jobs wait for, by ``gather``."""
-    return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids)})] if ids else []
+def list_gathered(db: Database, ids: Collection[int], *, unasked: bool = False) -> list[int]:
+    """Return the batches whose jobs these jobs wait for, by ``gather``; ``unasked``: that nobody has asked to end."""
+    return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids), "unasked": unasked})] if ids else []
+
+
+def cancel_gathered(db: Database, ids: Collection[int]) -> list[Serving]:
+    """Register what cancels the jobs that these jobs still gather, which have ended without a success. Wakes nobody.
+
+    Repeatable; if it is not called, as a process has died, the leader finds these gathers.
+    """
+    return cancel_unawaited(db, list_gathered(db, ids, unasked=True))
+
+
+def cancel_unawaited(db: Database, batches: Collection[int]) -> list[Serving]:
+    """Register what cancels these batches, which no job waits for any more. Wakes nobody."""
+    reason = "The job that gathered it has ended."
+    cancels = [cancel_of(one, by=GATHER, reason=reason, key=f"{CANCEL_MEMBERS}:{one}") for one in batches]
+    return register_servants(db, cancels)
 
 
 def list_undone(db: Database, ids: Collection[int]) -> set[int]:

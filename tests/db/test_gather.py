@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -99,6 +102,66 @@ def test_a_cancel_of_the_job_cancels_its_jobs() -> None:
     run_jobs()
     assert said == []
     assert set(Job.objects.filter(name="gather.price").values_list("outcome", flat=True)) == {"cancelled"}
+
+
+@job(name="gather.gives_up", takes_context=True, max_attempts=1)
+async def gives_up(context: JobContext, items: list[int]) -> None:
+    async def fails() -> None:
+        await context.agather([price.using(delay=3600).bind(9)], name="later")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+        await context.agather([price.bind(item) for item in items], name="now")
+
+
+def outcomes() -> list[tuple[int, str | None]]:
+    rows = Job.objects.filter(name="gather.price").order_by("pk")
+    return [(one.payload["args"][0], one.outcome) for one in rows]
+
+
+def test_members_do_not_outlive_a_job_that_is_abandoned_and_a_retry_runs_them_again() -> None:
+    registered = sums.register([1, 2])
+    run_jobs(limit=1)
+    assert registered.abandon(by="anna").changed == 1
+    run_jobs()
+    assert said == []
+    assert outcomes() == [(1, "cancelled"), (2, "cancelled")]
+    batch = Job.objects.get(name="pgjobs.batch")
+    assert (batch.outcome, batch.cancel_by) == ("cancelled", "pgjobs:gather")
+    for _ in range(2):  # the first of them learns that its jobs were cancelled, as after a cancel
+        assert registered.retry().changed == 1
+        run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result, sorted(said)) == ("succeeded", 30, [1, 2])
+
+
+def test_members_do_not_outlive_a_job_whose_deadline_passes() -> None:
+    registered = sums.using(deadline=timezone.now() + timedelta(seconds=1)).register([1, 2])
+    run_jobs(limit=1)
+    Job.objects.filter(name="gather.price").update(queue="elsewhere")
+    time.sleep(1.1)
+    run_jobs(queues=["default", "pgjobs"])
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.error.partition(":")[0]) == ("abandoned", "DeadlinePassed")
+    assert said == []
+    assert outcomes() == [(1, "cancelled"), (2, "cancelled")]
+
+
+def test_members_do_not_outlive_a_job_that_fails_for_good() -> None:
+    gives_up.register([-1])
+    run_jobs()
+    assert outcomes() == [(-1, "abandoned"), (9, "cancelled")]
+
+
+def test_members_go_on_for_a_job_that_was_retried_before_they_were_cancelled() -> None:
+    registered = sums.register([1, 2])
+    run_jobs(limit=1)
+    registered.abandon(by="anna")
+    assert registered.retry().changed == 1
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result) == ("succeeded", 30)
 
 
 def test_what_a_failed_job_has_done_is_undone_the_latest_first() -> None:

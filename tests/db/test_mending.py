@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -202,6 +203,22 @@ def test_members_are_cancelled_whatever_becomes_of_what_cancels_them(
     members = Job.objects.filter(name="mending.seat")
     assert set(members.values_list("outcome", "cancel_by")) == {("cancelled", "pgjobs:fail_fast" if fast else "anna")}
     assert batch.job.outcome == ("abandoned" if fast else "cancelled")
+    assert Mender()(raw) == 0
+
+
+@fates
+def test_the_jobs_of_a_gather_do_not_outlive_their_job_whatever_becomes_of_what_cancels_them(
+    raw: RawDatabase, fate: Fate
+) -> None:
+    registered = gathers.register([1, 2])
+    run_jobs(limit=1)
+    Job.objects.filter(name="mending.seat").update(run_at=Now() + timedelta(hours=1))
+    assert registered.abandon(by="anna").changed == 1
+    fate(row("pgjobs.cancel_members").pk)
+    run_and_mend(raw)
+    assert (said, row("pgjobs.batch").outcome) == ([], "cancelled")
+    members = Job.objects.filter(name="mending.seat")
+    assert set(members.values_list("outcome", "cancel_by")) == {("cancelled", "pgjobs:gather")}
     assert Mender()(raw) == 0
 
 
