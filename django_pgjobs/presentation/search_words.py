@@ -6,7 +6,7 @@ A value with blanks stands in quotes. A word that is none of ``WORDS`` is a part
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from django.utils.dateparse import parse_datetime
@@ -64,14 +64,20 @@ def age(text: str) -> float | None:
 
 
 def moment(text: str) -> datetime | None:
-    """Return an instant such as *2026-11-24T15:41Z*, in UTC if it names no zone; None for anything else."""
+    """Return an instant such as *2026-11-24T15:41Z*, in UTC if it names no zone; None for anything else.
+
+    None also for one within a day of the calendar's ends: in another zone it would lie beyond them.
+    """
     try:
         found = parse_datetime(text)
-    except ValueError:
+        if found is None:
+            return None
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        in_utc = found.astimezone(UTC)
+        _ends = in_utc - timedelta(days=1), in_utc + timedelta(days=1)
+    except (ValueError, OverflowError):
         return None
-    if found is None:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return found
 
 
 def complaint_of(searched: Searched) -> str:

@@ -11,6 +11,7 @@ from django.test import Client
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.job_search import JobSearch
+from django_pgjobs.presentation.search_words import complaint_of, taken_apart
 from tests.plugins.fix_admin import (
     LIST,
     WORKER,
@@ -174,6 +175,14 @@ def test_the_trail_names_the_words_but_not_the_value_of_an_argument(root: Client
     make(outcome="abandoned", finished_at=now_plus(-5), payload={"args": ["4111", 7], "kwargs": {}})
     search = JobSearch.of({}, "arg.card:4111 error:Declined worker:web-1 since:2026-11-24T10:00Z", reveal=True)
     assert search.words == "state abandoned, error Declined, worker web-1, since 2026-11-24 10:00, argument card"
+
+
+@pytest.mark.parametrize("word", ["since", "older"])
+@pytest.mark.parametrize("value", ["9999-12-31T23:59-23:59", "9999-12-31T23:59Z", "0001-01-01T00:00+23:59"])
+def test_an_instant_beyond_the_calendar_is_none(root: Client, word: str, value: str) -> None:
+    term = f"{word}:{value}"
+    assert root.get(LIST, {"q": term}).status_code == 200
+    assert complaint_of(taken_apart(term)).startswith(f"{word}: takes 90s, 30m")
 
 
 def test_the_shell_finds_arguments_too() -> None:
