@@ -153,7 +153,6 @@ def search_of(options: dict[str, Any], *, far: bool = False) -> JobSearch:
         exact_error="." in error,
         argument=options["arg"],
         action=options["action"],
-        reveal=True,
         key=options["key"] or "",
         front=options["front"] or "",
         alias=options["alias"] or "",

@@ -177,6 +177,12 @@ def test_the_shell_shows_what_somebody_without_the_permission_sees(form: str) ->
     assert ('"result_hidden": true' if form == "json" else "hidden") in said
 
 
+def test_the_shell_finds_nobody_by_what_it_hides() -> None:
+    one = row(payload={"args": [], "kwargs": {"card": SECRET, "order": 17}})
+    assert f'"id": {one.pk}' in printed("list", "--arg", "order=17", "--format", "json")[1]
+    assert printed("list", "--arg", f"card={SECRET}", "--format", "json")[1] == "[]\n"
+
+
 # A search finds nobody by what is hidden
 
 
