@@ -296,11 +296,13 @@ class JobContext(Durable):
         return self._log
 
     def progress(self, n: float, total: float | None = None, message: str = "") -> None:
-        """Report how far the job is: ``n`` of ``total``, and what it is doing (≤ 200 characters kept).
+        """Report how far the job is: ``n`` of ``total``, and what it is doing, cut to 200 characters.
 
         Call it as often as you like; it does not block. Raises ``ValueError`` unless the numbers are finite and ≥ 0.
         """
-        text = str(message).replace("\0", "")[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
+        text = str(message).replace("\0", "")
+        text = text if len(text) <= MESSAGE_LIMIT else f"{text[: MESSAGE_LIMIT - 1]}…"
+        text = text.encode("utf-8", "replace").decode()
         self._reporter(_share(n), None if total is None else _share(total), text)
 
 

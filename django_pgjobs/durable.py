@@ -229,7 +229,7 @@ def seconds_of(what: str, given: float | timedelta, most_days: int) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidJob(f"{what} must be seconds or a timedelta, not {given!r}")
     if not 0 <= seconds <= most_days * 86400.0:
-        raise InvalidJob(f"{what} must be from 0 seconds to {most_days} days, not {given!r}")
+        raise InvalidJob(f"{what} must be from 0 seconds to {most_days} days, not {given!r} (RUN_AT_CEILING_DAYS)")
     return float(seconds)
 
 

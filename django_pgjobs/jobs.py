@@ -29,6 +29,7 @@ from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.registering.encode import Row
 from django_pgjobs.registering.register import register_all, register_one
 from django_pgjobs.states import BUILT_IN
+from django_pgjobs.values.invalid_option import abridged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -485,7 +486,7 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
             raise InvalidOption(f"names that begin with {BUILT_IN!r} are for this package alone; pass another name=…")
     except InvalidOption as error:
         label = options.get("name") or getattr(func, "__qualname__", func)
-        raise InvalidJob(f"{location_of(func)}: job {str(label)!r}: {error}") from None
+        raise InvalidJob(f"{location_of(func)}: job {abridged(str(label))}: {error}") from None
     _check_ceilings(definition)
     registry.add(definition)
     for entry in entries:

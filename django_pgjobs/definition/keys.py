@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from django_pgjobs.states import BUILT_IN, KeyScope
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.invalid_option import InvalidOption, abridged
 from django_pgjobs.values.key_template import Template
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
@@ -121,16 +121,16 @@ def check_text(option: str, value: str) -> str:
     """Return a key that can be stored and shown; a member of a text enumeration counts as its value."""
     text = str.__str__(value)
     if not 1 <= len(text) <= KEY_LIMIT or not text.isprintable():
-        raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {_short(text)}")
+        raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {abridged(text)}")
     if option == "key" and text.startswith(BUILT_IN):
-        raise InvalidOption(f"key must not begin with {BUILT_IN!r}: such keys are for this package: {_short(text)}")
+        raise InvalidOption(f"key must not begin with {BUILT_IN!r}: such keys are for this package: {abridged(text)}")
     return text
 
 
 def check_pattern(key: str, pattern: str) -> str:
     """Return ``key`` if ``PGJOBS["KEY_PATTERN"]`` matches all of it. Raises ``InvalidOption``."""
     if not re.fullmatch(pattern, key):
-        raise InvalidOption(f"key must match PGJOBS['KEY_PATTERN'] {pattern!r}, not {_short(key)}")
+        raise InvalidOption(f"key must match PGJOBS['KEY_PATTERN'] {pattern!r}, not {abridged(key)}")
     return key
 
 
@@ -169,7 +169,3 @@ def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[st
     if not isinstance(found, str):
         raise InvalidOption(f"{option} must return a text or None, not {found!r}")
     return check_text(option, found)
-
-
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:60]!r}… of {len(text)} characters"

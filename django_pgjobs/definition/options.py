@@ -44,6 +44,7 @@ from django_pgjobs.states import Rule
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
+from django_pgjobs.values.invalid_option import abridged
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class Plan:
         elif self.expires is not None and self.expires > self.conf.run_at_ceiling_days * 86400.0:
             raise InvalidOption(
                 f"expires must be at most {self.conf.run_at_ceiling_days} days after the start, "
-                f"not {self.expires:g} seconds"
+                f"not {self.expires:g} seconds (RUN_AT_CEILING_DAYS)"
             )
         if self.bypass:
             self._check_bypass()
@@ -265,10 +266,13 @@ class Plan:
     def _check_ceilings(self) -> None:
         ceiling = self.conf.max_attempts_ceiling
         if self.max_attempts > ceiling:
-            raise InvalidOption(f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts}")
+            raise InvalidOption(
+                f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts} (MAX_ATTEMPTS_CEILING)"
+            )
         if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
             raise InvalidOption(
-                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
+                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g} "
+                "(TIMEOUT_CEILING_SECONDS)"
             )
 
     def check_backoff(self, backoff: BackoffRule) -> None:
@@ -277,9 +281,14 @@ class Plan:
             return
         longest, (least, most) = self.conf.backoff_base_ceiling_seconds, self.conf.backoff_factor_bounds
         if backoff.base > longest:
-            raise InvalidOption(f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g}")
+            raise InvalidOption(
+                f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g} "
+                "(BACKOFF_BASE_CEILING_SECONDS)"
+            )
         if not least <= backoff.factor <= most:
-            raise InvalidOption(f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g}")
+            raise InvalidOption(
+                f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} (BACKOFF_FACTOR_BOUNDS)"
+            )
 
     def _check_bypass(self) -> None:
         if self.has_keys:
@@ -324,9 +333,11 @@ def check_tags(value: object) -> tuple[str, ...]:
 def check_description(value: object) -> str:
     """Return a description: printable text of at most 200 characters; empty for none. Raises ``InvalidOption``."""
     if not isinstance(value, str) or len(value) > DESCRIPTION_LIMIT:
-        raise InvalidOption(f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {value!r}")
+        raise InvalidOption(
+            f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {abridged(value)}"
+        )
     if not value.isprintable():
-        raise InvalidOption(f"description must be printable, without line breaks, not {value!r}")
+        raise InvalidOption(f"description must be printable, without line breaks, not {abridged(value)}")
     return str.__str__(value)
 
 
@@ -418,9 +429,9 @@ def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def check_name(option: str, value: object) -> str:
     """Return a job's name or alias: printable text of 1 to 200 characters."""
     if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
-        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {value!r}")
+        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {abridged(value)}")
     if not value.isprintable() or value != value.strip():
-        raise InvalidOption(f"{option} must be printable, without spaces at its ends, not {value!r}")
+        raise InvalidOption(f"{option} must be printable, without spaces at its ends, not {abridged(value)}")
     return str.__str__(value)
 
 

@@ -19,7 +19,7 @@ from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import Conf
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.invalid_option import InvalidOption, abridged
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 PRIORITIES = range(-100, 101)
@@ -49,14 +49,14 @@ def check_start(run_at: datetime | None, delay: float | None, conf: Conf) -> Non
         # This machine's clock only bounds nonsense; the database's decides when the job runs.
         _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.past_run_at_seconds)
     if delay is not None and delay > ceiling.total_seconds():
-        raise InvalidOption(f"delay must be at most {ceiling.days} days, not {delay:g} seconds")
+        raise InvalidOption(f"delay must be at most {ceiling.days} days, not {delay:g} seconds (RUN_AT_CEILING_DAYS)")
 
 
 def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: float | None) -> None:
     if ahead > ceiling:
-        raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at}")
+        raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at} (RUN_AT_CEILING_DAYS)")
     if past is not None and -ahead.total_seconds() > past:
-        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
+        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at} (PAST_RUN_AT_SECONDS)")
 
 
 def check_deadline(
@@ -73,7 +73,7 @@ def check_deadline(
         raise InvalidOption(f"{option} must be after the start, and {deadline} is before the delay ends")
     days = conf.run_at_ceiling_days
     if ahead > days * 86400.0:
-        raise InvalidOption(f"{option} must be at most {days:g} days ahead, not {deadline}")
+        raise InvalidOption(f"{option} must be at most {days:g} days ahead, not {deadline} (RUN_AT_CEILING_DAYS)")
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -106,7 +106,7 @@ def seconds(option: str, value: object) -> float:
 def check_queue(value: object) -> str:
     """Return the queue's name; a member of a text enumeration counts as its value."""
     if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
-        raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
+        raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {abridged(value)}")
     if value == OWN_QUEUE:
         raise InvalidOption(f"queue {OWN_QUEUE!r} is for this package's own jobs; choose another")
     return str.__str__(value)

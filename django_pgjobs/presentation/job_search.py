@@ -28,7 +28,16 @@ from django_pgjobs.presentation.job_conditions import (
     tagged,
 )
 from django_pgjobs.presentation.reach import ENDED, HELD
-from django_pgjobs.presentation.search_words import ENDED_WORDS, NO_ERROR, age, complaint_of, moment, taken_apart
+from django_pgjobs.presentation.search_words import (
+    ENDED_WORDS,
+    NO_ERROR,
+    TERM_LIMIT,
+    age,
+    complaint_of,
+    moment,
+    taken_apart,
+    too_long,
+)
 from django_pgjobs.presentation.wording import exactly
 from django_pgjobs.states import BUILT_IN, GATHERING, LABELS, JobState, MemoKind, Outcome
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS
@@ -39,7 +48,6 @@ SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event
 OPEN_BATCHES = "open"
 """What to write instead of a batch's id, to list the batches that are open for members."""
 
-TEXT_LIMIT = 200
 STATES: tuple[str, ...] = (
     JobState.READY.value, *LABELS, *(state.value for state in JobState if state != JobState.READY),
 )  # fmt: skip
@@ -106,7 +114,7 @@ class JobSearch:
     @classmethod
     def of(cls, params: Any, search: str, *, reveal: bool = False) -> JobSearch:
         """Read a search from a query dict (``state``, ``suspended``, ``queue``, …) and a search term."""
-        searched = taken_apart(search.strip()[:TEXT_LIMIT])
+        searched = taken_apart(search.strip()[:TERM_LIMIT])
         words = searched.values
         state, batch = params.get("state", ""), params.get("batch", "")
         queue, name, tag, front, alias = (
@@ -134,7 +142,7 @@ class JobSearch:
             ended=words["ended"] if words.get("ended") in ENDED_WORDS else "",
             since=age(words.get("since", "")), older=age(words.get("older", "")),
             since_at=moment(words.get("since", "")), older_at=moment(words.get("older", "")),
-            reveal=reveal, complaint=complaint_of(searched),
+            reveal=reveal, complaint=too_long(search.strip()) or complaint_of(searched),
         )  # fmt: skip
         return replace(found, reach=found.reaches(far=params.get("reach") == "far"))
 
@@ -325,7 +333,7 @@ def _worded(name: str, value: str) -> str:
 
 def parse_search(search: str) -> tuple[str, int | None]:
     """Return (text, id) of a search term: digits, with or without #, are an id unless quoted."""
-    term = taken_apart(search.strip()[:TEXT_LIMIT]).text
+    term = taken_apart(search.strip()[:TERM_LIMIT]).text
     if match := _ID.fullmatch(term):
         return "", int(match[1])
     return term.strip('"'), None

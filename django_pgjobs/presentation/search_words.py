@@ -28,6 +28,9 @@ ENDED_WORDS = ("yes", "no")
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
+TERM_LIMIT = 1000
+"""Characters of a search term: a key has up to 200, an error's class more."""
+
 _NAMED = "|".join(word for word in WORDS if "." not in word)
 _WORD = re.compile(rf'(?<!\S)({_NAMED}|arg\.\w{{1,100}}):("[^"]*"|\S*)')
 _AGE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
@@ -78,6 +81,13 @@ def moment(text: str) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return found
+
+
+def too_long(term: str) -> str:
+    """Return that a search term is too long, in words; empty if it is not."""
+    if len(term) <= TERM_LIMIT:
+        return ""
+    return _("A search has at most %(most)s characters, not %(count)s.") % {"most": TERM_LIMIT, "count": len(term)}
 
 
 def complaint_of(searched: Searched) -> str:

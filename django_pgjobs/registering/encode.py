@@ -139,7 +139,7 @@ def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
     if not headers:
         return None
     try:
-        return encode_result(headers, row.plan.conf.payload_limit_bytes)
+        return encode_result(headers, row.plan.conf.payload_limit_bytes, "mapping", "PAYLOAD_LIMIT_BYTES")
     except UnstorableResult as error:
         who = f"job {row.definition.name!r} has" if row.headers else "PGJOBS['MIDDLEWARE'] captured"
         raise InvalidJob(f"{who} headers that cannot be stored: {error}") from None
@@ -153,7 +153,9 @@ def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, A
     except Exception:
         logger.exception("describe failed name=%s", definition.name)
         return ""
-    return text.replace("\0", "")[:DESCRIPTION_LIMIT].encode("utf-8", "replace").decode()
+    text = text.replace("\0", "")
+    text = text if len(text) <= DESCRIPTION_LIMIT else f"{text[: DESCRIPTION_LIMIT - 1]}…"
+    return text.encode("utf-8", "replace").decode()
 
 
 # Many

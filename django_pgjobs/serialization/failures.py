@@ -137,7 +137,8 @@ def full_path(kind: str) -> str:
 def text_of(error: BaseException) -> str:
     """Return its message, truncated and cleaned."""
     try:
-        return clean(str.__str__(str(error))[:MESSAGE_LIMIT])
+        text = str.__str__(str(error))
+        return clean(text if len(text) <= MESSAGE_LIMIT else f"{text[: MESSAGE_LIMIT - 1]}…")
     except BaseException:
         return UNREADABLE
 

@@ -99,10 +99,11 @@ def _is_generator(kind: type) -> bool:
     return has("asend") or (has("send") and has("__next__"))
 
 
-def encode_result(value: Any, limit: int) -> str:
+def encode_result(value: Any, limit: int, what: str = "result", setting: str = "RESULT_LIMIT_BYTES") -> str:
     """Return a job's return value as JSON text of at most ``limit`` bytes of UTF-8.
 
-    Raises UnstorableResult, also for exceptions of the value's own methods.
+    ``what``: what it is instead, for the refusal, and the ``setting`` that bounds it. Raises UnstorableResult, also for
+    exceptions of the value's own methods.
     """
     plain = encoder.write_plain(value)
     if plain is not None and len(plain) <= limit:
@@ -110,9 +111,9 @@ def encode_result(value: Any, limit: int) -> str:
     try:
         text, size = encoder.write(value)
     except encoder.Refused as refusal:
-        raise UnstorableResult(_blame([("result", value)], refusal)) from refusal.__cause__
+        raise UnstorableResult(_blame([(what, value)], refusal)) from refusal.__cause__
     if size > limit:
-        raise UnstorableResult(f"The result takes {size} bytes and at most {limit} may be stored (RESULT_LIMIT_BYTES).")
+        raise UnstorableResult(f"The {what} takes {size} bytes and at most {limit} may be stored ({setting}).")
     return text
 
 

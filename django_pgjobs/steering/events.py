@@ -88,10 +88,9 @@ def _encoded(name: str, payload: object) -> str:
         raise InvalidJob(f"event {name!r}: {problem}")
     limit = get_conf().event_limit_bytes
     try:
-        return encode_result(payload, limit)
+        return encode_result(payload, limit, "payload", "EVENT_LIMIT_BYTES")
     except UnstorableResult as error:
-        words = str(error).replace("RESULT_LIMIT_BYTES", "EVENT_LIMIT_BYTES")
-        raise InvalidJob(f"event {name!r}: the payload cannot be sent. {words}") from error
+        raise InvalidJob(f"event {name!r}: the payload cannot be sent. {error}") from error
 
 
 def problem_of_payload(name: str, payload: object) -> str:

@@ -125,7 +125,7 @@ class FakeMemory(DurableMemory):
         given = self.events[event]
         if isinstance(given, BaseException):
             raise given
-        return decode_result(encode_result(given, get_conf().event_limit_bytes))
+        return decode_result(encode_result(given, get_conf().event_limit_bytes, "payload", "EVENT_LIMIT_BYTES"))
 
     def version(self, name: str, number: int) -> int:
         """Return the number that the test gives for this name; else ``number``, as a job that begins now does."""

@@ -12,6 +12,7 @@ from datetime import timedelta
 from inspect import Signature
 from typing import Any
 
+from django_pgjobs.values.invalid_option import abridged
 from django_pgjobs.values.key_template import Template
 
 MOST_CONCURRENCY = 1_000_000
@@ -125,7 +126,8 @@ def key_of(rule: Callable[..., str | None], args: tuple[Any, ...], kwargs: Mappi
     if found is None:
         return None
     if not isinstance(found, str) or not 1 <= len(found) <= KEY_LIMIT or "\0" in found:
-        raise ValueError(f"the key of a limit must be text of 1 to {KEY_LIMIT} characters without NUL, not {found!r}")
+        wanted = f"text of 1 to {KEY_LIMIT} characters without NUL"
+        raise ValueError(f"the key of a limit must be {wanted}, not {abridged(found)}")
     try:
         found.encode()
     except UnicodeEncodeError:

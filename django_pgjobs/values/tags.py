@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.invalid_option import InvalidOption, abridged
 
 MOST_TAGS = 20
 TAG_LIMIT = 50
@@ -17,7 +17,7 @@ def check_tags(value: object) -> tuple[str, ...]:
     Raises ``InvalidOption`` with the bare sentence.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidOption(f"tags must be a list of texts, not {value!r}")
+        raise InvalidOption(f"tags must be a list of texts, not {abridged(value)}")
     tags = tuple(dict.fromkeys(_check_tag(tag) for tag in value))
     if len(tags) > MOST_TAGS:
         raise InvalidOption(f"tags must be at most {MOST_TAGS}, not {len(tags)}")
@@ -26,5 +26,6 @@ def check_tags(value: object) -> tuple[str, ...]:
 
 def _check_tag(tag: object) -> str:
     if not isinstance(tag, str) or not 1 <= len(tag) <= TAG_LIMIT or not tag.isprintable() or tag != tag.strip():
-        raise InvalidOption(f"a tag must be 1 to {TAG_LIMIT} printable characters, no space around them, not {tag!r}")
+        rule = f"1 to {TAG_LIMIT} printable characters, no space around them"
+        raise InvalidOption(f"a tag must be {rule}, not {abridged(tag)}")
     return str.__str__(tag)

@@ -89,7 +89,7 @@ def test_one_mapping_of_many_rows_is_encoded_once(monkeypatch: pytest.MonkeyPatc
     """Else registering 100,000 tasks would take noticeably longer than as many jobs."""
     encoded: list[Any] = []
 
-    def encode_result(value: Any, limit: int) -> str:
+    def encode_result(value: Any, *bound: Any) -> str:
         encoded.append(value)
         return json.dumps(value)
 
