@@ -155,7 +155,10 @@ class Batch:
         announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])
 
     def add(self, call: BoundJob) -> None:
-        """Store one member, in the caller's transaction; see ``add_many``."""
+        """Store one member, in the caller's transaction; see ``add_many``.
+
+        If another job has its key, none is stored, and nothing says so here: ``add_many`` returns 0 then.
+        """
         self.add_many([call])
 
     def add_many(self, calls: Iterable[BoundJob]) -> int:

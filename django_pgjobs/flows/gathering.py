@@ -84,6 +84,10 @@ def _checked(given: Iterable[Any], alias: str) -> list[BoundJob]:
     for call in calls:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
+        if call.options.get("bypass"):
+            raise InvalidJob(
+                f"gather: job {call.name!r} would bypass the queue: pass bypass=False, as a member has a row"
+            )
         if call.options.get("database") not in (None, alias):
             raise InvalidJob(
                 f"gather: job {call.name!r} has to go to database {alias!r}, where this one is, "
@@ -216,7 +220,7 @@ def _values(members: list[Member], *, settled: bool) -> list[Any]:
         first = failed[0]
         raise MembersFailed(
             f"{len(failed)} of {len(found)} jobs did not succeed; "
-            f"job {first.job_id} was {first.outcome}: {first.error}",
+            f"job {first.job_id} was {first.outcome}" + (first.error and f": {first.error}"),
             failed=failed,
         )
     return [member.result for member in found]

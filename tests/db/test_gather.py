@@ -45,6 +45,11 @@ def sums(context: JobContext, items: list[int]) -> int:
     return sum(context.gather([price.bind(item) for item in items]))
 
 
+@job(name="gather.bypasses", takes_context=True, max_attempts=1)
+def bypasses(context: JobContext) -> None:
+    context.gather([price.using(bypass=True).bind(1)])
+
+
 @job(name="gather.settled", takes_context=True, max_attempts=1)
 def settles(context: JobContext, items: list[int]) -> list[str]:
     return [one.outcome for one in context.gather([price.bind(item) for item in items], settled=True)]
@@ -162,6 +167,25 @@ def test_members_go_on_for_a_job_that_was_retried_before_they_were_cancelled() -
     run_jobs()
     registered.refresh_from_db()
     assert (registered.outcome, registered.result) == ("succeeded", 30)
+
+
+def test_a_member_that_somebody_cancelled_without_a_word_is_said_in_a_whole_sentence() -> None:
+    registered = sums.register([1])
+    run_jobs(limit=1)
+    member = Job.objects.get(name="gather.price")
+    member.cancel()
+    run_jobs()
+    registered.refresh_from_db()
+    said_of_it = f"1 of 1 jobs did not succeed; job {member.pk} was cancelled"
+    assert registered.error == f"MembersFailed: {said_of_it}"
+
+
+def test_a_call_that_bypasses_the_queue_is_no_member() -> None:
+    registered = bypasses.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert "gather: job 'gather.price' would bypass the queue: pass bypass=False" in registered.error
+    assert said == []
 
 
 def test_what_a_failed_job_has_done_is_undone_the_latest_first() -> None:
