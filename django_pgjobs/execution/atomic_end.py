@@ -12,7 +12,8 @@ COMMIT; what later hooks raise is logged and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,11 @@ UNDONE = "The body called set_rollback(True), or caught an error that had broken
 CANCELLED = "A cancel was requested before its next step."
 KEY_TAKEN = "The next step, {name}, cannot enter its queue: another job there has the key of this one."
 CLOSED = "The body closed the connection of its transaction."
+ENDED = (
+    "The body ended its transaction by a COMMIT or ROLLBACK of its own: what it did before is not one with its end, "
+    "and what it did after is rolled back."
+)
+OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 NOTHING_REMAINS = "All that it did in this database is rolled back."
 
 
@@ -115,7 +121,8 @@ class AtomicEnds:
             if outermost:  # a savepoint has no COMMIT, and a test would find this hook among its own
                 transaction.on_commit(course.note, using=self.alias)
             try:
-                done = body(prepared)
+                with one_transaction(connection):
+                    done = body(prepared)
                 check_committable(connection)
                 decision: Decision = self._written(prepared, done, course, outermost=outermost) if self.stored else done
                 prepared.in_doubt = self.stored
@@ -179,6 +186,33 @@ class AtomicEnds:
             UNREACHED_SECONDS, self.alias, about, words,
         )  # fmt: skip
         return decide.Snooze(UNREACHED_SECONDS)
+
+
+@contextmanager
+def one_transaction(connection: Any) -> Iterator[None]:
+    """Raise ``RolledBack`` if the block returns and one of its statements has ended the transaction around it."""
+    ended = False
+
+    def watch(execute: Callable[..., Any], *given: Any) -> Any:
+        nonlocal ended
+        before = _status(connection)
+        try:
+            return execute(*given)
+        finally:
+            ended = ended or (before in OPEN and _status(connection) == TransactionStatus.IDLE)
+
+    connection.execute_wrappers.append(watch)
+    try:
+        yield
+    finally:
+        if watch in connection.execute_wrappers:  # what the body has left there comes behind it
+            connection.execute_wrappers.remove(watch)
+    if ended:
+        raise RolledBack(ENDED)
+
+
+def _status(connection: Any) -> TransactionStatus | None:
+    return None if connection.connection is None else connection.connection.info.transaction_status
 
 
 def check_committable(connection: Any) -> None:

@@ -34,7 +34,7 @@ from django_pgjobs.exceptions import (
     WorkerStopping,
 )
 from django_pgjobs.execution import events
-from django_pgjobs.execution.atomic_end import check_committable, log_hook
+from django_pgjobs.execution.atomic_end import check_committable, log_hook, one_transaction
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.execution.stepping import call_step, check_awaited, of_step, undo_call
@@ -161,7 +161,8 @@ class DurableMemory:
             with transaction.atomic(using=self.alias):
                 if outermost:  # a savepoint has no COMMIT
                     transaction.on_commit(note, using=self.alias)
-                value = call_step(func, self.prepared, args, kwargs)
+                with one_transaction(connections[self.alias]):
+                    value = call_step(func, self.prepared, args, kwargs)
                 check_committable(connections[self.alias])
                 text = self._encoded(name, value)
                 db = store.on(self.alias)

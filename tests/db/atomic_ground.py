@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_pgjobs import Abandon, Backoff, JobContext, Next
 from django_pgjobs import job as define
@@ -24,6 +24,10 @@ def makes(name: str, then: str = "") -> str:
         raise Abandon("why")
     if then == "undo":
         transaction.set_rollback(True)
+    if then in ("COMMIT", "ROLLBACK"):
+        with connection.cursor() as cursor:
+            cursor.execute(then)
+        User.objects.create(username=f"{name} later")
     return name
 
 

@@ -255,6 +255,16 @@ def test_a_cancel_requested_meanwhile_undoes_an_atomic_step(raw: RawDatabase, ot
     assert not User.objects.exists()
 
 
+@pytest.mark.parametrize(("text", "left"), [("COMMIT", ["ada"]), ("ROLLBACK", [])])
+def test_a_body_that_ends_its_transaction_itself_has_failed(raw: RawDatabase, text: str, left: list[str]) -> None:
+    made = makes.register("ada", text)
+    assert perform(raw).kind == RETRY
+    after = job(made.pk)
+    assert (after.outcome, after.error.partition(":")[0]) == (None, "RolledBack")
+    assert "ended its transaction by a COMMIT or ROLLBACK of its own" in after.error
+    assert list(User.objects.values_list("username", flat=True)) == left
+
+
 def test_a_step_whose_job_is_lost_has_done_nothing(raw: RawDatabase, other: RawDatabase) -> None:
     made = goes_on.register("ada")
 
