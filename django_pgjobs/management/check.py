@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         type=filters.age,
         default=3600.0,
-        help="The time span of --max-abandoned and --max-lost (default: 1h).",
+        help="The time span of --max-abandoned, --max-lost and of crashes (default: 1h).",
     )
     watching.add_watch(parser)
     output.add_format(parser)

@@ -166,6 +166,7 @@ def _actions(job: Any) -> list[dict[str, Any]]:
     """Return the operators' actions on the job as JSON fields, latest first."""
     return [
         {
+            "id": each.id,
             "acted_at": each.acted_at,
             "verb": each.verb,
             "mode": each.mode,
@@ -329,8 +330,8 @@ def _action_line(action: dict[str, Any]) -> str:
     chosen_by = f" ({action['filter']})" if action["filter"] else ""
     many = f", one of {action['changed']}" if action["changed"] != 1 or chosen_by else ""
     reason = f": {action['reason']}" if action["reason"] else ""
-    words = f"{action['verb']}{mode} at {output.instant(action['acted_at'])}{by}, {where}{many}{chosen_by}{reason}"
-    return output.plain(one_line(words))
+    what = f"action {action['id']}: {action['verb']}{mode} at {output.instant(action['acted_at'])}"
+    return output.plain(one_line(f"{what}{by}, {where}{many}{chosen_by}{reason}"))
 
 
 def _step_line(step: Step) -> str:

@@ -52,7 +52,8 @@ def _failing(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
     for each in [one for one in found if limits.count(one.queue)][:NAMED]:
         many = f"{grouped(each.failed)} of {grouped(each.attempts)} attempts"
         words = f"{each.name} fails in queue {each.queue}: {many} failed within the last {span(each.seconds)}."
-        state = "retrying" if each.retried else Outcome.ABANDONED.value
+        # Who gave up stays abandoned, while its earlier attempts count as tried again for ever.
+        state = Outcome.ABANDONED.value if each.failed > each.retried else "retrying"
         yield HealthProblem("failing", words, each.queue, f"{each.queue}:{each.name}", each.name, list=state)
 
 

@@ -245,10 +245,11 @@ def _log_budget(worker: Worker, found: store.Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
     total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
+    served = worker.options.queues or ("all", *(f"-{each}" for each in worker.options.excluded))
     log.info(
         "worker starts worker=%s queue=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
-        worker.author.name, listed(worker.options.queues or ("all",)), worker.processes, worker.threads,
-        worker.async_slots, total, found.max_connections,
+        worker.author.name, listed(served), worker.processes, worker.threads, worker.async_slots,
+        total, found.max_connections,
     )  # fmt: skip
     if total > found.max_connections:
         log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)

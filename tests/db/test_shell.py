@@ -272,14 +272,16 @@ def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
         (1, ""), (3, "queue default, since 1 h ago"), (1, ""),
     ]  # fmt: skip
     assert found[2]["reason"] == "bank is\nclosed"
+    numbers = list(Action.objects.order_by("-id").values_list("id", flat=True)[:3])
+    assert [each["id"] for each in found] == numbers
     lines = pgjobs("show", one.pk)[1].splitlines()
     at = r" at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d "
-    for line in (
+    for number, line in zip(numbers, (
         f"retry{at}by carol, in code",
         f"cancel \\(ask\\){at}by bob, in the shell, one of 3 \\(queue default, since 1 h ago\\)",
         f"reschedule \\(delay=60\\){at}by anna, in code: bank is closed",
-    ):
-        assert [told for told in lines if re.fullmatch(line, told)], (line, lines)
+    ), strict=True):  # fmt: skip
+        assert [told for told in lines if re.fullmatch(f"action {number}: {line}", told)], (line, lines)
     other = ids[1]
     Job.objects.filter(pk=other).abandon(by=EVIL, reason=EVIL)
     assert not set("\x1b\x07\u202e\x9b") & set(pgjobs("show", other)[1])

@@ -59,6 +59,12 @@ def fails_for_good(raw: RawDatabase) -> list[int]:
     return ids
 
 
+def fails_until_none_is_tried_again(raw: RawDatabase) -> list[int]:
+    """Most of the attempts were tried again, and now each of the jobs has been abandoned."""
+    ended("retried", 12, queue="billing", name="test.job")
+    return fails_for_good(raw)
+
+
 def parked_by_old_code(raw: RawDatabase) -> list[int]:
     ids = register(4, queue="billing")
     held = claim(raw, 4, from_the_beginning(("billing", 0)))
@@ -89,6 +95,7 @@ def unapproved(raw: RawDatabase) -> list[int]:
 INCIDENTS: dict[str, tuple[Callable[[RawDatabase], list[int]], bool]] = {
     "failing": (fails_and_retries, False),
     "failing ": (fails_for_good, False),
+    "failing  ": (fails_until_none_is_tried_again, False),
     "parked": (parked_by_old_code, False),
     "limited": (limited, True),
     "paused": (paused_with_its_jobs, True),

@@ -205,7 +205,9 @@ def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
         jobs.effect.using(queue=queue).register(queue)
     assert worker("--until-idle", "--queues=a", ready=False).wait() == 0
     assert [trace.words[1] for trace in stage.traces("effect")] == ["a"]
-    assert worker("--until-idle", "--exclude-queues=b", ready=False).wait() == 0
+    without = worker("--until-idle", "--exclude-queues=b", ready=False)
+    assert without.wait() == 0
+    assert without.said("worker starts .* queue=-b,all ")
     assert [trace.words[1] for trace in stage.traces("effect")] == ["a", "c"]
     refused = worker("--queues=a", "--exclude-queues=b", ready=False)
     assert refused.wait() == 1
