@@ -326,7 +326,7 @@ def sized(name: str, outcome: str = "succeeded", *, chars: int = 0, ago: int = 5
     """Store an ended job whose result has this many characters that cannot be compressed."""
     text = "".join(sha256(f"{name} {n}".encode()).hexdigest() for n in range(chars // 64))
     ended_at = timezone.now() - timedelta(seconds=ago)
-    facts = {"payload": {"args": [], "kwargs": {}}, "result": text or None, "attempt": 1}
+    facts: dict[str, Any] = {"payload": {"args": [], "kwargs": {}}, "result": text or None, "attempt": 1}
     Job.objects.bulk_create([Job(name=name, queue=queue, outcome=outcome, finished_at=ended_at, **facts)])
 
 
