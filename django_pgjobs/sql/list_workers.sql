@@ -3,7 +3,7 @@
 -- Rows: one per worker = name, status, queues and excluded queues as JSON, slots, running jobs, seconds since its last heartbeat, its id, how an executor died last and how many seconds ago, for how many seconds there have been suspects, which as JSON.
 -- Clock: statement_timestamp().
 SELECT
-    h.name,
+    left(h.name, 1000),
     CASE
         WHEN h.state = 'lost' OR h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
         WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(silent)s::float8) THEN 'silent'

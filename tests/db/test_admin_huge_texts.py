@@ -40,8 +40,9 @@ def rows() -> dict[str, Job]:
     Attempt.objects.create(job=made["failed"], claim_id=CLAIM, number=1, cause="failed", chain=[[HUGE, HUGE]], **texts)
     Heartbeat.objects.filter(pk=WORKER).update(name=HUGE, host=HUGE, release=HUGE, queues=[HUGE], running=1)
     Heartbeat.objects.create(
-        id=UUID(int=5), name=HUGE, host=HUGE, pid=1, processes=1, threads=1, async_slots=1, version=HUGE
-    )
+        id=UUID(int=5), name=HUGE, host=HUGE, pid=1, processes=1, threads=1, async_slots=1, version=HUGE,
+        last_beat_at=now_plus(-30),
+    )  # fmt: skip
     QueueState.objects.create(kind="queue", name="mail", paused_by=HUGE, reason=HUGE)
     cron = CronEntry(
         name="nightly", job_name="shop.charge", declared_expression="0 7 * * 1", declared_zone="UTC", broken=HUGE,
@@ -77,7 +78,7 @@ def test_pages_stay_small_and_show_no_mark_raw(root: Client, rows: dict[str, Job
 
 
 def test_the_shell_cuts_them_too(rows: dict[str, Job]) -> None:
-    for line in ("list", "list --state abandoned", "workers", "top --once", "check", "stats"):
+    for line in ("list", "list --state abandoned", "workers", "top --once", "check", "stats", "stats --sizes"):
         out = StringIO()
         with suppress(SystemExit):  # check has found problems
             call_command("pgjobs", *line.split(), stdout=out, stderr=out)
