@@ -83,6 +83,26 @@ class Event(Generic[T]):
         """``send`` for async callers."""
         return await sync_to_async(self.send)(*key, payload=payload, by=by, database=database)
 
+    def withdraw(self, *key: str | int, by: object = None, reason: str = "", database: str | None = None) -> bool:
+        """Take the event for ``key`` back, in the caller's transaction; return False if it was never sent or was read.
+
+        A job reads it when its ``wait_for`` returns the payload; from then on the event counts, for all who wait for
+        it. Jobs that were about to read it wait on, as long as they would have. Afterwards it can be sent anew, also
+        in the same transaction. ``by`` and ``reason`` go into the record of operators' actions. ``database``: an
+        alias; by default the router decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends
+        the same event.
+        """
+        from django_pgjobs.registering.register import writable_alias  # here for start-up time
+        from django_pgjobs.steering.events import withdraw  # here for start-up time
+
+        return withdraw(writable_alias(database), self.name_of(*key), by=by, reason=reason)
+
+    async def awithdraw(
+        self, *key: str | int, by: object = None, reason: str = "", database: str | None = None
+    ) -> bool:
+        """``withdraw`` for async callers."""
+        return await sync_to_async(self.withdraw)(*key, by=by, reason=reason, database=database)
+
 
 def _calling_module() -> str:
     """Return the name of the module that makes an event."""

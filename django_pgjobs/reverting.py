@@ -36,6 +36,7 @@ INSTEAD: dict[str, str] = {
     "abandon": "callbacks of abandoned jobs have run: retry the jobs that it has abandoned",
     "revert": "it is an undo itself: retry the jobs that it has put back",
     "send": "an event is withdrawn on its own page, while no job has read it",
+    "withdraw": "send the event anew",
     "release": "what was released runs again",
 }
 """Verb → why it cannot be undone, and what to do."""

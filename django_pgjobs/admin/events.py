@@ -62,7 +62,7 @@ class SentFilter(SimpleListFilter):
 
 
 class EventAdmin(SendsEvents):
-    """Events, read-only, without those of this package; their pages send them."""
+    """Events, read-only, without those of this package; their pages send them, and take them back."""
 
     list_display = ("shown_name", "shown_sent", "shown_by", "shown_waits", "shown_created")
     list_filter = (SentFilter,)
@@ -118,21 +118,27 @@ class EventAdmin(SendsEvents):
         return ()
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add the facts, the jobs that wait for it, and the form that sends it."""
+        """Add the facts, the jobs that wait for it, and the form that sends it or takes it back."""
         event = context["original"]
         sections = [(_("Event"), table_of((capfirst(str(name)), value) for name, value in self._facts(request, event)))]
-        if event.sent_at is None and may_be_sent(event.pk) and self.may_send(request):
-            url = reverse("admin:pgjobs_eventstate_send", args=[quote(event.pk)], current_app=self.admin_site.name)
-            sections.append((_("Send"), self.sending_form(request, url, event.pk)))
+        may_send = may_be_sent(event.pk) and self.may_send(request)
+        if event.sent_at is None and may_send:
+            sections.append((_("Send"), self.sending_form(request, self._url("send", event), event.pk)))
+        elif event.read_at is None and may_send:
+            sections.append((_("Withdraw"), self.withdrawal_form(request, self._url("withdraw", event))))
         context["pgjobs_sections"] = sections
         context["title"] = now_translated("Event %(name)s") % {"name": visible(event.pk[:200])}
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
+    def _url(self, page: str, event: EventState) -> str:
+        return reverse(f"admin:pgjobs_eventstate_{page}", args=[quote(event.pk)], current_app=self.admin_site.name)
+
     def _facts(self, request: HttpRequest, event: EventState) -> list[tuple[Any, Any]]:
         found: list[tuple[Any, Any]] = [(_("name"), event.name), (_("sent"), when(event.sent_at))]
         if event.sent_at is not None:
             found += [(_("by whom"), person(event.sent_by)), (_("payload"), self._payload(request, event))]
+            found.append((_("read"), when(event.read_at)))
         found += [(_("known since"), when(event.created_at)), (_("waits"), grouped(event.waits))]
         return [*found, (_("jobs that wait"), self._waiters(event))]
 
@@ -155,23 +161,41 @@ class EventAdmin(SendsEvents):
         links = Pages(self.admin_site.name).links(jobs)
         return format_html("{}<div>…</div>", links) if len(ids) > MOST_JOBS else links or "–"
 
-    # Sending
+    # Sending, and taking back
 
     def get_urls(self) -> list[Any]:
-        """Add the URL that the form posts to."""
-        send = self.admin_site.admin_view(self.send_view)
-        return [path("<path:name>/send/", send, name="pgjobs_eventstate_send"), *super().get_urls()]
+        """Add the URLs that the forms post to."""
+        views = {"send": self.send_view, "withdraw": self.withdraw_view}
+        ours = [
+            path(f"<path:name>/{page}/", self.admin_site.admin_view(view), name=f"pgjobs_eventstate_{page}")
+            for page, view in views.items()
+        ]
+        return [*ours, *super().get_urls()]
 
     def send_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Send the event, then return to its page."""
+        event = self._posted_to(request, name)
+        if isinstance(event, HttpResponse):
+            return event
+        back = self._url("change", event)
+        return self.answer_sending(request, event.pk, back=back, using=written_at(event), subject=event)
+
+    def withdraw_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Take the event back, then return to its page."""
+        event = self._posted_to(request, name)
+        if isinstance(event, HttpResponse):
+            return event
+        return self.answer_withdrawal(request, event, back=self._url("change", event), using=written_at(event))
+
+    def _posted_to(self, request: HttpRequest, name: str) -> EventState | HttpResponse:
+        """Return the event, or what to answer instead. Raises ``PermissionDenied``."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not self.may_send(request):
             raise PermissionDenied
-        event = self.get_object(request, unquote(name))
+        event: EventState | None = self.get_object(request, unquote(name))
         if event is None:
             text = _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])}
             self.message_user(request, text, messages.WARNING)
             return HttpResponseRedirect(reverse("admin:pgjobs_eventstate_changelist", current_app=self.admin_site.name))
-        back = reverse("admin:pgjobs_eventstate_change", args=[quote(event.pk)], current_app=self.admin_site.name)
-        return self.answer_sending(request, event.pk, back=back, using=written_at(event), subject=event)
+        return event

@@ -1,4 +1,4 @@
-"""Send an event from a page: the form, and the answer to it."""
+"""Send an event from a page, or take it back: the forms, and the answers to them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering import events
-from django_pgjobs.steering.events import Sent
-from django_pgjobs.steering.trail import ADMIN, recorded_as
+from django_pgjobs.steering.events import Sent, Withdrawn
+from django_pgjobs.steering.trail import ADMIN, MOST_CHARS, recorded_as
 
 PERMISSION = "pgjobs.send_event"
 
@@ -27,6 +27,12 @@ ANSWERS: dict[Sent, tuple[int, Any]] = {
     Sent.SENT: (messages.SUCCESS, _("Sent %(event)s.")),
     Sent.BEFORE: (messages.WARNING, _("%(event)s was sent before: the first one counts.")),
     Sent.BUSY: (messages.ERROR, _("%(event)s is locked by another transaction: try again.")),
+}
+
+WITHDRAWAL_ANSWERS: dict[Withdrawn, tuple[int, Any]] = {
+    Withdrawn.WITHDRAWN: (messages.SUCCESS, _("Withdrew %(event)s.")),
+    Withdrawn.KEPT: (messages.WARNING, _("%(event)s was not sent, or a job has read it.")),
+    Withdrawn.BUSY: ANSWERS[Sent.BUSY],
 }
 
 
@@ -49,6 +55,12 @@ class EventForm(forms.Form):
             raise ValidationError(_("This is no JSON: %(problem)s.") % problem) from None
 
 
+class WithdrawalForm(forms.Form):
+    """Why an event is taken back."""
+
+    reason = forms.CharField(label=_("Reason"), required=False, max_length=MOST_CHARS)
+
+
 class SendsEvents(ReadOnlyAdmin):
     """Pages with a form that sends an event."""
 
@@ -60,6 +72,31 @@ class SendsEvents(ReadOnlyAdmin):
         """Return the form."""
         given = {"form": EventForm(auto_id="send_%s"), "url": url, "event": event}
         return render_to_string("admin/pgjobs/send_event_form.html", given, request)
+
+    def withdrawal_form(self, request: HttpRequest, url: str) -> SafeString:
+        """Return the form that takes an event back."""
+        given = {"form": WithdrawalForm(auto_id="withdraw_%s"), "url": url}
+        return render_to_string("admin/pgjobs/withdraw_event_form.html", given, request)
+
+    def answer_withdrawal(self, request: HttpRequest, event: Any, *, back: str, using: str) -> HttpResponse:
+        """Take an event back as long as no job has read it, and return to its page."""
+        form = WithdrawalForm(request.POST)
+        if not form.is_valid():
+            self.message_user(request, " ".join(form.errors["reason"]), messages.ERROR)
+            return HttpResponseRedirect(back)
+        reason = form.cleaned_data["reason"]
+        try:
+            with recorded_as(ADMIN):
+                done = events.withdraw_by_operator(using, event.pk, by=request.user, reason=reason)
+        except InvalidJob as error:
+            self.message_user(request, visible(str(error)), messages.ERROR)
+            return HttpResponseRedirect(back)
+        level, text = WITHDRAWAL_ANSWERS[done]
+        words = str(text) % {"event": visible(event.pk)}
+        self.message_user(request, words, level)
+        if done is Withdrawn.WITHDRAWN:
+            self.log_change(request, event, words)
+        return HttpResponseRedirect(back)
 
     def answer_sending(self, request: HttpRequest, event: str, *, back: str, using: str, subject: Any) -> HttpResponse:
         """Ask whether to send the event, since the first one counts; send it once that is confirmed, and return.

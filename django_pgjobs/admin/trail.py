@@ -40,7 +40,7 @@ VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"), "run now": _("run now"),
     "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
-    "close": _("close"), "send": _("send"), "revert": _("undo"),
+    "close": _("close"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs send-event``: send an event for which jobs wait, now or later."""
+"""``manage.py pgjobs send-event`` and ``withdraw-event``: send an event for which jobs wait, and take it back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.steering import events
-from django_pgjobs.steering.events import Sent
+from django_pgjobs.steering.events import Sent, Withdrawn
 
 WORDS = {
     Sent.SENT: "sent {event}",
@@ -23,9 +23,15 @@ WORDS = {
     Sent.BUSY: "{event} is locked by another transaction: try again",
 }
 
+WITHDRAWN_WORDS = {
+    Withdrawn.WITHDRAWN: "withdrawn {event}",
+    Withdrawn.KEPT: "{event} was not sent, or a job has read it",
+    Withdrawn.BUSY: WORDS[Sent.BUSY],
+}
+
 
 def add_subcommands(subcommands: Any) -> None:
-    """Declare ``send-event``."""
+    """Declare them."""
     text = "Send an event: jobs that wait for it go on, now or when they come to wait for it. The first one counts."
     parser = subcommands.add_parser("send-event", help=text, description=text)
     parser.add_argument(
@@ -46,6 +52,15 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_database(parser)
     parser.set_defaults(perform=send_event)
 
+    text = "Take back an event that was sent, as long as no job has read it: jobs that wait for it wait on."
+    parser = subcommands.add_parser("withdraw-event", help=text, description=text)
+    parser.add_argument("event", metavar="EVENT", help="The event with its key, as in order.approval:7.")
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept in the record of actions.")
+    output.add_format(parser)
+    filters.add_database(parser)
+    parser.set_defaults(perform=withdraw_event)
+
 
 @output.facing_the_database
 def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
@@ -62,12 +77,26 @@ def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
         sent = events.send_by_operator(using, event, payload, by=options["by"])
     except InvalidJob as error:
         raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
-    words = output.plain(WORDS[sent].format(event=one_line(event)))
+    _answer(command, options, event, "sent", WORDS[sent], done=sent is Sent.SENT)
+
+
+@output.facing_the_database
+def withdraw_event(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Take it back; exit with 1 if it was not sent, or if a job has read it."""
+    using, event = filters.database_of(options), options["event"]
+    try:
+        done = events.withdraw_by_operator(using, event, by=options["by"], reason=options["reason"])
+    except InvalidJob as error:
+        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
+    _answer(command, options, event, "withdrawn", WITHDRAWN_WORDS[done], done=done is Withdrawn.WITHDRAWN)
+
+
+def _answer(command: BaseCommand, options: dict[str, Any], event: str, key: str, words: str, *, done: bool) -> None:
     if options["format"] == "json":
-        output.write_line(command, output.json_of({"event": event, "sent": sent is Sent.SENT}))
-    if options["format"] != "json" or sent is not Sent.SENT:
-        output.write_line(command, words, to_stderr=sent is not Sent.SENT)
-    if sent is not Sent.SENT:
+        output.write_line(command, output.json_of({"event": event, key: done}))
+    if options["format"] != "json" or not done:
+        output.write_line(command, output.plain(words.format(event=one_line(event))), to_stderr=not done)
+    if not done:
         sys.exit(output.SKIPPED)
 
 

@@ -68,6 +68,7 @@ class EventState(PostgresModel):
     payload = models.JSONField(_("payload"), null=True)
     sent_at = InstantField(_("sent at"), null=True)
     sent_by = models.TextField(_("sent by"), db_default="")
+    read_at = InstantField(_("read at"), null=True)
     waits = models.IntegerField(_("waits"), db_default=0, help_text=_("How often a job has begun to wait for it."))
     created_at = InstantField(_("known since"), db_default=Now())
 

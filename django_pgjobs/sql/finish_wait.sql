@@ -2,27 +2,40 @@
 -- Fence: required.
 -- Rows: 1 = what it came to (sent, timed_out, slept; waiting: nothing was written), the event's payload, and for how long it still waits, null if it has not begun to; 0 = lost.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH event AS MATERIALIZED (
+    SELECT e.name, e.payload
+    FROM pgjobs_event AS e
+    WHERE e.name = ANY (ARRAY[%(event)s::text]) AND e.sent_at IS NOT NULL
+    FOR NO KEY UPDATE OF e -- nobody takes back what this job goes on with
+),
+held AS MATERIALIZED (
     SELECT j.id, j.flow
     FROM pgjobs_job AS j
     WHERE j.id = ANY (ARRAY[%(id)s::bigint])
+      AND (SELECT count(*) FROM event) >= 0 -- evaluated once, before the first row: events are locked before jobs
       AND j.claim_id = %(claim_id)s::uuid -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE
 ),
 found AS MATERIALIZED (
     SELECT
-        held.id, held.flow, m.wake_at, m.created_at, e.payload,
+        held.id, held.flow, m.wake_at, m.created_at, event.payload,
         CASE
             WHEN m.finished_at IS NOT NULL THEN 'waiting' -- by another run of this job: it is read again
-            WHEN e.sent_at IS NOT NULL THEN 'sent'
+            WHEN event.name IS NOT NULL THEN 'sent'
             WHEN m.wake_at > statement_timestamp() OR m.id IS NULL THEN 'waiting'
             WHEN m.event IS NOT NULL THEN 'timed_out'
             ELSE 'slept'
         END AS status
     FROM held
     LEFT JOIN pgjobs_memo AS m ON m.job_id = %(id)s::bigint AND m.name = %(name)s::text
-    LEFT JOIN pgjobs_event AS e ON e.name = %(event)s::text
+    LEFT JOIN event ON true
+),
+first_read AS (
+    UPDATE pgjobs_event AS e
+    SET read_at = statement_timestamp()
+    FROM found
+    WHERE e.name = ANY (ARRAY[%(event)s::text]) AND e.read_at IS NULL AND found.status = 'sent'
 ),
 marked AS (
     UPDATE pgjobs_job AS j

@@ -1,8 +1,9 @@
-"""Send events: the payload for jobs that wait for it, now or later."""
+"""Send events: the payload for jobs that wait for it, now or later; and take them back before a job has read them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -17,7 +18,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.jobs import LOCK_SECONDS, who
-from django_pgjobs.steering.trail import Trail, storable
+from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
@@ -27,7 +28,7 @@ from django_pgjobs.values.json_types import described, problem_of
 log = safe_logger("django_pgjobs")
 
 KIND = "event"
-"""The kind of an action that sent an event; its subject is the event's name."""
+"""The kind of an action that sent or withdrew an event; its subject is the event's name."""
 
 
 def may_be_sent(name: str) -> bool:
@@ -43,6 +44,17 @@ class Sent(StrEnum):
     BUSY = "busy"
 
 
+class Withdrawn(StrEnum):
+    """What became of an operator's wish to take an event back.
+
+    ``KEPT``: it was not sent, or a job has read it; ``BUSY``: another transaction has locked it.
+    """
+
+    WITHDRAWN = "withdrawn"
+    KEPT = "kept"
+    BUSY = "busy"
+
+
 def send_value(using: str, name: str, payload: object, *, by: object) -> bool:
     """Send an event with a value as its payload; see ``send``.
 
@@ -55,16 +67,45 @@ def send_value(using: str, name: str, payload: object, *, by: object) -> bool:
 def send_by_operator(using: str, name: str, payload: object, *, by: object) -> Sent:
     """Do the same, and record it as an operator's action. Waits for locks for up to 5 s."""
     text, trail = _encoded(name, payload), Trail("send", who(by), kind=KIND, subject=name)
+    sent = _impatiently(using, lambda: send(using, name, text, who(by), trail))
+    return Sent.BUSY if sent is None else Sent.SENT if sent else Sent.BEFORE
+
+
+def withdraw(using: str, name: str, *, by: object, reason: str) -> bool:
+    """Take an event back in the caller's transaction; return False if it was not sent, or if a job has read it.
+
+    Jobs that it has made ready find it not sent, and wait on until when they would have waited. Records the action.
+    Waits for whoever reads, sends or begins to wait for it just now. Raises ``InvalidJob`` for a name that no event
+    can have.
+    """
+    _check_sendable(name)
+    with at_read_committed(using):
+        db = store.on(using)
+        if not store.withdraw_event(db, name):
+            return False
+        Trail("withdraw", who(by), reason, kind=KIND, subject=name).add(db, 1)
+    log.info("event withdrawn event=%s %s", name, signed(who(by), reason))
+    return True
+
+
+def withdraw_by_operator(using: str, name: str, *, by: object, reason: str) -> Withdrawn:
+    """Do the same, and say why not. Waits for locks for up to 5 s."""
+    done = _impatiently(using, lambda: withdraw(using, name, by=by, reason=reason))
+    return Withdrawn.BUSY if done is None else Withdrawn.WITHDRAWN if done else Withdrawn.KEPT
+
+
+def _impatiently(using: str, act: Callable[[], bool]) -> bool | None:
+    """Return what ``act`` returns in a transaction; None if a lock that it waits for is held for too long."""
     try:
         with at_read_committed(using):
             before = store.set_lock_timeout(store.on(using), f"{LOCK_SECONDS}s")
-            sent = send(using, name, text, who(by), trail)
+            done = act()
             store.set_lock_timeout(store.on(using), before)
     except OperationalError as error:
         if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise
-        return Sent.BUSY
-    return Sent.SENT if sent else Sent.BEFORE
+        return None
+    return done
 
 
 def payload_of(text: str) -> Any:
@@ -81,9 +122,13 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _encoded(name: str, payload: object) -> str:
+def _check_sendable(name: str) -> None:
     if not may_be_sent(check_name("the name of an event", name)):
         raise InvalidJob(f"event {name!r}: names that begin with {BUILT_IN!r} are for this package alone")
+
+
+def _encoded(name: str, payload: object) -> str:
+    _check_sendable(name)
     if problem := problem_of_payload(name, payload):
         raise InvalidJob(f"event {name!r}: {problem}")
     limit = get_conf().event_limit_bytes

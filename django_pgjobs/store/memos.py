@@ -130,6 +130,11 @@ def send_event(db: Database, name: str, payload: str | None, by: str) -> bool:
     return bool(db.fetch("send_event", {"name": name, "payload": payload, "by": by}))
 
 
+def withdraw_event(db: Database, name: str) -> bool:
+    """Take an event back; return False if it was not sent, or if a job has read it."""
+    return bool(db.fetch("withdraw_event", {"name": name}))
+
+
 def delete_events(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
     """Delete old events that nobody waits for, of the next ``limit`` from ``after`` on."""
     params = {"seconds": older_than_seconds, "after": after, "limit": limit}

@@ -249,6 +249,7 @@ from django_pgjobs.store.memos import (
     wake_sleepers,
     wake_suspended,
     wake_waiters,
+    withdraw_event,
     write_memo,
 )
 from django_pgjobs.store.noticing import (
@@ -643,6 +644,7 @@ __all__ = [
     "wake_up",
     "wake_waiters",
     "with_results",
+    "withdraw_event",
     "write_depths",
     "write_memo",
     "write_minutes",

@@ -65,7 +65,9 @@ GATES = {
     "renew_claims": "%(claim_ids)s::uuid[]",
     "rescue_jobs": "due.job_ids",
     **dict.fromkeys(("settle_ends", "open_gates", "recount_gates", "need_jobs"), "%(ids)s::bigint[]"),
-    **dict.fromkeys(("add_members", "write_memo", "finish_wait", "begin_gather"), "ARRAY[%(id)s::bigint]"),
+    **dict.fromkeys(("add_members", "write_memo", "begin_gather"), "ARRAY[%(id)s::bigint]"),
+    "finish_wait": "ARRAY[%(event)s::text]",
+    "withdraw_event": "ARRAY[%(name)s::text]",
     "wake_waiters": "ARRAY['event', 'gather']",
 }
 """What a statement cannot do without before it looks at a row it will lock: its gate is there, whatever the plan."""

@@ -1,8 +1,8 @@
-"""Every order in which those who wait for an event, send it, cancel and release can meet, each checked by its rows.
+"""Every order in which those who wait for an event, send it, withdraw it, cancel and release can meet, each checked.
 
 Nobody is asleep once the event was sent, whoever came first and in the middle of whose statement; the first sender
-counts and no other is told so; nobody deadlocks. A failure names its schedule;
-``test_one_schedule[scene/program+program/digits]`` plays it again.
+counts and no other is told so; nobody goes on with a payload that was withdrawn; nobody deadlocks. A failure names
+its schedule; ``test_one_schedule[scene/program+program/digits]`` plays it again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ SABOTAGES: tuple[tuple[str, str, str, Scene, tuple[Program, ...]], ...] = (
     ("suspend_jobs", "WHEN dated.sent THEN", "", waits.known, (waits.goes_on, waits.sends)),
     ("suspend_jobs", "j.cancel_requested_at IS NULL", "", waits.running, (waits.goes_on, waits.cancels)),
     ("send_event", "WHERE e.sent_at IS NULL", "", waits.waiting, (waits.sends, waits.sends)),
+    ("withdraw_event", "e.read_at IS NULL", "", waits.approved, (waits.goes_on, waits.withdraws)),
+    ("finish_wait", "FOR NO KEY UPDATE OF e", "", waits.approved, (waits.goes_on, waits.withdraws)),
+    ("finish_wait", "SET read_at", "SET read_at = NULL", waits.approved, (waits.goes_on, waits.withdraws)),
+    ("finish_wait", "count(*) FROM event", "", waits.woken, (waits.corrects, waits.claims_and_runs)),
 )
 """A statement, part of a line of it, what stands in its place, and who then does harm in some order."""
 

@@ -1,4 +1,4 @@
-"""What the explorer plays about events: jobs that wait for one, and who sends it, runs, cancels and releases them.
+"""What the explorer plays about events: jobs that wait for one, and who sends it, withdraws it, runs and cancels them.
 
 Each job runs by the real code: its body on Django's connection, as in an executor, and its end on the actor's, as a
 finaliser writes it. An end that meets a locked row is written once more after everybody has stopped.
@@ -62,6 +62,9 @@ class World:
     held: list[tuple[store.ClaimedJob, str]] = field(default_factory=list)
     left: list[tuple[store.ClaimedJob, str, store.End]] = field(default_factory=list)
     sent: dict[str, str] = field(default_factory=dict)
+    withdrawn: int = 0
+    """How many were told that they have taken the event back."""
+
     refused: int = 0
     outcomes: set[str] = field(default_factory=lambda: {"succeeded"})
     gathers: bool = False
@@ -152,6 +155,19 @@ def late(world: World) -> None:
     world.db.query("UPDATE pgjobs_memo SET wake_at = now()")
     world.hold()
     world.outcomes = {"succeeded", "abandoned"}
+
+
+def woken(world: World) -> None:
+    """A job has waited for an event, which was sent: it is ready."""
+    waiting(world)
+    assert approval.send(payload="sent before")
+    world.sent["scene"] = "sent before"
+
+
+def approved(world: World) -> None:
+    """The same, and it runs again."""
+    woken(world)
+    world.hold()
 
 
 def dying(world: World) -> None:
@@ -249,6 +265,20 @@ def sends_at_repeatable_read(world: World, actor: Actor) -> None:
     _told(world, actor, sent, actor.name)
 
 
+def withdraws(world: World, actor: Actor) -> None:
+    """Somebody takes the event back."""
+    world.withdrawn += approval.withdraw()
+
+
+def corrects(world: World, actor: Actor) -> None:
+    """Somebody takes the event back and sends another one, in one transaction."""
+    with transaction.atomic():
+        withdrawn = approval.withdraw()
+        sent = approval.send(payload=actor.name)
+    world.withdrawn += withdrawn
+    _told(world, actor, sent, actor.name)
+
+
 def cancels(world: World, actor: Actor) -> None:
     """An operator cancels the jobs."""
     world.outcomes.add("cancelled")
@@ -279,6 +309,8 @@ CAST: dict[Scene, tuple[Program, ...]] = {
     waiting: (*SENDERS, cancels, releases, claims_and_runs),
     resumed: (goes_on, *SENDERS, cancels),
     late: (goes_on, *SENDERS, cancels),
+    woken: (withdraws, corrects, sends, sends_at_repeatable_read, cancels, releases, claims_and_runs),
+    approved: (goes_on, withdraws, corrects, sends, sends_at_repeatable_read, cancels, claims_and_runs),
     dying: (goes_on, sends, sends_at_repeatable_read, rescues, claims_and_runs, cancels),
     gathering: (goes_on, other_goes_on, claims_and_runs),
 }
@@ -297,6 +329,8 @@ QUICK: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
     (known, (goes_on, sends)),
     (waiting, (sends, sends)),
     (waiting, (sends, cancels)),
+    (approved, (goes_on, withdraws)),
+    (approved, (goes_on, corrects)),
     (gathering, (goes_on, other_goes_on)),
 )
 """Played in every run of the suite."""
@@ -304,6 +338,7 @@ QUICK: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
 TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
     (waiting, (sends, cancels, claims_and_runs)),
     (waiting, (sends, sends_at_repeatable_read, cancels)),
+    (woken, (withdraws, sends, cancels)),
     (gathering, (other_goes_on, cancels)),
 )
 """Three that meet at one event, and two in many orders. Those who run a body would make a hundred thousand and more."""

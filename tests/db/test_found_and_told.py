@@ -81,7 +81,7 @@ def test_an_event_is_sent_only_after_a_question(root: Client) -> None:
     EventState.objects.create(name="approval")
     url = "/admin/pgjobs/eventstate/approval/send/"
     question = html(root.post(url, {"payload": '{"ok": true}'}))
-    assert "The first one counts and cannot be taken back" in question
+    assert "The first one counts, and can be withdrawn only until a job has read it" in question
     assert EventState.objects.get().sent_at is None
     root.post(url, {"payload": '{"ok": true}', "confirmed": "yes"})
     assert EventState.objects.get().payload == {"ok": True}

@@ -58,6 +58,19 @@ def test_an_event_that_stays_locked_is_not_sent(root: Client, other: RawDatabase
 
 
 @pytest.mark.usefixtures("impatient")
+def test_an_event_that_stays_locked_is_not_withdrawn(root: Client, other: RawDatabase) -> None:
+    approval.send(payload="yes")
+    other.query("UPDATE pgjobs_event SET waits = waits")
+    words = "locked.approval is locked by another transaction: try again"
+    assert pgjobs("withdraw-event", "locked.approval") == (1, "", f"{words}\n")
+    assert said(root.post("/admin/pgjobs/eventstate/locked.approval/withdraw/", follow=True)) == [f"{words}."]
+    assert EventState.objects.get().payload == "yes"
+    assert not Action.objects.exists()
+    other.rollback()
+    assert pgjobs("withdraw-event", "locked.approval")[0] == 0
+
+
+@pytest.mark.usefixtures("impatient")
 def test_the_callers_transaction_keeps_its_own_patience(other: RawDatabase) -> None:
     order.register()
     run_jobs()

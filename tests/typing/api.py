@@ -292,6 +292,7 @@ async def remembering_async(context: JobContext) -> None:
     assert_type(await context.agather([fetch.bind("a")]), list[int])
     assert_type(await context.agather([plain.bind(7)], settled=True), list[Settled[str]])
     assert_type(await approval.asend(7, payload={"by": "ann"}), bool)
+    assert_type(await approval.awithdraw(7, reason="too early"), bool)
 
 
 def undoing() -> None:
