@@ -82,7 +82,7 @@ class SendsEvents(ReadOnlyAdmin):
         """Take an event back as long as no job has read it, and return to its page."""
         form = WithdrawalForm(request.POST)
         if not form.is_valid():
-            self.message_user(request, " ".join(form.errors["reason"]), messages.ERROR)
+            self.message_user(request, " ".join(map(str, cast(Any, form.errors["reason"]))), messages.ERROR)
             return HttpResponseRedirect(back)
         reason = form.cleaned_data["reason"]
         try:

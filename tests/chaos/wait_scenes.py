@@ -267,7 +267,8 @@ def sends_at_repeatable_read(world: World, actor: Actor) -> None:
 
 def withdraws(world: World, actor: Actor) -> None:
     """Somebody takes the event back."""
-    world.withdrawn += approval.withdraw()
+    if approval.withdraw():  # others may count while it waits
+        world.withdrawn += 1
 
 
 def corrects(world: World, actor: Actor) -> None:

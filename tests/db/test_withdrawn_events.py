@@ -172,3 +172,11 @@ def test_a_withdrawal_needs_the_permission_a_post_and_a_token() -> None:
     strict.force_login(User.objects.get())
     assert strict.post(event_url("withdraw")).status_code == 403
     assert EventState.objects.get().sent_at is not None
+
+
+def test_a_reason_that_is_too_long_withdraws_nothing() -> None:
+    approval.send(7, payload="yes")
+    client = client_with("send_event", "view_eventstate")
+    answer = client.post(event_url("withdraw"), {"reason": "x" * 1001}, follow=True)
+    assert "at most 1000 characters" in said(answer)[0]
+    assert EventState.objects.get().payload == "yes"
