@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo stays as long as what it has undone.
+-- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo and its compensations stay as long as what they have undone.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted; a missing one was locked, retried, is needed, or is gone.
 -- Clock: none.
@@ -6,7 +6,7 @@ WITH listed AS MATERIALIZED (
     SELECT
         j.id, j.flow, j.xmin AS version,
         CASE WHEN j.flow & 1 = 1 THEN j.parent_id END AS batch_id,
-        CASE WHEN j.name = 'pgjobs.undo' THEN j.target_id END AS undone_id
+        j.target_id AS undone_id
     FROM unnest(%(ids)s::bigint[]) AS w (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[w.id])
     WHERE coalesce(j.finished_at <= %(until)s::timestamptz, false)
@@ -61,7 +61,7 @@ old AS MATERIALIZED (
     WHERE j.xmin = listed.version -- whoever begins to need a job writes its row
       AND listed.id NOT IN (SELECT id FROM owners WHERE needed)
       AND (listed.batch_id IS NULL OR listed.batch_id NOT IN (SELECT id FROM owners WHERE needed OR undoable))
-      -- It says that nobody may retry what is undone.
+      -- It says that nobody may retry what is undone, and that none undoes it again.
       AND (SELECT true FROM pgjobs_job AS t WHERE t.id = ANY (ARRAY[listed.undone_id])) IS NULL
     FOR UPDATE OF j SKIP LOCKED
 ),

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import F
 
 from django_pgjobs import Batch, Flow, JobContext, job, pausing, sql
 from django_pgjobs.exceptions import Abandon
+from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job
+from django_pgjobs.states import Flow as Flags
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
@@ -286,6 +289,27 @@ def test_what_was_undone_is_not_retried_as_long_as_it_is_there() -> None:
     _years_pass()
     Pruner(rules=[PruneRule("succeeded", 60.0)])(store.on("default"))
     assert Job.objects.get(name="needed.fail").retry().skipped == {"undone": 1}
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("undone", [undo_of_a_batch, undo_of_steps], ids=lambda undone: undone.__name__)
+def test_what_was_undone_is_not_undone_again_by_an_undo_that_is_registered_anew(
+    undone: Callable[[], list[Any]], raw: RawDatabase
+) -> None:
+    """The compensations say what was undone, as long as that is there; the row of the undo may be lost."""
+    expected = undone()
+    run_jobs()
+    assert said == expected
+    undo = Job.objects.get(name="pgjobs.undo")
+    Job.objects.filter(pk=undo.target_id).update(flow=F("flow").bitor(Flags.UNDOING.value))
+    raw.query("DELETE FROM pgjobs_memo WHERE job_id = %s", [undo.pk])
+    raw.query("DELETE FROM pgjobs_job WHERE id = %s", [undo.pk])
+    _years_pass()
+    Pruner(rules=[PruneRule("succeeded", 60.0, names=(unbook.name,))])(store.on("default"))
+    assert Mender()(raw) == 1
+    run_jobs()
+    assert said == expected
+    assert Job.objects.get(name="pgjobs.undo").outcome == "succeeded"
 
 
 def test_a_job_that_another_begins_to_need_while_it_is_pruned_stays(

@@ -175,9 +175,16 @@ def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")])
 def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
-    working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+    working: Executor,
+    tidy: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
-    """Nothing of the job has run; with one attempt it would be abandoned without having been started."""
+    """Nothing of the job has run; with one attempt it would be abandoned without having been started.
+
+    Nor is it a fault of ours, of which an ERROR would tell.
+    """
 
     def read(db: Any, job_id: int, claim_id: str, *, partly: bool) -> str:
         raise error
@@ -187,6 +194,7 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
     assert isinstance(decision, decide.Snooze)
     assert decision.seconds > 0
     assert isinstance(perform(working, item(1, ON_ABANDON, payload=None)), decide.Retry)
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:

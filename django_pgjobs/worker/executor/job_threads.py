@@ -191,7 +191,7 @@ class JobThreads:
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
             decision = known or failed_outside(item, error)
-            if not isinstance(error, Error):  # of a payload's query
+            if not isinstance(error, Error):  # of a query of ours
                 control.interrupted = True
                 self._report_interrupt(0.0, kind_of(error))
         finally:

@@ -37,13 +37,13 @@ def with_payload(item: Item, database: str) -> Item | Decision:
     try:
         payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id, partly=item.kind != BODY))
     except Error as error:
-        if item.kind != BODY:
-            raise
-        # Nothing of the job has run, so its attempt is not charged.
+        # Nothing of the job has run, so its attempt is not charged; a callback's never is.
         log.warning(
             "payload cannot be read, again in %g s name=%s job=%d: %s",
             PAYLOAD_SECONDS, item.name, item.id, one_line(error),
         )  # fmt: skip
+        if item.kind != BODY:
+            return decide.Retry(PAYLOAD_SECONDS, retries.failure_of(error))
         return decide.Snooze(PAYLOAD_SECONDS)
     except UnreadablePayload as error:
         log.error("payload cannot be filled name=%s job=%d: %s", item.name, item.id, error)
