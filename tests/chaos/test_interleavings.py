@@ -13,6 +13,7 @@ import pytest
 from tests.chaos import judging, scenes
 from tests.chaos.playing import Judge, Stage, asked_for, called, staged
 from tests.chaos.scenes import Program, Scene, World
+from tests.plugins.fix_db import patience
 from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
 JUDGE = Judge(judging.set_up, judging.wrong, judging.MAKE_AUDIT, judging.DROP_AUDIT, judging.EMPTY)
@@ -32,7 +33,7 @@ def test_a_few_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(patience(900))
 @pytest.mark.parametrize("scene", scenes.CAST, ids=called)
 def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """The same for every two statements that can meet in a scene."""
@@ -40,7 +41,7 @@ def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(patience(900))
 @pytest.mark.parametrize(("scene", "programs"), scenes.TRIPLES, ids=called)
 def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Sequence[Program]) -> None:
     """The same for three who are after one job."""

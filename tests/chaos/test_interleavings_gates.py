@@ -15,6 +15,7 @@ from tests.chaos import gate_judging
 from tests.chaos import gate_scenes as gates
 from tests.chaos.gate_scenes import Program, Scene, World
 from tests.chaos.playing import Judge, Stage, asked_for, called, staged
+from tests.plugins.fix_db import patience
 from tests.plugins.sabotage import lines_of, sabotage
 
 JUDGE = Judge(
@@ -44,7 +45,7 @@ def test_a_few_pairs_in_every_order(stage: Stage[World], scene: Scene, programs:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(patience(1800))
 @pytest.mark.parametrize("scene", gates.CAST, ids=called)
 def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """The same for every two that can meet in a scene."""
@@ -52,7 +53,7 @@ def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(patience(1800))
 @pytest.mark.parametrize(("scene", "programs"), gates.TRIPLES, ids=called)
 def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Sequence[Program]) -> None:
     """The same for three who meet at one gate."""

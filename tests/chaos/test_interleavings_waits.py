@@ -17,6 +17,7 @@ from tests.chaos import wait_judging
 from tests.chaos import wait_scenes as waits
 from tests.chaos.playing import Judge, Stage, asked_for, called, staged
 from tests.chaos.wait_scenes import Program, Scene, World
+from tests.plugins.fix_db import patience
 from tests.plugins.sabotage import lines_of, sabotage
 
 JUDGE = Judge(wait_judging.set_up, wait_judging.wrong, (), (), wait_judging.EMPTY, may_deadlock=False)
@@ -36,7 +37,7 @@ def test_a_few_pairs_in_every_order(stage: Stage[World], scene: Scene, programs:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(patience(1800))
 @pytest.mark.parametrize("scene", waits.CAST, ids=called)
 def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """The same for every two that can meet in a scene."""
@@ -44,7 +45,7 @@ def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(patience(1800))
 @pytest.mark.parametrize(("scene", "programs"), waits.TRIPLES, ids=called)
 def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Sequence[Program]) -> None:
     """The same for three who meet at one event, or two who do much."""

@@ -33,7 +33,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
 from tests.chaos.model import ABANDONED, CANCELLED, SUCCEEDED, Model, ModelJob
-from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, patience, register
 from tests.plugins.sabotage import fence_lines, line_id, sabotage
 
 PLAIN, WITH_CALLBACKS = "test.job", "tests.jobs.calls_back"
@@ -400,7 +400,7 @@ def test_the_tables_say_what_the_model_says(raw: RawDatabase) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(patience(900))
 def test_the_tables_say_what_the_model_says_at_length(raw: RawDatabase) -> None:
     """The same, for longer stories and more of them."""
     tell(raw, 200, 60)
@@ -428,7 +428,7 @@ def test_a_missing_fence_is_noticed(raw: RawDatabase, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(patience(600))
 def test_a_missing_fence_is_found(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same by Hypothesis alone."""
     [(name, line)] = [fence for fence in fence_lines() if fence[0] == "release_jobs" and ".claim_id = " in fence[1]]
