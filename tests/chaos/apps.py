@@ -12,6 +12,6 @@ class ChaosConfig(AppConfig):
     label = "chaos"
 
     def ready(self) -> None:
-        from tests.chaos import failpoints
+        from tests.chaos import compounds, failpoints  # noqa: F401 (defines jobs)
 
         failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))

@@ -7,12 +7,13 @@ In the tests' own databases only. The tables have no constraint and no index, so
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import psycopg
 
 from tests.chaos import history as h
+from tests.chaos.compound_judging import Called, Compounds, Counted, Part, Remembered
 from tests.chaos.journal import Journal
 
 SCHEMA = """
@@ -24,11 +25,47 @@ CREATE TABLE chaos_claim_audit (
     at timestamptz, txid bigint, op text, claim_id uuid, part smallint, worker uuid, lease_expires_at timestamptz,
     check_at timestamptz, job_ids bigint[]
 );
+CREATE TABLE chaos_gone (
+    at timestamptz, job_id bigint, name text, key text, outcome text, attempt integer, max_attempts integer,
+    finished_at timestamptz, flow smallint, parent_id bigint, cancel_by text, target jsonb, needed boolean
+);
+CREATE TABLE chaos_gone_link (parent_id bigint, job_id bigint, rule text);
+CREATE TABLE chaos_effect (at timestamptz DEFAULT clock_timestamp(), job_id bigint, key text, note text);
+CREATE FUNCTION chaos_key(job pgjobs_job) RETURNS text LANGUAGE sql STABLE SET search_path = public AS $$
+    -- A job of this package's own is known by its name, and what undoes another by that one's key and its own id.
+    SELECT CASE WHEN job.name LIKE 'pgjobs.%' THEN job.name ELSE
+        coalesce(job.payload #>> '{kwargs,key}', job.payload #>> '{args,0}')
+        || CASE WHEN job.target_id IS NULL THEN '' ELSE '/undo/' || job.id END
+    END
+$$;
+CREATE FUNCTION chaos_audit_gone() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    INSERT INTO chaos_gone VALUES (
+        clock_timestamp(), OLD.id, OLD.name, chaos_key(OLD), OLD.outcome, OLD.attempt, OLD.max_attempts,
+        OLD.finished_at, OLD.flow, OLD.parent_id, OLD.cancel_by, OLD.options -> 'target',
+        OLD.flow >= 128
+        OR EXISTS (SELECT FROM pgjobs_job AS p WHERE p.id = OLD.parent_id AND (p.finished_at IS NULL OR p.flow >= 128))
+        OR EXISTS (
+            SELECT FROM pgjobs_link AS l JOIN pgjobs_job AS j ON j.id = l.job_id
+            WHERE l.parent_id = OLD.id AND j.finished_at IS NULL
+        )
+        OR EXISTS (
+            SELECT FROM pgjobs_memo AS m JOIN pgjobs_job AS j ON j.id = m.job_id
+            WHERE m.kind = 'gather' AND m.finished_at IS NULL AND m.result ->> 'batch' = OLD.parent_id::text
+              AND j.finished_at IS NULL
+        )
+    );
+    RETURN NULL;
+END $$;
+CREATE FUNCTION chaos_audit_link() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    INSERT INTO chaos_gone_link VALUES (OLD.parent_id, OLD.job_id, OLD.rule);
+    RETURN NULL;
+END $$;
 CREATE FUNCTION chaos_audit_job() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     INSERT INTO chaos_job_audit VALUES (
-        clock_timestamp(), pg_current_xact_id()::text::bigint, TG_OP, NEW.id,
-        coalesce(NEW.payload #>> '{kwargs,key}', NEW.payload #>> '{args,0}'),
+        clock_timestamp(), pg_current_xact_id()::text::bigint, TG_OP, NEW.id, chaos_key(NEW),
         state(NEW), NEW.claim_id, NEW.attempt, NEW.max_attempts, NEW.outcome, NEW.ending, NEW.hold, NEW.run_at,
         NEW.cancel_requested_at
     );
@@ -43,10 +80,12 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER chaos_audit AFTER INSERT OR UPDATE ON pgjobs_job FOR EACH ROW EXECUTE FUNCTION chaos_audit_job();
+CREATE TRIGGER chaos_audit_gone AFTER DELETE ON pgjobs_job FOR EACH ROW EXECUTE FUNCTION chaos_audit_gone();
+CREATE TRIGGER chaos_audit_link AFTER DELETE ON pgjobs_link FOR EACH ROW EXECUTE FUNCTION chaos_audit_link();
 CREATE TRIGGER chaos_audit AFTER INSERT OR UPDATE ON pgjobs_claim FOR EACH ROW EXECUTE FUNCTION chaos_audit_claim();
 """
 
-TABLES = ("chaos_job_audit", "chaos_claim_audit")
+TABLES = ("chaos_job_audit", "chaos_claim_audit", "chaos_gone", "chaos_gone_link", "chaos_effect")
 
 JOB_CHANGES = """
 SELECT extract(epoch FROM at)::float8, job_id, key, claim_id::text, attempt, max_attempts, outcome, ending, hold
@@ -56,14 +95,45 @@ LEASES = (
     "SELECT extract(epoch FROM at)::float8, claim_id::text, extract(epoch FROM lease_expires_at)::float8"
     " FROM chaos_claim_audit ORDER BY at"
 )
+# Whatever is deleted within a minute of its end was not pruned, but lost.
 ROWS = """
-SELECT id, coalesce(payload #>> '{kwargs,key}', payload #>> '{args,0}', ''), j.state, outcome, attempt, max_attempts
-FROM pgjobs_job AS j
+SELECT id, coalesce(chaos_key(j), ''), j.state, outcome, attempt, max_attempts
+FROM pgjobs_job AS j WHERE name NOT LIKE 'pgjobs.%'
+UNION ALL
+SELECT job_id, coalesce(key, ''), 'gone', outcome, attempt, max_attempts
+FROM chaos_gone WHERE name NOT LIKE 'pgjobs.%' AND finished_at <= at - interval '60 s'
 """
-ATTEMPTS = (
-    "SELECT job_id, claim_id::text, number, cause FROM pgjobs_attempt"
-    " WHERE position('is not charged: it runs again, apart' IN message) = 0"
-)
+ATTEMPTS = """
+SELECT
+    job_id, claim_id::text, number, cause, extract(epoch FROM ended_at)::float8, duration_seconds,
+    position('is not charged: it runs again, apart' IN message) > 0
+FROM pgjobs_attempt
+"""
+REOPENED = """
+SELECT job_id, count(*)
+FROM pgjobs_action AS a JOIN pgjobs_action_part AS p ON p.action_id = a.id, unnest(p.job_ids) AS job_id
+WHERE a.verb = 'retry' GROUP BY job_id
+"""
+WAIT_FOR_OTHERS = """
+SELECT id FROM pgjobs_job WHERE flow & 16 = 16 UNION ALL SELECT job_id FROM chaos_gone WHERE flow & 16 = 16
+"""
+REMEMBERING = """
+SELECT id FROM pgjobs_job WHERE flow & 32 = 32 UNION ALL SELECT job_id FROM chaos_gone WHERE flow & 32 = 32
+"""
+PARTS = """
+SELECT
+    id, name, coalesce(chaos_key(j), ''), outcome, flow, parent_id, target_id, options -> 'target', cancel_by,
+    false, false
+FROM pgjobs_job AS j
+UNION ALL
+SELECT job_id, name, coalesce(key, ''), outcome, flow, parent_id, NULL, target, cancel_by, true, needed FROM chaos_gone
+"""
+MEMOS = """
+SELECT job_id, name, kind, extract(epoch FROM finished_at)::float8, error <> '', undo IS NOT NULL, result
+FROM pgjobs_memo
+"""
+LINKS = "SELECT parent_id, job_id, rule FROM pgjobs_link UNION ALL SELECT parent_id, job_id, rule FROM chaos_gone_link"
+GATES = "SELECT job_id, pending, total, succeeded, abandoned, cancelled, due FROM pgjobs_gate"
 # A ledger row whose jobs have all ended may be left to the next look of rescue; one of an open job may not.
 CLAIMS_LEFT = """
 SELECT claim_id::text || '/' || part FROM pgjobs_claim AS k
@@ -110,10 +180,43 @@ def collect(
             claims_left=[row[0] for row in rows(CLAIMS_LEFT)],
             processes_left=list(processes_left),
             connections_left=[row[0] for row in rows(CONNECTIONS_LEFT)],
-            reopened=Counter(line["job"] for line in lines if line["what"] == "reopen"),
+            reopened=Counter(line["job"] for line in lines if line["what"] == "reopen") | Counter(dict(rows(REOPENED))),
+            revivable=frozenset(row[0] for row in rows(WAIT_FOR_OTHERS)),
+            remembering=frozenset(row[0] for row in rows(REMEMBERING)),
+            forged=frozenset(line["job"] for line in lines if line["what"] == "forged"),
             healed_at=healed_at,
             recovery_seconds=recovery_seconds,
         )
+
+
+def collect_compounds(url: str, journal: Journal, owners: Collection[str]) -> Compounds:
+    """Read what is left of jobs that consist of others. ``owners``: the names of their durable functions."""
+    lines = list(journal.lines())
+    with psycopg.connect(url, autocommit=True) as raw:
+
+        def rows(text: str) -> list[Any]:
+            return raw.execute(text.encode()).fetchall()
+
+        return Compounds(
+            parts=[part_of(row) for row in rows(PARTS)],
+            memos=[Remembered(*row) for row in rows(MEMOS)],
+            effects=[tuple(row) for row in rows("SELECT job_id, key, note FROM chaos_effect")],
+            links=[tuple(row) for row in rows(LINKS)],
+            gates=[Counted(*row) for row in rows(GATES)],
+            called=[Called(line["job"], line["claim"], line["token"]) for line in lines if line["what"] == "called"],
+            executions=executions(lines),
+            wrong=[(line["key"], line["job"], line["words"]) for line in lines if line["what"] == "wrong"],
+            touched=frozenset(row[0] for row in rows("SELECT DISTINCT unnest(job_ids) FROM pgjobs_action_part")),
+            forged=frozenset(line["job"] for line in lines if line["what"] == "forged"),
+            owners=owners,
+        )
+
+
+def part_of(row: Sequence[Any]) -> Part:
+    """Return a row of ``PARTS`` with what it undoes as a pair that can be counted."""
+    values = list(row)
+    values[7] = None if row[7] is None else tuple(row[7])
+    return Part(*values)
 
 
 def registrations(lines: Iterable[dict[str, Any]]) -> list[h.Registration]:
@@ -138,8 +241,9 @@ def executions(lines: Iterable[dict[str, Any]]) -> list[h.Execution]:
         who = (line["key"], line["claim"], line["part"], line["pid"])
         if what == "start":
             last[who] = h.Execution(
-                line["key"], line["job"], line["claim"], line["attempt"], line["pid"], at, at, line["part"]
-            )
+                line["key"], line["job"], line["claim"], line["attempt"], line["pid"], at, at, line["part"],
+                worker=line.get("worker", 0),
+            )  # fmt: skip
             found.append(last[who])
         elif who in last:
             last[who].last_seen = at

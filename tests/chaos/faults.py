@@ -37,7 +37,23 @@ WAYS = {
     "restart": 1,
     "crash": 2,
 }
-OPERATORS = {"cancel": 5, "retry": 4, "release": 2, "reschedule": 2, "lock row": 2, "lock table": 1}
+OPERATORS = {
+    "cancel": 5,
+    "retry": 4,
+    "retry members": 2,
+    "release": 2,
+    "let go on": 1,
+    "reschedule": 2,
+    "abandon": 1,
+    "send": 2,
+    "pause": 1,
+    "prune": 1,
+    "bulk": 1,
+    "own": 10,
+    "forge": 4,
+    "lock row": 2,
+    "lock table": 1,
+}
 
 LANES = {"processes": PROCESSES, "ways": WAYS, "operators": OPERATORS}
 PAUSES = {"processes": (1.0, 7.0), "ways": (0.5, 6.0), "operators": (0.1, 1.5)}
@@ -45,7 +61,8 @@ PAUSES = {"processes": (1.0, 7.0), "ways": (0.5, 6.0), "operators": (0.1, 1.5)}
 MATCHES = ("", " finalise$", " claim$", " keep$", " maintenance$", " listen$", "^pgjobs [0-9a-f]{16}-")
 STATEMENTS = (
     "claim_jobs", "finalise_success_fast", "finalise_retry", "finalise_end", "finalise_snooze", "release_jobs",
-    "mark_ending", "renew_claims", "rescue_jobs", "delete_claims", "read_flags",
+    "mark_ending", "renew_claims", "rescue_jobs", "delete_claims", "read_flags", "suspend_jobs", "write_memo",
+    "begin_gather", "finish_wait", "settle_ends", "open_gates", "send_event", "register_servants", "mend_undoing",
 )  # fmt: skip
 
 

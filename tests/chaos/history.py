@@ -22,6 +22,7 @@ from tests.chaos.witnesses import (
     CRASH,
     FREEZE,
     KILL,
+    LEAVE,
     OUTAGES,
     ROLLED_BACK,
     SKEW_SECONDS,
@@ -44,6 +45,7 @@ __all__ = [
     "CRASH",
     "FREEZE",
     "KILL",
+    "LEAVE",
     "OUTAGES",
     "ROLLED_BACK",
     "SKEW_SECONDS",
@@ -61,6 +63,10 @@ __all__ = [
     "Violation",
     "check",
 ]
+
+
+OURS = "pgjobs."
+"""How the jobs of the package itself are called; nothing in the journal tells of their runs."""
 
 
 def check(history: History) -> Report:
@@ -85,7 +91,8 @@ class Checker:
         self.leases: dict[str, list[Lease]] = defaultdict(list)
         for lease in sorted(history.leases, key=lambda each: each.at):
             self.leases[lease.claim].append(lease)
-        self.kept = {(attempt.job, attempt.claim): attempt for attempt in history.attempts}
+        self.kept = {(attempt.job, attempt.claim): attempt for attempt in history.attempts if not attempt.uncharged}
+        self.deaths = [attempt for attempt in history.attempts if attempt.uncharged]
         self.known_claims = {(c.job, c.claim) for c in history.changes if c.claim}
         self.slowest = 0.0
         self.excused: Counter[str] = Counter()
@@ -95,7 +102,8 @@ class Checker:
         checks = (
             self.lost, self.phantoms, self.ends, self.ends_without_work, self.overlaps, self.same_claim,
             self.bodies_of_the_ending,
-            self.arithmetic, self.unaccounted, self.beyond_maximum, self.slow_rescues, self.progress, self.leftovers,
+            self.arithmetic, self.unaccounted, self.beyond_maximum, self.false_deaths, self.unknown_deaths,
+            self.slow_rescues, self.progress, self.leftovers,
         )  # fmt: skip
         violations = [violation for promise in checks for violation in promise()]
         return Report(self._counts(), self.slowest, violations)
@@ -104,7 +112,7 @@ class Checker:
         history = self.history
         fates = Counter(registration.fate for registration in history.registrations)
         outcomes = Counter(row.outcome or row.state for row in history.rows)
-        causes = Counter(attempt.cause for attempt in history.attempts)
+        causes = Counter(f"{a.cause}{'_uncharged' if a.uncharged else ''}" for a in history.attempts)
         return {
             "registered": fates[COMMITTED],
             "rolled_back": fates[ROLLED_BACK],
@@ -133,9 +141,11 @@ class Checker:
         """Nothing ran, and nothing is there, that was rolled back or never registered."""
         fates = {registration.key: registration.fate for registration in self.history.registrations}
         for key in [*self.runs, *(key for key in self.rows if key not in self.runs)]:
-            if fates.get(key, ROLLED_BACK) == ROLLED_BACK:
+            # What a job has registered on behalf of itself is known by its key and more.
+            known = key if key in fates else key.partition("/")[0]
+            if fates.get(known, ROLLED_BACK) == ROLLED_BACK:
                 what = "ran" if key in self.runs else "has a row"
-                why = "was rolled back" if key in fates else "was never registered"
+                why = "was rolled back" if known in fates else "was never registered"
                 yield Violation("phantom", key, self._job(key), f"{what} though it {why}")
 
     def _job(self, key: str) -> int | None:
@@ -149,6 +159,8 @@ class Checker:
         """A job ends once, and once more for each retry an operator asked for; an end is never overwritten."""
         for job, changes in self.changes.items():
             reopened = 0
+            if job in self.history.forged:
+                continue
             for before, after in pairwise(changes):
                 if before.outcome is None or before.outcome == after.outcome:
                     continue
@@ -157,7 +169,7 @@ class Checker:
                 else:
                     words = f"ended {before.outcome}, then {after.outcome}"
                     yield Violation("double end", after.key, job, words)
-            if reopened > self.history.reopened[job]:
+            if reopened > self.history.reopened[job] and job not in self.history.revivable:
                 words = f"was open again {reopened} times, asked for {self.history.reopened[job]} times"
                 yield Violation("double end", changes[0].key, job, words)
 
@@ -167,7 +179,7 @@ class Checker:
         for job, changes in self.changes.items():
             for before, after in pairwise(changes):
                 ended = before.outcome is None and after.outcome == "succeeded"
-                if ended and (job, after.claim) not in returned:
+                if ended and (job, after.claim) not in returned and not after.key.startswith(OURS):
                     words = f"succeeded under claim {after.claim}, under which nothing returned"
                     yield Violation("end without work", after.key, job, words)
 
@@ -265,14 +277,14 @@ class Checker:
         )
 
     def arithmetic(self) -> Iterator[Violation]:
-        """A claim adds one to the attempts, giving back takes one off, nothing else touches them."""
+        """A claim adds one to the attempts, giving back takes one off, and a step forward all; nothing else does."""
         for job, changes in self.changes.items():
             for before, after in pairwise(changes):
                 step = after.attempt - before.attempt
                 if before.claim is None and after.claim is not None:
                     allowed: tuple[int, ...] = (0,) if before.ending else (1,)
                 elif before.claim is not None and after.claim is None:
-                    allowed = (0, -1)
+                    allowed = (0, -1, -before.attempt) if job in self.history.remembering else (0, -1)
                 else:
                     allowed = (0,)
                 if step not in allowed:
@@ -283,7 +295,7 @@ class Checker:
         """Every body that came to its end was charged, kept as released, or snoozed, or its claim lost in a crash."""
         given_back = self._given_back()
         for run in self.history.executions:
-            if run.part != "body" or run.how in ("", "snoozed"):
+            if run.part != "body" or run.how in ("", "snoozed", "suspended"):
                 continue
             fence = (run.job, run.claim)
             if fence not in self.known_claims:
@@ -319,6 +331,46 @@ class Checker:
             if row is not None and len(charged) > row.max_attempts:
                 words = f"came to an end under {len(charged)} charged claims of {row.max_attempts}"
                 yield Violation("beyond maximum", key, row.job, words)
+
+    def false_deaths(self) -> Iterator[Violation]:
+        """An uncharged crash tells of a body that had begun under that number and never came to its end, each of one.
+
+        A body that had run for an instant only may not have written its first line.
+        """
+        died = Counter((run.job, run.attempt) for run in self.history.executions if self._died(run))
+        noted = Counter((a.job, a.number) for a in self.deaths if (a.seconds or 0.0) >= TELLING_SECONDS)
+        ours = {row.job for row in self.history.rows}
+        for (job, number), count in noted.items():
+            if job in ours and count > died[job, number]:
+                words = f"{count} uncharged crashes of attempt {number}, and {died[job, number]} bodies died"
+                yield Violation("false crash", self.changes[job][0].key if job in self.changes else "", job, words)
+
+    def _died(self, run: Execution) -> bool:
+        return not run.how or self._killed_at_end(run)
+
+    def unknown_deaths(self) -> Iterator[Violation]:
+        """A body that died and began again under its claim left an uncharged crash, if its worker could write it."""
+        noted = Counter((a.job, a.number) for a in self.deaths)
+        for key, runs in self.runs.items():
+            again: Counter[tuple[int, int]] = Counter()
+            for first, second in pairwise(run for run in runs if run.part == "body"):
+                same = (first.claim, first.worker) == (second.claim, second.worker)
+                if not same or not first.worker or first.pid == second.pid:
+                    continue
+                if self._died(first) and not self._may_be_silent(first, second):
+                    again[first.job, first.attempt] += 1
+            for (job, number), count in again.items():
+                if count > noted[job, number]:
+                    words = f"died {count} times in attempt {number}, uncharged, and {noted[job, number]} are known"
+                    yield Violation("unknown crash", key, job, words)
+
+    def _may_be_silent(self, first: Execution, second: Execution) -> bool:
+        """Its worker was killed or left before it wrote, or the server crashed behind the write."""
+        return any(
+            (fault.kind in (KILL, LEAVE) and first.worker in fault.pids and fault.end >= first.last_seen)
+            or (fault.kind == CRASH and first.last_seen <= fault.end <= second.started + TELLING_SECONDS)
+            for fault in self.history.faults
+        )
 
     # Recovery, progress, nothing left
 

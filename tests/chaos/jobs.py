@@ -21,12 +21,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.db import connection, transaction
 
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
+from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.models import Job
 from tests.chaos import journal
 from tests.e2e import stage
@@ -75,26 +76,26 @@ def called_on_cancel(context: JobContext, /, key: str, role: str = "", callback:
 
 def perform(part: str, key: str, role: str, facts: dict[str, Any]) -> Any:
     """Play a role between a start line and an end line."""
-    _note("start", part, key)
-    try:
-        value = ROLES[role](key, **facts)
-    except BaseException as error:
-        _note("end", part, key, how=_how(error))
-        raise
-    _note("end", part, key, how="returned")
-    return value
+    with noted(part, key):
+        return ROLES[role](key, **facts)
 
 
 async def aperform(part: str, key: str, role: str, facts: dict[str, Any]) -> Any:
     """The same on the event loop."""
-    _note("start", part, key)
+    with noted(part, key):
+        return await (AROLES[role](key, **facts) if role in AROLES else _at_once(role, key, facts))
+
+
+@contextlib.contextmanager
+def noted(part: str, key: str) -> Iterator[None]:
+    """Note in the journal that the block starts, and how it ends; ``worker`` is the process above this one."""
+    _note("start", part, key, worker=os.getppid())
     try:
-        value = await (AROLES[role](key, **facts) if role in AROLES else _at_once(role, key, facts))
+        yield
     except BaseException as error:
         _note("end", part, key, how=_how(error))
         raise
     _note("end", part, key, how="returned")
-    return value
 
 
 async def _at_once(role: str, key: str, facts: dict[str, Any]) -> Any:
@@ -111,6 +112,10 @@ def _note(what: str, part: str, key: str, **facts: Any) -> None:
 def _how(error: BaseException) -> str:
     if isinstance(error, Snooze):
         return "snoozed"
+    if isinstance(error, BaseExceptionGroup):  # of a TaskGroup: how the first of its tasks ended
+        return _how(error.exceptions[0])
+    if isinstance(error, JobSuspended | asyncio.CancelledError):  # tasks beside the body are cut off
+        return "suspended"
     return "raised" if isinstance(error, Exception) else "interrupted"
 
 

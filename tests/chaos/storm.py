@@ -10,7 +10,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from django.db import DatabaseError, InterfaceError, connection, transaction
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Job
-from tests.chaos import audit
+from django_pgjobs.states import GATHERING
+from tests.chaos import audit, compound_judging, compounds
 from tests.chaos import history as h
 from tests.chaos.faults import LANES, steps
 from tests.chaos.ground import Ground, wall_until
@@ -33,8 +35,15 @@ log = logging.getLogger("nemesis")
 BACKLOG = 1500
 PRODUCERS = 2
 PROBES = 20
-IDLE_SECONDS = 90.0
+IDLE_SECONDS = 180.0
+"""Longer than what nobody serves any more may have to wait for the leader."""
+
+COMPOUNDS_A_SECOND = 1.5
+COMPOUNDS_AT_ONCE = 60
+"""So many batches, flows and durable functions are open at most, however long the backlog of single jobs is."""
 RECOVERY_SECONDS = 4.0
+
+OPEN_COMPOUNDS = (*compounds.OWNERS, *GATHERING)
 
 Mixed = tuple[float, Any, str, dict[str, Any]]
 
@@ -95,6 +104,8 @@ class Storm:
         self.began = time.monotonic()
         self.striker = Striker(ground, self.over)
         self.failures: list[str] = []
+        self.mix: Counter[str] = Counter()
+        """What was registered, by kind."""
 
     def run(self) -> h.Report:
         """Rage, heal, wait, judge."""
@@ -102,6 +113,7 @@ class Storm:
             self.striker.start_worker()
         work: list[tuple[Callable[[Any], None], Any]] = [(self._lane, lane) for lane in LANES]
         work += [(self._produce, number) for number in range(PRODUCERS)]
+        work.append((self._compose, 0))
         threads = [threading.Thread(target=self._guarded, args=each, daemon=True) for each in work]
         for thread in threads:
             thread.start()
@@ -175,11 +187,41 @@ class Storm:
         for key in keys:
             self.ground.journal.note("registered", key=key, fate=fate)
         self.registered += 0 if rolled_back else size
+        self.mix.update(f"a_job:{role}" for _, _, role, _ in mixed)
+
+    def _compose(self, number: int) -> None:
+        """Register durable functions, sagas, batches and flows."""
+        chance = random.Random(f"{self.plan.seed} compounds")
+        while not self.over.wait(chance.uniform(0.0, 2.0 / COMPOUNDS_A_SECOND)):
+            try:
+                if Job.objects.filter(finished_at=None, name__in=OPEN_COMPOUNDS).count() < COMPOUNDS_AT_ONCE:
+                    self._register_compound(chance)
+            except (DatabaseError, InterfaceError, psycopg.Error):
+                connection.close()
+                self.over.wait(0.2)
+
+    def _register_compound(self, chance: random.Random) -> None:
+        """Register one in a transaction; one in twenty is rolled back."""
+        key = f"c{time.monotonic_ns()}"
+        rolled_back = chance.random() < 0.05
+        self.ground.journal.note("registering", key=key)
+        with transaction.atomic():
+            kind, keys = compounds.register(key, chance)
+            for each in keys:
+                self.ground.journal.note("registering", key=each)
+            if rolled_back:
+                transaction.set_rollback(True)
+        for each in keys:
+            self.ground.journal.note("registered", key=each, fate=h.ROLLED_BACK if rolled_back else h.COMMITTED)
+        self.registered += 0 if rolled_back else len(keys)
+        self.mix[kind] += 0 if rolled_back else 1
 
     # The end
 
     def _judge(self) -> h.Report:
         self.striker.heal()
+        self.ground.stage.open(compounds.SETTLED)
+        self.striker.operators.settle()
         self.striker.replace_the_dead()
         healed_at = time.time()
         self.say(f"healed after {time.monotonic() - self.began:.0f} s, {self.registered} jobs registered; waiting")
@@ -194,12 +236,17 @@ class Storm:
         history = self.ground.history(recovery_seconds=patience(RECOVERY_SECONDS))
         history.healed_at = healed_at
         report = h.check(history)
+        known = audit.collect_compounds(self.ground.server.url, self.ground.journal, compounds.OWNERS)
+        report.violations += compound_judging.check(known)
+        self.say(f"registered {_words(self.mix)}")
+        self.say(f"operators {_words(self.striker.operators.done)}")
+        self.say(f"left {_words(compound_judging.counts(known))}")
         report.violations += self._more([f"probe {pk} had not ended in time" for pk in slow])
         return report
 
     def _is_idle(self) -> bool:
         self.striker.replace_the_dead()
-        return not self._backlog()
+        return self.striker.operators.take_up() and not self._backlog()
 
     def _open(self, ids: list[int]) -> list[int]:
         return list(Job.objects.filter(pk__in=ids, finished_at=None).values_list("pk", flat=True))
@@ -219,5 +266,9 @@ class Storm:
             for line in worker.log.splitlines()
             if any(bug in line for bug in BUGS[:3])
         ]
-        found = [*words, *self.failures, *self.striker.surprises, *bugs]
+        found = [*words, *self.failures, *self.striker.surprises, *self.striker.operators.surprises, *bugs]
         return [h.Violation("worker", "", None, each) for each in found]
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return " ".join(f"{name.replace(' ', '_')}={count}" for name, count in sorted(counts.items()))

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError, InterfaceError, connection, transaction
 
-from django_pgjobs.models import Job
 from tests.chaos import history as h
 from tests.chaos.faults import LEASE_SECONDS, Step
 from tests.chaos.ground import Ground, text_of
+from tests.chaos.operators import Operators
 from tests.plugins.fix_worker import WorkerProcess
 
 TROUBLE = (DatabaseError, InterfaceError, psycopg.Error)
@@ -33,6 +33,7 @@ class Striker:
         self.killed: set[str] = set()
         self.robbed: set[str] = set()
         self.surprises: list[str] = []
+        self.operators = Operators(ground.journal, over)
         self.server_lock = threading.Lock()
         self.lock = threading.Lock()
         self.deeds: dict[str, Callable[[Step], None]] = {
@@ -57,12 +58,9 @@ class Striker:
             "lose request": lambda step: self._lose(step, "lose_request"),
             "restart": lambda step: self._restart(step, immediate=False),
             "crash": lambda step: self._restart(step, immediate=True),
-            "cancel": lambda step: self._steer("cancel", mode=("ask", "interrupt", "kill")[step.target % 3]),
-            "retry": self._retry,
-            "release": lambda step: self._steer("release"),
-            "reschedule": lambda step: self._steer("reschedule", delay=0),
             "lock row": self._lock_row,
             "lock table": self._lock_table,
+            **self.operators.deeds,
         }
 
     def strike(self, step: Step) -> None:
@@ -112,8 +110,8 @@ class Striker:
         return [pids[step.target % len(pids)]] if pids else []
 
     def _kill(self, step: Step, pids: list[int]) -> None:
+        self._mark(pids)  # before: it takes a while, and the checker compares instants
         with self.ground.fault(h.KILL, *pids):
-            self._mark(pids)
             for pid in pids:
                 _signal(pid, signal.SIGKILL)
 
@@ -136,9 +134,10 @@ class Striker:
     def _terminate_worker(self, step: Step, signals: int) -> None:
         worker = self._worker(step)
         self._mark([worker.pid])
-        for _ in range(signals):
-            _signal(worker.pid, signal.SIGTERM)
-            time.sleep(0.05)
+        with self.ground.fault(h.LEAVE, worker.pid):
+            for _ in range(signals):
+                _signal(worker.pid, signal.SIGTERM)
+                time.sleep(0.05)
 
     # The way
 
@@ -189,21 +188,7 @@ class Striker:
             self.over.wait(step.seconds / 2)
             self.ground.server.start()
 
-    # Operators
-
-    def _steer(self, verb: str, **options: Any) -> None:
-        """Wish something of up to ten jobs that are open."""
-        ids = list(Job.objects.filter(finished_at=None).order_by("?").values_list("pk", flat=True)[:10])
-        if ids:
-            getattr(Job.objects.filter(pk__in=ids), verb)(**options)
-
-    def _retry(self, step: Step) -> None:
-        ended = Job.objects.filter(outcome__in=("abandoned", "cancelled")).order_by("-finished_at")
-        ids = list(ended.values_list("pk", flat=True)[:5])
-        for pk in ids:
-            self.ground.journal.note("reopen", job=pk)
-        if ids:
-            Job.objects.filter(pk__in=ids).retry()
+    # Locks
 
     @contextlib.contextmanager
     def _open_transaction(self) -> Iterator[Any]:
@@ -220,7 +205,7 @@ class Striker:
             self.over.wait(step.seconds)
 
     def _lock_table(self, step: Step) -> None:
-        tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_heartbeat")
+        tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_memo", "pgjobs_gate", "pgjobs_heartbeat")
         with self.ground.fault("lock"), self._open_transaction() as cursor:
             cursor.execute(f"LOCK TABLE {tables[step.target % len(tables)]}")
             self.over.wait(min(step.seconds, 2.0))

@@ -14,19 +14,20 @@ from tests.chaos.faults import LANES, steps
 from tests.chaos.ground import Ground
 from tests.chaos.nemesis import say
 from tests.chaos.storm import Plan, Storm
+from tests.plugins.fix_db import patience
 
 pytestmark = pytest.mark.chaos
 
 
 @pytest.mark.parametrize("lane", LANES)
 def test_a_seed_gives_the_same_faults_again(lane: str) -> None:
-    first = list(islice(steps(7, lane), 200))
-    assert first == list(islice(steps(7, lane), 200))
-    assert first != list(islice(steps(8, lane), 200))
+    first = list(islice(steps(7, lane), 400))
+    assert first == list(islice(steps(7, lane), 400))
+    assert first != list(islice(steps(8, lane), 400))
     assert {step.kind for step in first} == set(LANES[lane])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(patience(600))
 def test_whatever_is_done_to_it_every_job_ends_once(ground: Ground) -> None:
     """C39 C44: jobs of all roles, faults in three lanes at once; the checker finds nothing, by id."""
     seed = int(os.environ.get("PGJOBS_NEMESIS_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)

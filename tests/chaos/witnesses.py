@@ -13,6 +13,8 @@ COMMITTED, ROLLED_BACK, UNKNOWN = "committed", "rolled back", "unknown"
 CRASH = "crash"
 FREEZE = "freeze"
 KILL = "kill"
+LEAVE = "leave"
+"""A worker was asked to go: it may go without a last word to the database."""
 OUTAGES = (CRASH, "restart", "blackhole", "refuse", "delay", "throttle", "lock", "freeze", "cut", "terminate")
 """Faults during which nobody can be expected to recover anything in time."""
 
@@ -44,6 +46,8 @@ class Execution:
     last_seen: float
     part: str = "body"
     how: str = ""
+    worker: int = 0
+    """The process above its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,15 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A kept attempt."""
+    """A kept attempt. An *uncharged* one tells of an executor's death; its claim is nobody's."""
 
     job: int
     claim: str
     number: int
     cause: str
+    ended: float = 0.0
+    seconds: float | None = None
+    uncharged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,12 @@ class History:
     connections_left: list[str] = field(default_factory=list)
     reopened: Counter[int] = field(default_factory=Counter)
     """How often an operator's retry was asked for, by job id."""
+    revivable: frozenset[int] = frozenset()
+    """Jobs that waited for others: a retry of those has them wait again."""
+    remembering: frozenset[int] = frozenset()
+    """Durable functions, whose attempts are counted anew when they have got on."""
+    forged: frozenset[int] = frozenset()
+    """Jobs whose rows somebody has written or deleted by hand."""
     healed_at: float | None = None
     recovery_seconds: float = 2.0
     """What may pass between the end of a lease and the rescue while nothing is the matter."""

@@ -210,6 +210,79 @@ def test_an_attempt_beyond_the_maximum_is_found() -> None:
     assert found(history) == {"beyond maximum"}
 
 
+def uncharged() -> h.History:
+    """Of claim *c* the body begins at 1 in process 100, which is killed at 1.5, and again at 1.8 in process 200."""
+    history = orderly()
+    history.executions = [
+        run("c", 1, 1.5, "", worker=10),
+        run("c", 1.8, 2, pid=200, worker=10),
+    ]
+    history.faults = [h.Fault(h.KILL, 1.5, 1.5, frozenset({100}))]
+    history.attempts = [h.Attempt(1, "note", 1, "crashed", 1.5, 1.2, uncharged=True)]
+    return history
+
+
+def test_an_uncharged_crash_of_which_nothing_died_is_found() -> None:
+    history = uncharged()
+    report = h.check(history)
+    assert (report.kinds, report.counts["attempts_crashed_uncharged"]) == (Counter(), 1)
+    history.attempts.append(replace(history.attempts[0], claim="another note"))
+    assert found(history) == {"false crash"}
+    history.attempts[1] = replace(history.attempts[1], seconds=0.1)
+    assert not found(history), "it may not have come to its first line"
+    history = orderly()
+    history.attempts = [h.Attempt(1, "note", 1, "crashed", 1.5, 1.2, uncharged=True)]
+    assert found(history) == {"false crash"}
+
+
+def test_a_death_that_left_no_uncharged_crash_is_found_unless_its_worker_had_no_time() -> None:
+    history = uncharged()
+    history.attempts = []
+    assert found(history) == {"unknown crash"}
+    for excuse in (h.Fault(h.KILL, 2, 2, frozenset({10})), h.Fault(h.LEAVE, 2, 2, frozenset({10}))):
+        history.faults[1:] = [excuse]
+        assert not found(history)
+    history.faults[1:] = [h.Fault(h.CRASH, 1.9, 2)]
+    assert not found(history)
+    history.faults[1:] = [h.Fault(h.LEAVE, 2, 2, frozenset({11}))]
+    assert found(history) == {"unknown crash"}
+
+
+def test_a_durable_function_counts_its_attempts_anew_and_nobody_else_does() -> None:
+    history = rescued()
+    history.executions[0].how = "suspended"
+    history.attempts = []
+    history.changes[1:3] = [replace(history.changes[1], attempt=2), replace(history.changes[2], attempt=0)]
+    history.changes = [history.changes[0], h.Change(0.5, 1, "k", "z", 1), h.Change(0.6, 1, "k", None, 1)] + [
+        replace(change, attempt=1) if change.claim == "b" else change for change in history.changes[1:]
+    ]
+    assert found(history) == {"attempt arithmetic"}
+    history.remembering = frozenset({1})
+    assert not found(history)
+
+
+def test_what_waited_for_others_may_be_open_again_and_so_may_what_was_forged() -> None:
+    history = orderly()
+    history.changes += [h.Change(3, 1, "k", None, 1), h.Change(4, 1, "k", None, 1, outcome="cancelled")]
+    assert found(history) == {"double end"}
+    history.revivable = frozenset({1})
+    assert not found(history)
+    history.changes.append(h.Change(5, 1, "k", None, 1, outcome="abandoned"))
+    assert found(history) == {"double end"}
+    history.forged = frozenset({1})
+    assert not found(history)
+
+
+def test_what_a_job_registers_is_a_phantom_only_if_that_job_is_one() -> None:
+    history = orderly()
+    history.rows.append(h.Row(2, "k/a0", "succeeded", "succeeded", 1, 5))
+    history.executions.append(run("c", 1, 2, job=2, key="k/a0"))
+    history.changes.append(h.Change(1, 2, "k/a0", "c", 1))
+    assert not found(history)
+    history.registrations = [h.Registration("k", h.ROLLED_BACK)]
+    assert {violation.key for violation in h.check(history).violations} == {"k", "k/a0"}
+
+
 def test_a_late_rescue_is_found_unless_the_way_was_troubled() -> None:
     history = rescued(taken=9.0, second=9.5)
     assert found(history) == {"slow recovery"}
