@@ -325,12 +325,15 @@ class Checker:
                 words = f"attempt {worst.attempt} of {worst.max_attempts}"
                 yield Violation("beyond maximum", worst.key, job, words)
         charges = self.known_claims - self._given_back()
-        for key, runs in self.runs.items():
-            row = self.rows.get(key)
-            charged = {run.claim for run in runs if run.part == "body" and run.how and (run.job, run.claim) in charges}
-            if row is not None and len(charged) > row.max_attempts:
-                words = f"came to an end under {len(charged)} charged claims of {row.max_attempts}"
-                yield Violation("beyond maximum", key, row.job, words)
+        charged: dict[int, set[str]] = defaultdict(set)
+        for run in self.history.executions:
+            if run.part == "body" and run.how and (run.job, run.claim) in charges:
+                charged[run.job].add(run.claim)
+        # By ids: a gather that is taken up again registers another job with the key of one that failed.
+        for row in self.history.rows:
+            if len(charged[row.job]) > row.max_attempts:
+                words = f"came to an end under {len(charged[row.job])} charged claims of {row.max_attempts}"
+                yield Violation("beyond maximum", row.key, row.job, words)
 
     def false_deaths(self) -> Iterator[Violation]:
         """An uncharged crash tells of a body that had begun under that number and never came to its end, each of one.

@@ -210,6 +210,19 @@ def test_an_attempt_beyond_the_maximum_is_found() -> None:
     assert found(history) == {"beyond maximum"}
 
 
+def test_attempts_of_two_jobs_with_one_key_are_not_added_up() -> None:
+    history = orderly()
+    history.rows = [replace(history.rows[0], max_attempts=1), h.Row(2, "k", "succeeded", "succeeded", 1, 1)]
+    history.changes = [replace(change, max_attempts=1) for change in history.changes]
+    history.changes += [
+        h.Change(3, 2, "k", max_attempts=1),
+        h.Change(4, 2, "k", "d", 1, max_attempts=1),
+        h.Change(5, 2, "k", "d", 1, max_attempts=1, outcome="succeeded"),
+    ]
+    history.executions.append(run("d", 4, 5, job=2))
+    assert not found(history)
+
+
 def uncharged() -> h.History:
     """Of claim *c* the body begins at 1 in process 100, which is killed at 1.5, and again at 1.8 in process 200."""
     history = orderly()
