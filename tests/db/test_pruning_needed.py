@@ -301,7 +301,7 @@ def test_what_was_undone_is_not_undone_again_by_an_undo_that_is_registered_anew(
     run_jobs()
     assert said == expected
     undo = Job.objects.get(name="pgjobs.undo")
-    Job.objects.filter(pk=undo.target_id).update(flow=F("flow").bitor(Flags.UNDOING.value))
+    Job.objects.filter(pk=str(undo.target_id)).update(flow=F("flow").bitor(Flags.UNDOING.value))
     raw.query("DELETE FROM pgjobs_memo WHERE job_id = %s", [undo.pk])
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [undo.pk])
     _years_pass()

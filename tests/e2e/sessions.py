@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import psycopg
 from django.db import connection, connections
 
 from django_pgjobs import current_context, job
@@ -37,6 +39,17 @@ def sends(text: str) -> int:
     with connection.cursor() as cursor:
         cursor.execute(text)
     return connection.connection.info.backend_pid  # type: ignore[no-any-return]
+
+
+@job(max_attempts=1)
+def loses_its_session() -> None:
+    """The server ends it, and this job does not mind; nor does Django know, since it was asked beneath it."""
+    connection.ensure_connection()
+    raw = connection.connection
+    with psycopg.connect(raw.info.dsn, password=raw.info.password, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
+    with suppress(psycopg.OperationalError):
+        raw.execute("SELECT 1")
 
 
 @job(max_attempts=1)

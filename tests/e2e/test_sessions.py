@@ -110,6 +110,14 @@ def test_a_job_that_cannot_have_changed_its_session_costs_no_reset(
     wait_until(is_last, 10, f"{last} is the last statement of the session")
 
 
+def test_a_session_that_the_server_has_ended_is_no_fault_of_the_executor(shared_worker: WorkerProcess) -> None:
+    before = tell()
+    (lost,) = ended(sessions.loses_its_session.register())
+    assert lost.outcome == "succeeded", lost.error
+    assert tell() == before
+    assert not [line for line in shared_worker.log.splitlines() if " ERROR " in line and f"job={lost.pk}" in line]
+
+
 def test_a_job_that_a_temporary_table_would_have_swallowed_is_stored(shared_worker: WorkerProcess) -> None:
     """A job registers another after one has made a temporary table that hides the jobs."""
     ended(sessions.leaves_behind.register("temporary table"))

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
+import psycopg
 from django.apps import apps
 from django.core.cache import caches
 from django.core.cache.backends.base import BaseCache
@@ -157,7 +158,7 @@ def refresh() -> None:
             too_old = connection.close_at is not None and time.monotonic() >= connection.close_at
             if too_old or (_has_news(connection) and not connection.is_usable()):
                 connection.close()
-        except sessions.Unresettable as error:
+        except (sessions.Unresettable, psycopg.OperationalError) as error:
             log.debug("connection is closed, not reset alias=%s: %s", connection.alias, error)
             discard(connection)
         except BaseException:
@@ -214,7 +215,7 @@ def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
         connection.close_if_unusable_or_obsolete()
         if connection.connection is not None and connection.vendor == "postgresql":
             sessions.ask_reset(connection)
-    except sessions.Unresettable:
+    except (sessions.Unresettable, psycopg.OperationalError):  # the server may have closed it
         discard(connection)
 
 
