@@ -15,8 +15,8 @@ SELECT
             OR j.ending IS DISTINCT FROM r.left_ending
             OR (j.hold = 'parked' AND r.left_hold IS DISTINCT FROM 'parked')
         THEN 'changed'
-        -- Its gate counts its end no more, and waits for it again.
-        WHEN r.outcome IS NOT NULL AND j.flow & 19 <> 0 THEN 'needed'
+        -- Its gate counts its end no more, and waits for it again; or what it has done would not be undone.
+        WHEN r.outcome IS NOT NULL AND j.flow & 23 <> 0 THEN 'needed'
         ELSE ''
     END AS refusal
 FROM pgjobs_action_part AS p

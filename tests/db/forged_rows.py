@@ -13,7 +13,7 @@ def _argument(json_text: str) -> str:
     return f"""payload = '{{"args": [{json_text}], "kwargs": {{}}}}'"""
 
 
-DEEP = "payload = jsonb_build_object('args', (repeat('[', 3000) || repeat(']', 3000))::jsonb, 'kwargs', '{}'::jsonb)"
+DEEP = "payload = jsonb_build_object('args', (repeat('[', 12000) || repeat(']', 12000))::jsonb, 'kwargs', '{}'::jsonb)"
 
 FORGED: dict[str, tuple[str, str]] = {
     "timeout NaN": ("timeout_seconds = 'NaN'", "The claim of this row fails"),

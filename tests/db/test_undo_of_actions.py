@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 from django.db import connection, transaction
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
@@ -16,7 +17,7 @@ from django_pgjobs import Batch, job, pausing, reverting
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, Job, QueueState
-from django_pgjobs.states import WAKE
+from django_pgjobs.states import WAKE, Flow
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import statements as store
@@ -153,6 +154,14 @@ def test_parked_jobs_are_parked_again() -> None:
     some(ids).retry()
     assert undo() == Steered(1)
     assert not any(differences(before, rows(ids)))
+
+
+def test_what_must_be_undone_when_it_ends_does_not_end_unseen() -> None:
+    ids = abandoned(1)
+    some(ids).retry()
+    some(ids).update(flow=F("flow").bitor(Flow.UNDOABLE.value))
+    assert undo() == Steered(0, {"needed": 1})
+    assert Job.objects.get(pk=ids[0]).state == "ready"
 
 
 def test_a_move_goes_back_to_the_former_instant_queue_and_priority() -> None:
