@@ -234,8 +234,9 @@ def test_old_traces_are_forgotten_with_their_parts(settings: Any) -> None:
     assert Expirer()(store.on("default")) == 0
 
 
-def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None) -> None:
-    """The index knows from which id to which a part goes."""
+@pytest.mark.parametrize(("statistics", "most"), [("right", 50), ("emptied", 20_050)])
+def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None, statistics: str, most: int) -> None:
+    """The index knows from which id to which a part goes; beside emptied statistics each is read once at most."""
     ids = register(3)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -246,7 +247,12 @@ def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None) 
             "SELECT id, 0, id + 1000000, id + 1000000, ARRAY[id + 1000000] FROM pgjobs_action"
         )
         Job.objects.filter(pk=ids[1]).cancel()
-        cursor.execute("ANALYZE pgjobs_action, pgjobs_action_part")  # else by chance
+        cursor.execute("ANALYZE pgjobs_action, pgjobs_action_part")
+        if statistics == "emptied":  # as autovacuum leaves them where it meets an empty table that has had rows
+            cursor.execute(
+                "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192"
+                " WHERE oid IN ('pgjobs_action'::regclass, 'pgjobs_action_part'::regclass)"
+            )
         text = store.statement("list_actions").replace("%(id)s", str(ids[1])).replace("%(limit)s", "10")
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + text)
         (plan,) = cursor.fetchone()[0]
@@ -255,4 +261,4 @@ def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None) 
         own = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         return max([int(own), *(read(each) for each in node.get("Plans", []))])
 
-    assert read(plan["Plan"]) < 50, plan
+    assert read(plan["Plan"]) < most, plan
