@@ -309,8 +309,7 @@ with transaction.atomic():
     ("sent", "why"),
     [
         ('{"approved": False, "reason": "odd figures"}', "Abandon: refused: odd figures"),
-        ('"yes"', "Abandon: refused: no reason was given"),
-        ('{"approved": 1}', "Abandon: refused: no reason was given"),
+        ('{"approved": False}', "Abandon: refused: no reason was given"),
         (None, "WaitTimedOut: Nobody sent library.approval:N in time."),
         ("cancel", "the report was cancelled"),
     ],

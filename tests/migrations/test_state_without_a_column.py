@@ -37,6 +37,7 @@ def newer(raw: RawDatabase) -> Iterator[None]:
             " ADD error_class text"
         )
         raw.query("ALTER TABLE pgjobs_heartbeat ADD suspects jsonb, ADD suspects_since timestamptz")
+        raw.query("ALTER TABLE pgjobs_action_part ADD former jsonb")
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
         raw.query(
             "CREATE TABLE pgjobs_minute (worker uuid, minute timestamptz, queue text, name text, outcome text,"
@@ -50,6 +51,7 @@ def newer(raw: RawDatabase) -> Iterator[None]:
         if not there:
             raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id, DROP target_id, DROP error_class")
             raw.query("ALTER TABLE pgjobs_heartbeat DROP suspects, DROP suspects_since")
+            raw.query("ALTER TABLE pgjobs_action_part DROP former")
             raw.query("DROP TABLE pgjobs_gate, pgjobs_memo, pgjobs_minute")
 
 
