@@ -171,7 +171,7 @@ def take_off_page(context: JobContext, edition: int) -> None:
 
 
 def check_approved(verdict: object) -> None:
-    """Raise Abandon unless a verdict approves: people type it, so it may be anything."""
+    """Raise Abandon unless a verdict approves; a process that does not know its type may have sent anything."""
     given = verdict if isinstance(verdict, dict) else {}
     if given.get("approved") is not True:
         raise Abandon(f"refused: {given.get('reason') or 'no reason was given'}")

@@ -35,7 +35,7 @@ def start(number: int, description: str = "") -> Job:
 
 
 def end(claimed: Job, outcome: str, error: str = "") -> None:
-    Claim.objects.filter(claim_id=claimed.claim_id).delete()
+    Claim.objects.filter(claim_id=str(claimed.claim_id)).delete()
     Job.objects.filter(pk=claimed.pk).update(outcome=outcome, finished_at=Now(), claim_id=None, error=error)
 
 

@@ -274,6 +274,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "why is it suspended": (BATCH, lambda: store.read_suspension(store.on("default"), one("plain").pk)),
     "let suspended jobs go on": (BATCH, lambda: some("plain").release(force=True)),
     "what they gather": (BATCH, lambda: store.list_gathered(store.on("default"), IDS["running"])),
+    "what they gathered": (BATCH, lambda: store.list_gathered(store.on("default"), IDS["ended"], unasked=True)),
     "what is undone": (BATCH, lambda: store.list_undone(store.on("default"), IDS["ended"])),
     "wait": (BATCH, lambda: store.mark_waited(store.on("default"), one("plain").pk)),
     "cancel": (BATCH, lambda: some("keys").cancel()),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError
 from django.db import connection, transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 
@@ -24,6 +26,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_admin import act, html, make, now_plus, said, user_with
 from tests.plugins.fix_db import RawDatabase, claim, register
+from tests.plugins.sabotage import sabotage
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -162,6 +165,31 @@ def test_what_must_be_undone_when_it_ends_does_not_end_unseen() -> None:
     some(ids).update(flow=F("flow").bitor(Flow.UNDOABLE.value))
     assert undo() == Steered(0, {"needed": 1})
     assert Job.objects.get(pk=ids[0]).state == "ready"
+
+
+GUARDS: dict[str, dict[str, Any]] = {
+    "AND j.finished_at IS NULL": {"outcome": "succeeded", "finished_at": Now()},
+    "AND j.claim_id IS NULL": {"claim_id": UUID(int=7)},
+    "AND (r.outcome IS NULL OR j.flow & 7 = 0)": {"flow": Flow.MEMBER.value},
+}
+"""What each of the statement's own conditions keeps from a job that the judgement has let pass."""
+
+
+@pytest.mark.parametrize("line", GUARDS)
+@pytest.mark.parametrize("twin", [False, True], ids=["sound", "sabotaged"])
+def test_the_statement_checks_once_more_what_may_go_back(
+    line: str, twin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twins put a job back that has ended or started since, or whose end counts."""
+    ids = abandoned(1)
+    some(ids).retry()
+    some(ids).update(**GUARDS[line])
+    before, action = rows(ids), Action.objects.latest("pk").pk
+    if twin:
+        sabotage(monkeypatch, "revert_jobs", line)
+    moved = store.revert_jobs(store.on("default"), action, 0, ids)
+    assert moved.changed == (ids if twin else [])
+    assert any(differences(before, rows(ids))) == twin
 
 
 def test_a_move_goes_back_to_the_former_instant_queue_and_priority() -> None:

@@ -264,7 +264,7 @@ def committed(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     with django_db_blocker.unblock():
         assert connection.settings_dict["NAME"].startswith("test"), "not a test database"
         yield
-        _empty()
+        empty()
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def background(committed: None) -> Iterator[Background]:
         yield Background(pool)
 
 
-def _empty() -> None:
+def empty() -> None:
     """Delete our rows; truncate, which is slower on small tables, only when they have grown.
 
     Fails if Django's connection still listens: it reads no notifications, so it would hold the server's queue.

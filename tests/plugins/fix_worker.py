@@ -27,7 +27,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs.models import Job
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import patience, wait_until
+from tests.plugins.fix_db import empty, patience, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAG = "PGJOBS_TEST_TAG"
@@ -261,6 +261,7 @@ def module_worker(
                 each.kill()
             raise
         workers.close()
+        empty()  # of what it has written at its end, such as the figures of its last minute
 
 
 @pytest.fixture
