@@ -1,7 +1,4 @@
-"""A hundred thousand schedules: what the leader reads and writes does not grow with how many there are.
-
-``python -m benchmarks.schedules`` has the figures.
-"""
+"""A hundred thousand schedules: what the leader reads and writes does not grow with how many there are."""
 
 from __future__ import annotations
 
