@@ -1,30 +1,35 @@
--- fire_cron: mark fires of a cron entry, in order, as made and insert their jobs, all or none.
--- Fence: none (compare-and-set on the last fire and the last job: the second of two leaders matches no row).
--- Rows: one per fire marked, with its job's id, or null if an unfinished job has its key; 0 = another was first, or it may not fire.
+-- fire_cron: mark fires of a cron entry, in order, as made and insert their jobs, all or none; or run it now, on request: insert a job, and leave the fires.
+-- Fence: none (compare-and-set on the last fire and the last job: the second of two leaders matches no row; for a run now, lock_cron holds the row).
+-- Rows: one per job wanted, with its fire, its id, null if an unfinished job has its key, and the workers to wake (no priority: admitters); 0 = another was first, it may not fire, or there is none. A run now that an unfinished job forbids: one that says busy.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT e.name, e.job_name, coalesce(e.payload, e.declared_payload) AS payload, e.payload IS NULL AS as_declared,
         e.declared_options AS options, e.starts_at, e.ends_at, e.overlap, e.max_fires, e.fires_made,
+        -- With LIMIT: otherwise a plan made while the table was empty reads all of it.
+        e.overlap <> 'allow'
+        AND (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NOT NULL AS busy,
         -- Hazard: an insert waits for an uncommitted job with its key, and rescue comes after this in the same thread.
-        set_config('lock_timeout', '250ms', true)
+        CASE WHEN NOT %(run_now)s::boolean THEN set_config('lock_timeout', '250ms', true) END
     FROM pgjobs_cron_entry AS e
     WHERE e.name = %(name)s::text
-      AND e.last_fire_at IS NOT DISTINCT FROM %(last_fire_at)s::timestamptz
-      AND e.last_job_id IS NOT DISTINCT FROM %(last_job_id)s::bigint
-      AND coalesce(e.expression, e.declared_expression) = %(expression)s::text
-      AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
-      AND e.broken = %(broken)s::text
-      AND e.enabled
-      AND (e.missing_since IS NULL OR e.origin = 'row')
-      AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
       AND (
-          e.overlap = 'allow'
-          -- With LIMIT: otherwise a plan made while the table was empty reads all of it.
-          OR (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NULL
+          %(run_now)s::boolean
+          OR e.broken = %(broken)s::text
+          AND e.last_fire_at IS NOT DISTINCT FROM %(last_fire_at)s::timestamptz
+          AND e.last_job_id IS NOT DISTINCT FROM %(last_job_id)s::bigint
+          AND coalesce(e.expression, e.declared_expression) = %(expression)s::text
+          AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
+          AND e.enabled
+          AND (e.missing_since IS NULL OR e.origin = 'row')
+          AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
       )
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),
 made AS MATERIALIZED (
+    SELECT statement_timestamp() AS fire_at
+    FROM picked AS e
+    WHERE %(run_now)s::boolean AND NOT e.busy
+    UNION ALL
     SELECT given.fire_at
     FROM picked AS e, unnest(%(fires)s::timestamptz[]) WITH ORDINALITY AS given (fire_at, n)
     -- Whatever the clock of the leader says, nothing fires early.
@@ -33,6 +38,7 @@ made AS MATERIALIZED (
       AND (e.ends_at IS NULL OR e.ends_at >= given.fire_at)
       AND (e.max_fires IS NULL OR e.fires_made + given.n <= e.max_fires)
       AND (e.overlap = 'allow' OR given.n = 1)
+      AND NOT e.busy
 ),
 registered AS (
     INSERT INTO pgjobs_job (
@@ -53,7 +59,7 @@ registered AS (
     ORDER BY made.fire_at
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
     RETURNING
-        id, fire_at,
+        id, fire_at, queue, CASE WHEN hold IS NULL THEN priority END AS priority,
         CASE
             WHEN %(notify)s::boolean
             THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue)
@@ -61,24 +67,31 @@ registered AS (
 ),
 marked AS (
     UPDATE pgjobs_cron_entry AS e
-    SET last_fire_at = (SELECT max(fire_at) FROM made),
-        last_job_id = coalesce((SELECT max(id) FROM registered), e.last_job_id),
-        fires_made = e.fires_made + (SELECT count(*) FROM made),
-        next_fire_at = coalesce(
-            (
-                SELECT min(given.fire_at)
-                FROM unnest(%(fires)s::timestamptz[]) AS given (fire_at)
-                WHERE given.fire_at > (SELECT max(fire_at) FROM made)
-            ),
-            %(upcoming)s::timestamptz
-        ),
+    SET last_job_id = coalesce((SELECT max(id) FROM registered), e.last_job_id),
+        last_fire_at = CASE WHEN %(run_now)s::boolean THEN e.last_fire_at ELSE (SELECT max(fire_at) FROM made) END,
+        fires_made = e.fires_made + (SELECT count(*) FROM made WHERE NOT %(run_now)s::boolean),
+        next_fire_at = CASE
+            WHEN NOT %(run_now)s::boolean
+            THEN coalesce(
+                (
+                    SELECT min(given.fire_at)
+                    FROM unnest(%(fires)s::timestamptz[]) AS given (fire_at)
+                    WHERE given.fire_at > (SELECT max(fire_at) FROM made)
+                ),
+                %(upcoming)s::timestamptz
+            )
+            WHEN e.overlap <> 'after_completion'
+            THEN e.next_fire_at
+        END,
+        check_at = CASE WHEN %(run_now)s::boolean THEN statement_timestamp() ELSE e.check_at END,
         -- A fire clears the reason why an entry could not fire.
-        broken = ''
-    WHERE e.name = (SELECT name FROM picked WHERE EXISTS (SELECT FROM made))
+        broken = CASE WHEN %(run_now)s::boolean THEN e.broken ELSE '' END
+    WHERE e.name = (SELECT name FROM picked WHERE %(run_now)s::boolean OR EXISTS (SELECT FROM made))
     RETURNING e.name
 )
-SELECT made.fire_at, r.id, r.notified
+SELECT p.busy, made.fire_at, r.id, r.queue, r.priority, r.notified
 FROM marked
-CROSS JOIN made
+CROSS JOIN picked AS p
+LEFT JOIN made ON true
 LEFT JOIN registered AS r ON r.fire_at = made.fire_at
 ORDER BY made.fire_at

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.store.notifying import Notice, wake_up
 
 MOST_LISTED = 1000
@@ -127,7 +127,13 @@ def fire_cron(
     ``upcoming``: the fire after them. More than one only where fires may overlap.
     """
     params = {**_as_read(entry), "broken": entry.broken, "fires": list(fires), "upcoming": upcoming, "notify": notify}
-    return [Fired(row[0], row[1]) for row in db.fetch("fire_cron", params)]
+    return [Fired(row[1], row[2]) for row in _fire(db, params)]
+
+
+def _fire(db: Database, params: Params) -> Rows:
+    """Insert the jobs of fires, or without fires the job of a run now."""
+    unread = dict.fromkeys(("last_fire_at", "last_job_id", "expression", "zone", "broken", "fires", "upcoming"))
+    return db.fetch("fire_cron", {**unread, **params, "run_now": "fires" not in params})
 
 
 def plan_cron(
@@ -178,8 +184,8 @@ def run_cron(db: Database, name: str) -> RunNow | None:
     Call it in a transaction: a single statement would look for an unfinished job as of before it waited.
     """
     db.fetch("lock_cron", {"name": name})
-    rows = db.fetch("run_cron", {"name": name})
+    rows = _fire(db, {"name": name, "notify": False})
     if not rows:
         return None
-    busy, job_id, queue, priority = rows[0]
+    busy, _, job_id, queue, priority, _ = rows[0]
     return RunNow(busy, job_id, None if job_id is None else wake_up(queue, priority))

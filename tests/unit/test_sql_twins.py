@@ -169,21 +169,6 @@ TWINS = (
     ),
     Twins("hold_jobs", "park_jobs", ("locked",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
     Twins(
-        "fire_cron",
-        "run_cron",
-        ("registered",),
-        but=(
-            ("p.name, made.fire_at,", "p.name, statement_timestamp(),"),
-            ("FROM made, picked AS p,", "FROM picked AS p,"),
-            ("ORDER BY made.fire_at ON CONFLICT", "WHERE NOT p.busy ON CONFLICT"),
-            (
-                "RETURNING id, fire_at, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL "
-                "THEN priority::text ELSE 'limited' END || ':' || queue) END AS notified",
-                "RETURNING id, queue, CASE WHEN hold IS NULL THEN priority END AS priority",
-            ),
-        ),
-    ),
-    Twins(
         "retry_jobs",
         "reschedule_jobs",
         ("judged",),
