@@ -137,7 +137,7 @@ class TagsField(TagsBase):
 
 
 class StateField(TextField):
-    """The text of a job's state; its lookups use indexed columns. Stored in a column until migration 0016."""
+    """The text of a job's state; its lookups use indexed columns."""
 
 
 class ComputedStateField(models.GeneratedField):
@@ -180,7 +180,7 @@ class ComputedStateField(models.GeneratedField):
 
 
 class _StateCol(Col):
-    """The state of a row. It must say what the SQL function of migration 0016 says."""
+    """The state of a row. It must say what the SQL function of the migration says."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         """Compile to literals, not parameters: those of GROUP BY would differ from those of SELECT."""

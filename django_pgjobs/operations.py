@@ -1,7 +1,6 @@
 """Migration operations of this package.
 
 Each is reversible, asks the routers like any other operation, and does nothing on a database that is not PostgreSQL.
-``BuildIndex`` and ``BuildUniqueConstraint`` need a migration with ``atomic = False``; if it fails, run it again.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.migrations import AddConstraint, AddIndex, AlterField
 from django.db.migrations.operations.base import Operation
 
 
@@ -17,7 +15,6 @@ class SetStorageParameters(Operation):
     """Set storage parameters of a model's table, and of one of its indexes.
 
     ``parameters``: name → value, as in ``ALTER TABLE … SET`` (PostgreSQL manual, CREATE TABLE, Storage Parameters).
-    ``former``: the values that an earlier migration set; going backwards restores these and resets the others.
     """
 
     reduces_to_sql = True
@@ -29,13 +26,11 @@ class SetStorageParameters(Operation):
         parameters: Mapping[str, Any],
         index: str = "",
         index_parameters: Mapping[str, Any] | None = None,
-        former: Mapping[str, Any] | None = None,
     ) -> None:
         self.model_name = model_name
         self.parameters = dict(parameters)
         self.index = index
         self.index_parameters = dict(index_parameters or {})
-        self.former = dict(former or {})
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Do nothing: storage parameters are not part of the models' state."""
@@ -45,11 +40,8 @@ class SetStorageParameters(Operation):
         self._alter(app_label, schema_editor, to_state, "SET", lambda item: f"{item[0]} = {item[1]}")
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Reset the parameters, and restore the former values."""
+        """Reset the parameters."""
         self._alter(app_label, schema_editor, from_state, "RESET", lambda item: str(item[0]))
-        if self.former:
-            before = SetStorageParameters(self.model_name, self.former)
-            before.database_forwards(app_label, schema_editor, from_state, from_state)
 
     def describe(self) -> str:
         """Return what the operation does, for ``migrate --plan``."""
@@ -74,97 +66,52 @@ class SetStorageParameters(Operation):
             schema_editor.deferred_sql.append(alter) if verb == "SET" else schema_editor.execute(alter)
 
 
-class BuildIndex(AddIndex):
-    """Add an index while others read and write the table.
+class CreateRowFunction(Operation):
+    """Create an SQL function of a model's rows, which SQL may write like a column: ``j.state``.
 
-    It blocks until the open transactions end; readers and writers wait for neither.
+    PostgreSQL looks for a function where a row has no such column. ``returns``: the type of its result. ``body``: an
+    expression of ``job``, the row.
     """
 
-    atomic = False
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name: str, name: str, returns: str, body: str) -> None:
+        self.model_name = model_name
+        self.name = name
+        self.returns = returns
+        self.body = body
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Do nothing: functions are not part of the models' state."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Build the index, replacing the remains of a failed build."""
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            schema_editor.remove_index(model, self.index, concurrently=True)
-            schema_editor.add_index(model, self.index, concurrently=True)
-
-    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Drop the index."""
-        model = from_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            schema_editor.remove_index(model, self.index, concurrently=True)
-
-
-class BuildUniqueConstraint(AddConstraint):
-    """Add a ``UniqueConstraint`` with a condition, which is a unique index, as ``BuildIndex`` adds an index."""
-
-    atomic = False
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Build the unique index, replacing the remains of a failed build."""
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            self._drop(schema_editor)
-            create: Any = self.constraint.create_sql(model, schema_editor)
-            create.template = create.template.replace("UNIQUE INDEX", "UNIQUE INDEX CONCURRENTLY", 1)
-            schema_editor.execute(create, params=None)
-
-    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Drop the unique index."""
-        model = from_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            self._drop(schema_editor)
-
-    def _drop(self, schema_editor: Any) -> None:
-        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(self.constraint.name)}")
-
-
-class ComputeColumn(AlterField):
-    """Replace a stored generated column by a field without one, and by an SQL function of the row that has its name.
-
-    In SQL ``j.state`` then calls the function: PostgreSQL looks for a function where a row has no such column. So older
-    code that qualifies its columns goes on. ``function``: the body, an expression of ``job``.
-    Forwards it fails if a view uses the column; PostgreSQL drops indexes on the column with it. Backwards it rewrites
-    the table.
-    """
-
-    def __init__(self, model_name: str, name: str, field: Any, function: str) -> None:
-        super().__init__(model_name, name, field)
-        self.function = function
-
-    def deconstruct(self) -> Any:
-        """Return what the migration writer writes."""
-        name, args, options = super().deconstruct()
-        return name, args, options | {"function": self.function}
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Drop the column and create the function: no row is read or written."""
-        model = from_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            table, name = schema_editor.quote_name(model._meta.db_table), schema_editor.quote_name(self.name)
-            # Not remove_field(), whose CASCADE would drop views that the project has made.
-            schema_editor.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
-            column_type = model._meta.get_field(self.name).db_parameters(schema_editor.connection)["type"]
-            # The column's type, or prepared statements of others would fail: their result must not change its type.
+        """Create the function."""
+        row = self._row(app_label, schema_editor, to_state)
+        if row:
             schema_editor.execute(
-                f"CREATE FUNCTION {name}(job {table}) RETURNS {column_type} "
-                f"LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {self.function}"
+                f"CREATE FUNCTION {schema_editor.quote_name(self.name)}(job {row}) RETURNS {self.returns} "
+                f"LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {self.body}"
             )
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Drop the function and add the column, whose values PostgreSQL writes into every row."""
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            table, name = schema_editor.quote_name(model._meta.db_table), schema_editor.quote_name(self.name)
-            schema_editor.execute(f"DROP FUNCTION {name}({table})")
-            schema_editor.add_field(model, model._meta.get_field(self.name))
+        """Drop the function."""
+        row = self._row(app_label, schema_editor, from_state)
+        if row:
+            schema_editor.execute(f"DROP FUNCTION {schema_editor.quote_name(self.name)}({row})")
 
     def describe(self) -> str:
         """Return what the operation does, for ``migrate --plan``."""
-        return f"Compute {self.name} of {self.model_name} by a function instead of storing it"
+        return f"Create function {self.name} of {self.model_name}"
 
     @property
     def migration_name_fragment(self) -> str:
         """The part of a migration's name that stands for this operation."""
-        return f"compute_{self.model_name_lower}_{self.name_lower}"
+        return f"{self.model_name.lower()}_{self.name}"
+
+    def _row(self, app_label: str, schema_editor: Any, state: Any) -> str | None:
+        """Return the quoted name of the table, or None where the operation has nothing to do."""
+        model = state.apps.get_model(app_label, self.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return None
+        return str(schema_editor.quote_name(model._meta.db_table))

@@ -1,7 +1,7 @@
 """The states of jobs and the transitions between them.
 
 Layer 0: no Django, no I/O. ``models`` derives its choices from here, the documentation its diagram. A job's *state*
-follows from outcome, claim and hold: queries compute it (``fields``, migration 0016). The *label* is the word that
+follows from outcome, claim and hold: queries compute it (``fields``, and an SQL function). The *label* is the word that
 people see: a ready job whose time has not come is *scheduled*, or *retrying* if it has failed before.
 """
 

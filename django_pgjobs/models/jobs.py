@@ -244,7 +244,7 @@ class Job(Steerable, PostgresModel):
         verbose_name=_("target"),
         help_text=_("The job that it undoes, or a part of."),
     )
-    # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function of migration 0016 knows no words.
+    # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function knows no words.
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
 
     fresh = False

@@ -1,32 +1,28 @@
-"""The migrations: complete, reversible, harmless elsewhere, and never a rewrite of the job table."""
+"""The migrations: complete, reversible, harmless elsewhere, and to the letter the schema that was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
-import psycopg
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import IntegrityError, connection, connections
+from django.db import connection, connections, models
 from django.db.migrations.executor import MigrationExecutor
-from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
+from django_pgjobs.fields import ComputedStateField
 from django_pgjobs.models import Job
-from django_pgjobs.operations import SetStorageParameters
+from django_pgjobs.operations import CreateRowFunction, SetStorageParameters
 from django_pgjobs.store import statements as store
-from tests.plugins.fix_db import TABLES, Background, RawDatabase, claim, register, wait_until
+from tests.migrations.schema import FILE, read_schema
+from tests.plugins.fix_db import TABLES, RawDatabase, claim, register
 
 FIRST = "0001_initial"
-COLUMNS = "0003_schedules_limits_keys"
-PLAIN = "INSERT INTO pgjobs_job (name, payload) VALUES ('shop.jobs.charge', '[]')"
-WITH_KEY = (
-    "INSERT INTO pgjobs_job (name, payload, unique_key) VALUES ('shop.jobs.charge', '[]', 'order:1') RETURNING id"
-)
 
 
 class RefuseJobs:
@@ -45,24 +41,11 @@ def migrate(*arguments: str, **options: Any) -> None:
     call_command("migrate", *arguments, verbosity=0, interactive=False, **options)
 
 
-def relfilenode() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_relation_filenode('pgjobs_job')")
-        return int(cursor.fetchone()[0])
-
-
 def options_of(relation: str) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT reloptions FROM pg_class WHERE oid = %s::regclass", [relation])
         found = cursor.fetchone()[0] or []
     return dict(option.split("=", 1) for option in found)
-
-
-def later() -> list[str]:
-    """Names of the migrations after the first, in order."""
-    names = sorted(name for label, name in MigrationLoader(None).graph.nodes if label == "pgjobs")
-    assert names[0] == FIRST
-    return names[1:]
 
 
 @pytest.fixture
@@ -91,87 +74,17 @@ def test_the_migrations_go_forwards_backwards_and_forwards(migrated: None) -> No
     assert claim(store.on("default")).ids == [one]
 
 
-def test_every_step_back_and_forth_works_on_a_filled_table(migrated: None) -> None:
-    """A migration that cannot be taken back keeps somebody on a release that does not work for him."""
-    names = [FIRST, *later()]
-    register(10)
-    claim(store.on("default"), 5)
-    for name in [*reversed(names), *names]:
-        migrate("pgjobs", name)
-    assert Job.objects.count() == 10
-
-
-def test_older_tables_are_told_from_ours(migrated: None) -> None:
-    """A worker that is started before its migration waits for the last one, instead of failing at every claim."""
+def test_a_database_without_tables_is_told_from_ours(migrated: None) -> None:
+    """A worker that is started before its migration waits for it, instead of failing at every claim."""
     assert store.read_identity(store.on("default")).table is not None
-    for name in ("0005_actions", "0004_indexes_of_keys_and_limits", COLUMNS, "0002_leader_term"):
-        migrate("pgjobs", name)
-        assert store.read_identity(store.on("default")).table is None
-    # What registers goes on with plain jobs meanwhile.
-    assert len(register()) == 1
-
-
-def test_no_later_migration_rewrites_the_job_table(migrated: None) -> None:
-    """A rewrite holds ACCESS EXCLUSIVE: 37 s for 8.6 million jobs. New states are data in ``hold``."""
-    migrate("pgjobs", FIRST)
-    with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO pgjobs_job (name, payload) SELECT 'a', '{}' FROM generate_series(1, 10)")
-    before = relfilenode()
-    for name in later():
-        migrate("pgjobs", name)
-        assert relfilenode() == before, name
-
-
-def test_who_reads_and_writes_jobs_does_not_wait_while_an_index_is_built(
-    migrated: None, db_connection: Callable[..., RawDatabase], background: Background
-) -> None:
-    """Each build is held up by a transaction that is open; nobody else is held up by the build."""
-    writer, other, watch = db_connection(autocommit=False), db_connection(), db_connection()
-    other.query("SET lock_timeout = '200ms'")
-    migrate("pgjobs", COLUMNS)
-    built = []
-
-    def work_meanwhile(builder: int) -> None:
-        asked = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-        try:
-            wait_until(lambda: watch.value(asked, [builder]), 10, "the build waits for the open transaction")
-            other.query(PLAIN)
-            assert other.value("SELECT count(*) FROM pgjobs_job") >= 1
-        finally:
-            writer.rollback()
-
-    def held_up(execute: Callable[..., Any], text: Any, params: Any, many: bool, context: Any) -> Any:
-        building = str(text).startswith("CREATE") and "CONCURRENTLY" in str(text)
-        if not building or 'ON "pgjobs_job"' not in str(text):
-            return execute(text, params, many, context)
-        writer.query(PLAIN)
-        working = background(work_meanwhile, context["connection"].connection.info.backend_pid)
-        try:
-            return execute(text, params, many, context)
-        finally:
-            working.result()
-            built.append(text)
-
-    with connection.execute_wrapper(held_up):
-        migrate("pgjobs")
-    assert len(built) == 13
-
-
-def test_a_build_that_failed_is_made_good_by_the_next(migrated: None, raw: RawDatabase) -> None:
-    """What is left of it is an index that nobody may use, and that has the name."""
-    valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('pgjobs_job_unique_key')"
-    migrate("pgjobs", COLUMNS)
-    one, other = raw.value(WITH_KEY), raw.value(WITH_KEY)
-    with pytest.raises(IntegrityError):
-        migrate("pgjobs")
-    assert raw.query(valid) == [(False,)]
+    migrate("pgjobs", "zero")
     assert store.read_identity(store.on("default")).table is None
-    raw.query("DELETE FROM pgjobs_job WHERE id = %s", [other])
-    migrate("pgjobs")
-    assert raw.query(valid) == [(True,)]
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        raw.query(WITH_KEY)
-    assert Job.objects.get().pk == one
+
+
+def test_the_schema_is_the_written_one(committed: None) -> None:
+    """Order of columns and storage parameters included, of which the models say nothing and on which speed depends."""
+    with connection.cursor() as cursor:
+        assert read_schema(cursor) == FILE.read_text(encoding="utf-8")
 
 
 def test_the_storage_parameters_are_set(committed: None) -> None:
@@ -181,14 +94,6 @@ def test_the_storage_parameters_are_set(committed: None) -> None:
     assert job["autovacuum_vacuum_cost_delay"] == "0"
     assert options_of("pgjobs_job_claim_order") == {"deduplicate_items": "off"}
     assert options_of("pgjobs_claim")["autovacuum_vacuum_threshold"] == "1000"
-
-
-def test_backwards_a_page_has_as_much_room_as_before(migrated: None) -> None:
-    """Not the default of 100, which no claim would survive heap-only."""
-    migrate("pgjobs", "0002")
-    assert options_of("pgjobs_job")["fillfactor"] == "50"
-    migrate("pgjobs")
-    assert options_of("pgjobs_job")["fillfactor"] == "45"
 
 
 def test_another_kind_of_database_migrates_and_has_no_table_of_ours(committed: None) -> None:
@@ -246,10 +151,91 @@ def test_storage_parameters_do_nothing_on_another_kind_of_database(migrated: Non
     run("other", backwards=backwards)
 
 
-def test_the_operation_describes_itself_and_survives_the_writer() -> None:
-    assert operation().describe() == "Set storage parameters of Claim"
-    assert operation().migration_name_fragment == "claim_storage"
-    assert operation().reversible
-    name, arguments, options = operation().deconstruct()
-    assert SetStorageParameters(*arguments, **options).__dict__ == operation().__dict__
-    assert name == "SetStorageParameters"
+def test_each_schema_of_a_search_path_has_its_own_function_of_the_state(raw: RawDatabase) -> None:
+    """As tenants have it: the tables of each are found by the path, and so is the function."""
+    raw.query("CREATE SCHEMA tenant")
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET search_path TO tenant")
+        migrate()
+        register()
+        assert Job.objects.get().state == "ready"
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT j.state FROM pgjobs_job AS j")
+            assert cursor.fetchall() == [("ready",)]
+            cursor.execute("SET search_path TO public")
+        assert Job.objects.count() == 0
+        asked = "SELECT pronamespace::regnamespace::text FROM pg_proc WHERE proname = 'state' ORDER BY 1"
+        assert raw.query(asked) == [("public",), ("tenant",)]
+    finally:
+        connection.close()
+        raw.query("SET client_min_messages TO error")
+        raw.query("DROP SCHEMA tenant CASCADE")
+
+
+def test_a_function_of_that_name_for_other_rows_is_not_in_the_way(migrated: None, raw: RawDatabase) -> None:
+    migrate("pgjobs", "zero")
+    raw.query("CREATE FUNCTION state(of_any anyelement) RETURNS text LANGUAGE sql AS $$ SELECT 'another' $$")
+    try:
+        migrate("pgjobs")
+        register()
+        assert raw.query("SELECT j.state FROM pgjobs_job AS j") == [("ready",)]
+        migrate("pgjobs", "zero")
+        assert raw.value("SELECT state(1)") == "another"
+    finally:
+        raw.query("DROP FUNCTION state(anyelement)")
+
+
+def test_the_field_of_the_state_makes_no_column(raw: RawDatabase) -> None:
+    """A schema editor that makes the table from the model, as without migrations, leaves it out."""
+    with connection.schema_editor(collect_sql=True, atomic=False) as editor:
+        editor.create_model(Job)
+    [create] = [statement for statement in editor.collected_sql if statement.startswith("CREATE TABLE")]
+    assert '"outcome" text' in create
+    assert '"state"' not in create
+    cloned = Job._meta.get_field("state").clone()
+    assert isinstance(cloned, ComputedStateField)
+    assert cloned.deconstruct()[1:] == Job._meta.get_field("state").deconstruct()[1:]
+    assert ProjectState.from_apps(apps).apps.get_model("pgjobs", "Job")._meta.get_field("state").column == "state"
+    assert isinstance(cloned, models.GeneratedField)
+
+
+def test_inspection_lists_no_state(raw: RawDatabase, capsys: Any) -> None:
+    call_command("inspectdb", "pgjobs_job")
+    shown = capsys.readouterr().out
+    assert "outcome = " in shown
+    assert "state = " not in shown
+
+
+FUNCTION = CreateRowFunction("Job", "word", "text", "job.hold")
+
+
+@pytest.mark.parametrize(
+    ("operation", "described", "fragment"),
+    [
+        (operation(), "Set storage parameters of Claim", "claim_storage"),
+        (FUNCTION, "Create function word of Job", "job_word"),
+    ],
+)
+def test_an_operation_describes_itself_and_survives_the_writer(
+    operation: Operation, described: str, fragment: str
+) -> None:
+    assert operation.describe() == described
+    assert operation.migration_name_fragment == fragment
+    assert operation.reversible
+    name, arguments, options = operation.deconstruct()
+    assert name == type(operation).__name__
+    assert type(operation)(*arguments, **options).__dict__ == operation.__dict__
+
+
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_a_function_is_made_only_where_the_table_is(migrated: None, alias: str) -> None:
+    """Not where a router refuses, and not on another kind of database."""
+    state = ProjectState.from_apps(apps)
+    with override_settings(DATABASE_ROUTERS=[RefuseJobs()]), connections[alias].schema_editor() as editor:
+        FUNCTION.database_forwards("pgjobs", editor, state, state)
+        FUNCTION.database_backwards("pgjobs", editor, state, state)
+    if alias == "default":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regprocedure('word(pgjobs_job)')")
+            assert cursor.fetchone() == (None,)
