@@ -54,12 +54,12 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from django_pgjobs.checks.commands import check_commands
 from django_pgjobs.checks.database import check_atomic_jobs, check_database
 from django_pgjobs.checks.jobs import check_definitions
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
 from django_pgjobs.checks.names import check_names
 from django_pgjobs.checks.settings import (
+    check_commands,
     check_defaults,
     check_middleware,
     check_named_queues,

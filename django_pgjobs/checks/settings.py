@@ -1,14 +1,15 @@
-"""Check that every setting is valid, and that settings which bound each other agree."""
+"""Check that every setting is valid, that settings which bound each other agree, and that ``runjobs`` is ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import get_commands
 
 from django_pgjobs import middleware
 from django_pgjobs.checks.captured import returned_keys
@@ -165,3 +166,16 @@ def valid_conf() -> Conf | None:
         return get_conf()
     except ImproperlyConfigured:
         return None
+
+
+def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that ``manage.py runjobs`` is ours; django-extensions has a command of the same name."""
+    ours = apps.get_app_config("pgjobs").name
+    command: Any = get_commands().get("runjobs", ours)
+    owner = command if isinstance(command, str) else type(command).__module__
+    if owner != ours and not owner.startswith(f"{ours}."):
+        yield Warning(
+            f"The command runjobs of {owner} shadows the worker's.",
+            hint=f'List "{ours}" before "{owner}" in INSTALLED_APPS, or start workers by "manage.py pgjobs run".',
+            id="pgjobs.W001",
+        )

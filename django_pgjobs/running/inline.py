@@ -42,8 +42,8 @@ from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
-from django_pgjobs.worker.threads import claim_lines
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
+from django_pgjobs.worker.threads.claim_options import log_claimed
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
@@ -192,7 +192,7 @@ class InlineWorker:
             return True
         jobs, scanned_at = reply
         if jobs:
-            claim_lines.claimed(claim_id, jobs, clock.monotonic() - sent_at)
+            log_claimed(claim_id, jobs, clock.monotonic() - sent_at)
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])

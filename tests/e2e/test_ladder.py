@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.worker.executor.stack_traces import TITLE
+from django_pgjobs.worker.executor.main import STACK_TITLE
 from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
@@ -176,7 +176,7 @@ def test_who_swallows_everything_is_killed_within_the_ladder(
     assert stage.count("swallowed") == 1
     if definition is hard.goes_on:
         trace = after.attempts.get().traceback
-        assert trace.startswith(f"{TITLE}\n")
+        assert trace.startswith(f"{STACK_TITLE}\n")
         assert "hard.py" in trace.splitlines()[1]
         assert "in goes_on" in trace.splitlines()[1]
     assert not set(before) & set(shared_worker.executors())

@@ -73,7 +73,6 @@ BY_MODULE = {
     "signal_relay": "events leaving",
     "signal_sender": "events leaving",
     "soft_limits": "times",
-    "stack_traces": "ladder deaths",
     "statistics": "shell",
     "supervisor": "stopping booting pausing",
     "unparking": "alerting failures",

@@ -337,7 +337,7 @@ def test_every_column_named_here_exists() -> None:
 )
 def test_a_shadowed_worker_command_is_a_warning(monkeypatch: pytest.MonkeyPatch, owner: Any, found: list[str]) -> None:
     monkeypatch.setattr(
-        "django_pgjobs.checks.commands.get_commands", lambda: {} if owner is None else {"runjobs": owner}
+        "django_pgjobs.checks.settings.get_commands", lambda: {} if owner is None else {"runjobs": owner}
     )
     assert ids(checks.check_commands()) == found
 

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgjobs.execution.attempt import UNGUARDED
 from django_pgjobs.serialization.failures import OUR_FILES
-from django_pgjobs.worker.executor.stack_traces import TITLE, stack_of
+from django_pgjobs.worker.executor.main import STACK_TITLE, stack_of
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_stack_begins_in_the_jobs_own_code(hung: tuple[threading.Thread, thr
     """The frames that lead there are the same for every job."""
     thread, _ = hung
     title, first, *_ = stack_of(thread, 10_000).splitlines()
-    assert title == TITLE
+    assert title == STACK_TITLE
     assert first.endswith("in hangs_here")
     assert not any(name in first for name in OUR_FILES)
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from typing import Any, NoReturn, assert_never
 
@@ -32,6 +33,7 @@ from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.serialization.failures import OUR_FILES, clean, shortened
 from django_pgjobs.store.database import read_statements
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.event_loop import EventLoop
@@ -40,7 +42,6 @@ from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.outbox import FLUSH_SECONDS, Outbox
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import SignalSender
-from django_pgjobs.worker.executor.stack_traces import stack_of
 from django_pgjobs.worker.shared import channel, process
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import (
@@ -66,6 +67,7 @@ log = safe_logger("django_pgjobs")
 
 IDENTITY_SECONDS = 15.0
 AWAY = (OperationalError, psycopg.OperationalError, TimeoutError)
+STACK_TITLE = "Where it stood when it was to be interrupted (most recent call last):"
 
 
 class Executor:
@@ -227,6 +229,23 @@ class Executor:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
+
+
+def stack_of(thread: threading.Thread | None, limit: int) -> str:
+    """Return the formatted stack of a job's thread, from the job's own code on, about ``limit`` characters at most.
+
+    Empty if the thread runs no job's code. Called in another thread, while the job's thread goes on.
+    """
+    frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
+    stack = [] if frame is None else traceback.extract_stack(frame)
+    names = [each.filename in OUR_FILES for each in stack]
+    if True not in names:
+        return ""
+    first = names.index(True)
+    while first < len(names) and names[first]:
+        first += 1
+    lines = traceback.format_list(stack[first:])
+    return shortened(clean("".join([STACK_TITLE, "\n", *lines])), limit) if lines else ""
 
 
 def rss_bytes() -> int:

@@ -1,10 +1,17 @@
-"""What every claim of a worker says."""
+"""What every claim of a worker says, to the server and in the log."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.store.statements import ClaimedJob
+
+log = safe_logger("django_pgjobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +35,10 @@ class ClaimOptions:
             "allowance_seconds": self.allowance_seconds,
             "grace_seconds": self.grace_seconds,
         }
+
+
+def log_claimed(claim_id: object, jobs: Sequence[ClaimedJob], seconds: float) -> None:
+    """Log a claim that took ``jobs``; ``seconds``: what its statement took."""
+    if log.isEnabledFor(logging.DEBUG):
+        queues = listed({job.queue for job in jobs})
+        log.debug("jobs claimed claim=%s jobs=%d queue=%s seconds=%.4f", claim_id, len(jobs), queues, seconds)

@@ -24,8 +24,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
-from django_pgjobs.worker.threads import claim_lines
-from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.claim_options import ClaimOptions, log_claimed
 from django_pgjobs.worker.threads.claim_room import ClaimRoom
 from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
@@ -255,7 +254,7 @@ class Claimer(Loop):
 
     def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply, seconds: float) -> None:
         if claimed.jobs:
-            claim_lines.claimed(claim_id, claimed.jobs, seconds)
+            log_claimed(claim_id, claimed.jobs, seconds)
             self.woken_at = self.news_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
