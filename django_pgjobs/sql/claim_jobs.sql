@@ -1,4 +1,4 @@
--- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for threads and another for the event loop.
+-- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for threads and another for the event loop; or the job with an id.
 -- Fence: creates (a claim_id made for this execution only).
 -- Rows: the claimed jobs, in no order; then one without an id, whose run_at is the time of this statement.
 -- Clock: statement_timestamp().
@@ -39,6 +39,16 @@ WITH candidates AS MATERIALIZED (
     ) AS taken
     LIMIT %(most)s::integer
 ),
+named AS (
+    SELECT id
+    FROM pgjobs_job
+    WHERE id = %(id)s::bigint
+      AND run_at <= statement_timestamp()
+      AND finished_at IS NULL
+      AND hold IS NULL
+      AND claim_id IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+),
 claimed AS (
     UPDATE pgjobs_job AS j
     SET claim_id = %(claim_id)s::uuid,
@@ -50,7 +60,7 @@ claimed AS (
             j.not_after + make_interval(secs => %(allowance)s::float8)
         ),
         unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
-    WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
+    WHERE j.id = ANY (ARRAY (SELECT id FROM candidates UNION ALL SELECT id FROM named))
     RETURNING
         j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds,
         CASE
@@ -60,7 +70,7 @@ claimed AS (
             THEN j.payload::text
         END AS payload,
         left(j.headers::text, %(most_chars)s::integer) AS headers,
-        CASE WHEN j.description <> '' THEN left(j.description, %(most_chars)s::integer) END AS description,
+        left(nullif(j.description, ''), %(most_chars)s::integer) AS description,
         -- What few jobs have: an array, as each key of an object would cost as much as a column.
         CASE
             WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
@@ -89,14 +99,13 @@ claimed AS (
 ledger AS (
     INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
     SELECT
-        %(claim_id)s::uuid, part, %(worker)s::uuid,
-        statement_timestamp() + make_interval(secs => %(lease)s::float8),
-        least(
-            statement_timestamp() + make_interval(secs => %(lease)s::float8),
-            soonest + make_interval(secs => %(grace)s::float8)
-        ),
+        %(claim_id)s::uuid, part, %(worker)s::uuid, expiry, least(expiry, soonest + make_interval(secs => %(grace)s::float8)),
         ids[200 * part + 1 : 200 * part + 200]
-    FROM (SELECT array_agg(id) AS ids, min(deadline_at) AS soonest FROM claimed) AS taken,
+    FROM (
+        SELECT array_agg(id) AS ids, min(deadline_at) AS soonest,
+            statement_timestamp() + make_interval(secs => %(lease)s::float8) AS expiry
+        FROM claimed
+    ) AS taken,
     generate_series(0, (cardinality(ids) - 1) / 200) AS part
 )
 SELECT id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, payload, headers, description, rare

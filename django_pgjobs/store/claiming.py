@@ -142,16 +142,7 @@ def claim_lines(
     many jobs all lines give together; beyond that, the last line gives fewer.
     """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    params = {
-        "lines": list(lines),
-        "limits": [line.limit for line in lines.values()],
-        "pair_lines": [is_async for is_async, line in lines.items() for _ in line.pairs],
-        "async_names": list(async_names),
-        "most": most,
-        **_beginnings([pair for line in lines.values() for pair in line.pairs]),
-        **terms,
-    }
-    jobs = _claimed(db.fetch("claim_jobs", params))
+    jobs = _claim(db, terms, lines, async_names, most, None)
     scanned_at = jobs.pop().run_at if jobs else None
     jobs.sort(key=_AGE)
     jobs.sort(key=_PRIORITY, reverse=True)  # keeps the order of equals
@@ -169,8 +160,30 @@ def claim_one(
     grace_seconds: float,
 ) -> list[ClaimedJob]:
     """Claim this job and no other, as ``claim_jobs`` would; empty if it cannot be claimed now."""
-    params = {"id": job_id, **_terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)}
-    return _claimed(db.fetch("claim_one", params))[:-1]
+    terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
+    return _claim(db, terms, {}, (), None, job_id)[:-1]
+
+
+def _claim(
+    db: Database,
+    terms: Mapping[str, object],
+    lines: Mapping[bool, Line],
+    async_names: Collection[str],
+    most: int | None,
+    job_id: int | None,
+) -> list[ClaimedJob]:
+    """Claim from these lines and the job ``job_id``; return the jobs and, last, the row that holds the time."""
+    params = {
+        "lines": list(lines),
+        "limits": [line.limit for line in lines.values()],
+        "pair_lines": [is_async for is_async, line in lines.items() for _ in line.pairs],
+        "async_names": list(async_names),
+        "most": most,
+        "id": job_id,
+        **_beginnings([pair for line in lines.values() for pair in line.pairs]),
+        **terms,
+    }
+    return _claimed(db.fetch("claim_jobs", params))
 
 
 def next_claimable(

@@ -30,6 +30,7 @@ from tests.plugins.fix_db import (
     register,
     wait_until,
 )
+from tests.plugins.sabotage import sabotage
 
 Connect = Callable[..., RawDatabase]
 
@@ -416,8 +417,28 @@ def test_a_row_that_somebody_holds_is_not_taken_for_the_bad_one(raw: RawDatabase
     assert store.park_unclaimable(raw, held, "bad", {}) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("run_at = run_at + interval '1 hour'", "AND run_at <= statement_timestamp()"),
+        ("finished_at = now(), outcome = 'cancelled'", "AND finished_at IS NULL"),
+        ("hold = 'parked'", "AND hold IS NULL"),
+        ("claim_id = gen_random_uuid()", "AND claim_id IS NULL"),
+    ],
+)
+def test_a_claim_by_id_takes_only_a_ready_job(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, change: str, line: str
+) -> None:
+    """Each sabotaged twin takes that job, too."""
+    named, _ = register(2)
+    raw.query(f"UPDATE pgjobs_job SET {change} WHERE id = %s", [named])
+    assert claim_one(raw, named) == []
+    sabotage(monkeypatch, "claim_jobs", line)
+    assert [job.id for job in claim_one(raw, named)] == [named]
+
+
 def test_who_is_asked_about_is_the_first_that_a_claim_of_many_takes() -> None:
-    """Else another row would be taken for the bad one. That a claim of one fails alike: ``test_sql_twins``."""
+    """Else another row would be taken for the bad one."""
     candidates = store.statement("claim_jobs").partition("claimed AS (")[0]
     first = " ".join(store.statement("next_claimable").split())
     for of_lines, of_one in (

@@ -156,7 +156,7 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
         notify=False,
     ),
     "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], lanes=BATCH, limit=BATCH, lookahead=1000, notify=False),
-    "claim_one": lambda db, held: store.claim_one(
+    "claim_jobs, by id": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
     "list_crons": lambda db, _: store.list_crons(db, everything=True),

@@ -61,7 +61,6 @@ ARGUMENTS = (
 """The arguments of a job with an idempotency key, or those of its first step."""
 
 TWINS = (
-    Twins("claim_jobs", "claim_one", ("claimed", "ledger", RESULT)),
     Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
     Twins(
         "finalise_success",
