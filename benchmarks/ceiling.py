@@ -10,13 +10,15 @@ import threading
 import time
 from uuid import uuid4
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier
 
 BATCH = 500
 
-Batches = queue.Queue[tuple[str, list[store.ClaimedJob]] | None]
+Batches = queue.Queue[tuple[str, list[ClaimedJob]] | None]
 
 
 def drain(pairs: list[tuple[str, int]]) -> float:
@@ -44,7 +46,7 @@ def _claim(db: WorkerConnection, pairs: list[tuple[str, int]], claimed: Batches)
     while True:
         began = time.perf_counter()
         plan, claim_id = frontier.plan(began), uuid4()
-        jobs = store.claim_jobs(
+        jobs = claiming.claim_jobs(
             db,
             [visit.pair for visit in plan],
             claim_id=claim_id,
@@ -64,9 +66,9 @@ def _claim(db: WorkerConnection, pairs: list[tuple[str, int]], claimed: Batches)
 
 
 def _finalise(db: WorkerConnection, claimed: Batches, ended: list[float]) -> None:
-    author = store.Author(uuid4())
+    author = Author(uuid4())
     while (batch := claimed.get()) is not None:
         claim_id, jobs = batch
-        store.finalise_success_fast(db, [store.End(job.id, claim_id, 0.0, result=str(job.id)) for job in jobs], author)
-        store.delete_claims(db, [claim_id])
+        finalising.finalise_success_fast(db, [End(job.id, claim_id, 0.0, result=str(job.id)) for job in jobs], author)
+        finalising.delete_claims(db, [claim_id])
         ended.append(time.perf_counter())

@@ -110,24 +110,26 @@ def _pinned(plan: Plan) -> list[Explained]:
 
 def _plans(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained]:
     """Print and return the plans of claim and ends for one batch; a rollback releases it."""
-    from django_pgjobs.store import statements as store
+    from django_pgjobs.store import claiming, finalising
+    from django_pgjobs.store.claiming import Pair
+    from django_pgjobs.store.finalising import Author, End
     from django_pgjobs.worker.shared.connection import WorkerConnection
     from django_pgjobs.worker.threads.frontier import BEGINNING
 
     db = WorkerConnection("default", "explain", statement_seconds=600)
-    pair, claim_id, author = store.Pair("default", 0, *(frontier or BEGINNING)), uuid4(), store.Author(uuid4())
+    pair, claim_id, author = Pair("default", 0, *(frontier or BEGINNING)), uuid4(), Author(uuid4())
     options: dict[str, Any] = {"lease_seconds": 60.0, "allowance_seconds": 5.0, "grace_seconds": 30.0}
     with db.connection.transaction(force_rollback=True):
         with _explaining(db) as plans:
-            store.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
+            claiming.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
         claim = _said(f"claim of {BATCH}: {where}", plans)
     found = [claim]
-    forms = {"": store.finalise_success_fast, ", locked rows skipped": store.finalise_success}
+    forms = {"": finalising.finalise_success_fast, ", locked rows skipped": finalising.finalise_success}
     for form, finalise in forms.items():
         with db.connection.transaction(force_rollback=True):
-            jobs = store.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
+            jobs = claiming.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
             with _explaining(db) as plans:
-                finalise(db, [store.End(job.id, str(claim_id), 0.001, result="7") for job in jobs], author)
+                finalise(db, [End(job.id, str(claim_id), 0.001, result="7") for job in jobs], author)
             found.append(_said(f"success of {len(jobs)}{form}: {where}", plans))
     db.close()
     return found
@@ -139,9 +141,9 @@ def _explaining(db: Any) -> Iterator[list[str]]:
     plans: list[str] = []
 
     def fetch(name: str, params: Any) -> list[Any]:
-        from django_pgjobs.store import statements as store
+        from django_pgjobs.store.database import statement
 
-        answer = db.connection.execute(EXPLAIN + store.statement(name), params, prepare=True)
+        answer = db.connection.execute(EXPLAIN + statement(name), params, prepare=True)
         plans.append("\n".join(row[0] for row in answer))
         return []
 

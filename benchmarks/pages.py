@@ -115,8 +115,8 @@ def measure(rounds: int) -> None:
 
     from django_pgjobs.maintenance.statistics import Measurer, problems_of
     from django_pgjobs.models import LeaderTerm
-    from django_pgjobs.store import statements as store
-    from django_pgjobs.store.ends import Author
+    from django_pgjobs.store.database import on
+    from django_pgjobs.store.finalising import Author
 
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
@@ -131,7 +131,7 @@ def measure(rounds: int) -> None:
                     [author.worker],
                 )
             began = perf_counter()
-            Measurer(author, problems_of)(store.on("default"))
+            Measurer(author, problems_of)(on("default"))
             print(f"| *the leader counts* | | | {1000 * (perf_counter() - began):.0f} |")
         for page in PAGES if led else PAGES[:1]:
             times = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import pruning
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 BATCH = 1000
@@ -23,7 +23,7 @@ class Pruner:
     ended: int = 0
     deleted: int = 0
     failure: BaseException | None = None
-    _after: str = store.OLDEST
+    _after: str = pruning.OLDEST
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
 
@@ -51,12 +51,12 @@ class Pruner:
             self.failure = failure
 
     def _delete(self, db: WorkerConnection) -> int:
-        found = store.list_prunable(
+        found = pruning.list_prunable(
             db, "succeeded", seconds=0.0, queues=(), only=False, after=self._after, window_seconds=None, limit=BATCH
         )
         if found is None:
             return 0
-        gone = store.prune_jobs(db, found.ids, until=found.until)
+        gone = pruning.prune_jobs(db, found.ids, until=found.until)
         # Begin where this batch ended: only dead index entries lie before it.
         self._after = found.until
         self.deleted += len(gone)

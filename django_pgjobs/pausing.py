@@ -24,7 +24,9 @@ from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, check_reason, end_of
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, notifying, pausing
+from django_pgjobs.store.database import on
+from django_pgjobs.store.pausing import Pause
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.built_in import OWN_QUEUE, Act, is_built_in, refusal
 from django_pgjobs.values.setting_rules import QUEUE_NAME
@@ -140,7 +142,7 @@ def known_queues(database: str | None = None) -> set[str]:
     """Return the queues that unfinished jobs, definitions, settings or pauses name."""
     from django_pgjobs.models import Job  # here: models wait until Django is ready
 
-    waiting = store.list_pairs(store.on(database or router.db_for_read(Job)))
+    waiting = claiming.list_pairs(on(database or router.db_for_read(Job)))
     declared = {definition.queue for definition in registry.definitions()}
     named = {state.name for state in paused(database) if state.kind == "queue"}
     return {queue for queue, _priority in waiting} | declared | {*(get_conf().queues or ())} | named
@@ -172,12 +174,12 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
     check_reason(who(by), reason)
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
-        written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
+        written = pausing.pause(on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
             raise InvalidJob(f"until={until!r} is in the past by the database's clock: give a later instant.")
         trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
-        trail.add(store.on(alias), len(written))
-        waking.notify(alias, [store.PAUSES])
+        trail.add(on(alias), len(written))
+        waking.notify(alias, [notifying.PAUSES])
     first = next(pause for pause in written if pause.name == names[0])
     _log("pause", kind, names, by, reason)
     state = _model().from_db(alias, list(first._fields), list(first))
@@ -187,16 +189,16 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
 def _resume(kind: str, names: list[str], *, by: object, reason: str, database: str | None) -> bool:
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
-        resumed = store.resume(store.on(alias), kind, names)
-        Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
+        resumed = pausing.resume(on(alias), kind, names)
+        Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(on(alias), len(resumed))
         if resumed:
-            waking.notify(alias, [store.PAUSES])
+            waking.notify(alias, [notifying.PAUSES])
     if resumed:
         _log("resume", kind, resumed, by, reason)
     return bool(resumed)
 
 
-def _until_of(pause: store.Pause) -> str:
+def _until_of(pause: Pause) -> str:
     return f"until={pause.until.isoformat(timespec='seconds')}" if pause.until else ""
 
 

@@ -39,8 +39,9 @@ from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization import payload
 from django_pgjobs.states import JobState
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import ListedJob
+from django_pgjobs.store import gating
+from django_pgjobs.store.database import on
+from django_pgjobs.store.gating import ListedJob
 from django_pgjobs.values.by_queue import Rate
 
 WAITING: Final = "waiting"
@@ -175,10 +176,10 @@ class Queue:
         return f"Queue {self.name!r} has no unfinished job {job!r}."
 
     def _pages(self) -> Iterator[ListedJob]:
-        db = store.on(self.database)
-        after = store.BEFORE_ALL
+        db = on(self.database)
+        after = gating.BEFORE_ALL
         while True:
-            page, after = store.list_queue(db, self.name, after=after, limit=PAGE)
+            page, after = gating.list_queue(db, self.name, after=after, limit=PAGE)
             yield from page
             if len(page) < PAGE:
                 return

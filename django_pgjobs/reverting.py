@@ -20,7 +20,8 @@ from django_pgjobs.models.jobs import Job
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import CHANGED, Steered
 from django_pgjobs.steering.trail import REVERSIBLE
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import on
 from django_pgjobs.store.transactions import at_read_committed
 
 PERMISSIONS: dict[str, tuple[str, ...]] = {
@@ -65,9 +66,9 @@ def prospect(action: Any) -> Prospect:
     if refusal := _refusal(action, AT_ONCE):
         return Prospect(refusal=refusal)
     if verb in REVERSIBLE:
-        db, reasons = store.on(using), Counter[str]()
+        db, reasons = on(using), Counter[str]()
         for part in _parts(action):
-            reasons.update(store.judge_former(db, action.pk, part).values())
+            reasons.update(acting.judge_former(db, action.pk, part).values())
         count = reasons.pop("", 0)
         return Prospect(count, dict(reasons))
     return Prospect(*((1, {}) if _standing(action, using) else (0, {CHANGED: 1})))

@@ -9,7 +9,8 @@ from uuid import uuid4
 from benchmarks import tables
 from benchmarks.figures import Figure, Result, at_most, percentile
 from benchmarks.plan import Plan
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising
+from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier
 
@@ -75,7 +76,7 @@ class Claimer:
     ends: list[float] = field(default_factory=list)
     frontier: Frontier = field(default_factory=Frontier)
     on: WorkerConnection = field(init=False)
-    author: store.Author = field(default_factory=lambda: store.Author(uuid4()))
+    author: Author = field(default_factory=lambda: Author(uuid4()))
 
     def __post_init__(self) -> None:
         self.on = WorkerConnection(self.alias, "benchmark", statement_seconds=60, durable=False)
@@ -85,7 +86,7 @@ class Claimer:
         """Claim a batch and end it."""
         began = time.perf_counter()
         plan, claim_id = self.frontier.plan(began), uuid4()
-        jobs = store.claim_jobs(
+        jobs = claiming.claim_jobs(
             self.on,
             [visit.pair for visit in plan],
             claim_id=claim_id,
@@ -98,10 +99,10 @@ class Claimer:
         claimed = time.perf_counter()
         self.claims.append(claimed - began)
         self.frontier.saw(plan, jobs, BATCH, claimed, claimed - began)
-        ends = [store.End(job.id, str(claim_id), 0.0, result="7") for job in jobs]
-        store.finalise_success_fast(self.on, ends, self.author)
+        ends = [End(job.id, str(claim_id), 0.0, result="7") for job in jobs]
+        finalising.finalise_success_fast(self.on, ends, self.author)
         self.ends.append(time.perf_counter() - claimed)
-        store.delete_claims(self.on, [str(claim_id)])
+        finalising.delete_claims(self.on, [str(claim_id)])
 
     def close(self) -> None:
         """Disconnect."""

@@ -11,7 +11,7 @@ from benchmarks import jobs, tables
 from benchmarks.figures import Result, Series, at_least, middle
 from benchmarks.plan import Plan
 from django_pgjobs.store import registering
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.registering import NewJob, NewJobs
 
 TITLE = "register_many"
 SIZES = (10, 100, 300, 1000, 3000)
@@ -62,7 +62,7 @@ def _copy(count: int) -> None:
 def _ways(size: int, rounds: int) -> tuple[float, float]:
     """Return the jobs per second of both ways that register_many has."""
     payload = '{"args": [7], "kwargs": {}}'
-    new = [store.NewJobs(store.NewJob("benchmarks.jobs.noop", payload), [payload] * size)]
+    new = [NewJobs(NewJob("benchmarks.jobs.noop", payload), [payload] * size)]
     tables.empty()
     rows = min(_seconds(lambda _: registering._insert_jobs("default", new), size) for _ in range(rounds))
     copied = min(_seconds(lambda _: registering._copy_jobs("default", new, size), size) for _ in range(rounds))

@@ -16,7 +16,8 @@ from django.db import connection, transaction
 from benchmarks import jobs, stamps, tables, workers
 from benchmarks.figures import Figure, Result, at_most
 from benchmarks.plan import Plan
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import notifying
+from django_pgjobs.store.database import on
 
 TITLE = "Nothing waits behind the frontier"
 MOST_MS = 1200.0
@@ -140,7 +141,7 @@ def _released(plan: Plan, first: int) -> Instants:
             " UPDATE pgjobs_job SET claim_id = NULL, attempt = 0 WHERE claim_id IS NOT NULL AND finished_at IS NULL"
             " AND run_at < statement_timestamp() - interval '1 minute'"
         )
-    store.notify_queues(store.on("default"), {("default", 0)}, behind=True)  # as every release of ours does
+    notifying.notify_queues(on("default"), {("default", 0)}, behind=True)  # as every release of ours does
     return dict.fromkeys(range(first, first + FIRST), stamps.now())
 
 

@@ -27,7 +27,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, UNDO, Flow, JobState, MemoKind, Outcome
 from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches
 from django_pgjobs.steering.trail import recorded_as
-from django_pgjobs.store.statements import Suspension
+from django_pgjobs.store.memos import Suspension
 from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})

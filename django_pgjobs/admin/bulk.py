@@ -31,7 +31,8 @@ from django_pgjobs.states import STEER as STEER
 from django_pgjobs.states import Outcome
 from django_pgjobs.steering.jobs import Steered, who
 from django_pgjobs.steering.trail import ADMIN, open_action, recorded_as
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting, claiming, counting
+from django_pgjobs.store.database import on
 
 AT_ONCE = 10_000
 """How many jobs a request changes itself."""
@@ -55,7 +56,7 @@ def is_for_a_job(action: SteeringAction, jobs: Any) -> bool:
 
 def is_served(using: str) -> bool:
     """Tell whether a live worker would run the job."""
-    return any(worker.live for worker in known_workers(store.on(using)))
+    return any(worker.live for worker in known_workers(on(using)))
 
 
 def register_bulk(
@@ -65,9 +66,9 @@ def register_bulk(
     using = router.db_for_write(Job)
     chosen = {name: params[name] for name in FILTERS if params.get(name)}
     mode, reason = answers.get("mode", ""), answers.get("reason", "")
-    with recorded_as(ADMIN, words or "all"), store.on(using).transaction():
+    with recorded_as(ADMIN, words or "all"), on(using).transaction():
         latest = Job.objects.using(using).aggregate(Max("pk"))["pk__max"] or 0
-        action_id = open_action(store.on(using), _VERBS.get(action.name, action.name), who(user), reason, mode)
+        action_id = open_action(on(using), _VERBS.get(action.name, action.name), who(user), reason, mode)
         call = steer_many.using(database=using, description=f"{action.verb}: {visible(words) or 'all'}"[:200])
         registered: Any = call.register(
             action=action.name, params=chosen, user_id=str(user.pk), answers=dict(answers), latest=latest,
@@ -79,7 +80,7 @@ def register_bulk(
 def _now(using: str) -> datetime:
     rows: Any = LeaderTerm.objects.using(using)
     found = rows.annotate(now=Now()).values_list("now", flat=True).first()
-    return found if found is not None else store.read_statistic(store.on(using)).now
+    return found if found is not None else counting.read_statistic(on(using)).now
 
 
 @job(name=STEER, priority=FIRST, takes_context=True, max_attempts=MOST_ATTEMPTS, timeout=None, sensitive=("params",))
@@ -111,7 +112,7 @@ def steer_many(
         with recorded_as(ADMIN, continues=(action_id, parts.count())):
             steered += chosen.run(batch.filter(chosen.condition), user, answers)
         context.progress(min(start + BATCH, len(ids)) + earlier, total, f"{steered.changed} changed")
-    store.close_action(store.on(using), action_id, steered.skipped)
+    acting.close_action(on(using), action_id, steered.skipped)
     return {"changed": steered.changed, "skipped": steered.skipped}
 
 
@@ -134,7 +135,7 @@ def _ids_of(
     if search.state in set(Outcome) and search.older_at is None:
         search = replace(search, older_at=datetime.fromisoformat(confirmed_at))
     jobs: Any = JobQuerySet(Job, using=using)
-    ranges = job_list.ranges_of(search, store.list_pairs(store.on(using)))
+    ranges = job_list.ranges_of(search, claiming.list_pairs(on(using)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded else []
     matching = jobs.filter(search.listed(), action.condition, pk__lte=latest).exclude(name=STEER)
     matching = matching.filter(search_condition(search.text, search.job_id))

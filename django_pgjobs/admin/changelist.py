@@ -33,7 +33,8 @@ from django_pgjobs.presentation.latest import leaders
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.database import on
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class QueueFilter(OfferedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
-        self.pairs = store.list_pairs(store.on(router.db_for_read(Job)))
+        self.pairs = claiming.list_pairs(on(router.db_for_read(Job)))
         declared = {definition.queue for definition in registry.definitions()}
         return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ()), OWN_QUEUE})
 
@@ -334,7 +335,7 @@ class JobChangeList(ChangeList):
 
     def _counts(self) -> dict[str, str]:
         """Return the leader's counts by state, of the chosen queue if there is one; none beside other filters."""
-        found = leaders(store.on(self.root_queryset.db))
+        found = leaders(on(self.root_queryset.db))
         self.latest = found
         others = {*self.params} - {"state", "queue", "p"}
         if found is None or others or self.query:

@@ -55,7 +55,7 @@ from django_pgjobs.presentation.wording import arguments, label_of, result, seco
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
-from django_pgjobs.store.statements import Suspension
+from django_pgjobs.store.memos import Suspension
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 SIZED = ("payload", "result")

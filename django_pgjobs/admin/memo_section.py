@@ -14,7 +14,7 @@ from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import grouped, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import MemoKind
-from django_pgjobs.store.statements import Suspension
+from django_pgjobs.store.memos import Suspension
 
 KINDS: dict[str, Any] = {
     MemoKind.STEP.value: _("step"),

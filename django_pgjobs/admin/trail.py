@@ -28,7 +28,8 @@ from django_pgjobs.models import Action, ActionPart
 from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import on
 
 MOST = 25
 """How many actions the page of a job shows."""
@@ -52,7 +53,7 @@ def what(verb: str, mode: str) -> str:
 
 def actions_of(job: Any, current_app: str, *, linked: bool) -> list[dict[str, Any]]:
     """Return the actions on a job for its page, latest first."""
-    found = store.list_actions(store.on(job._state.db), job.pk, limit=MOST)
+    found = acting.list_actions(on(job._state.db), job.pk, limit=MOST)
     via = dict(Action.Via.choices)
     return [
         {

@@ -12,7 +12,7 @@ from django.db import DatabaseError, connections, router
 from django_pgjobs.inspection import names
 from django_pgjobs.models import Job
 from django_pgjobs.serialization.escapes import one_line, plain
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import is_not_migrated
 
 STATEMENT_TIMEOUT = "10s"
 MOST_NAMED = 5
@@ -31,7 +31,7 @@ def _check(alias: str) -> Iterator[CheckMessage]:
     try:
         unknown = [each for each in names.needed(alias, statement_timeout=STATEMENT_TIMEOUT) if not each.known]
     except DatabaseError as error:
-        if not store.is_not_migrated(error):  # "migrate" runs this check before it makes the tables
+        if not is_not_migrated(error):  # "migrate" runs this check before it makes the tables
             yield Warning(
                 f"The names that unfinished jobs in the database {alias!r} need cannot be read: {one_line(error)}",
                 hint="Look again when the database answers: manage.py pgjobs names reads them without a time limit.",

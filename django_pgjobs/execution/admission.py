@@ -18,8 +18,9 @@ from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Admitted, Bounds, Lane, StartRate, Terms
+from django_pgjobs.store import admitting
+from django_pgjobs.store.admitting import Admitted, Bounds, Lane, StartRate, Terms
+from django_pgjobs.store.database import Database, Transacting
 from django_pgjobs.values.limit import Limit
 
 log = safe_logger("django_pgjobs")
@@ -138,9 +139,9 @@ class AdmissionScan:
         """Whether this code has any limit."""
         return bool(self.conf.queue_limits) or any(definition.limits for definition in registry.definitions())
 
-    def list_groups(self, db: store.Database) -> list[tuple[str, str]]:
+    def list_groups(self, db: Database) -> list[tuple[str, str]]:
         """Return the groups with held jobs that this worker could admit."""
-        groups = store.list_limited(db, after=self.behind, limit=GROUPS)
+        groups = admitting.list_limited(db, after=self.behind, limit=GROUPS)
         self.behind = FIRST if len(groups) < GROUPS else groups[-1]
         served = [(queue, name) for queue, name in groups if self.serves(queue)]
         for queue, name in served:
@@ -159,7 +160,7 @@ class AdmissionScan:
             ring.begin_anew()
         self.seen = None if self.seen is None else self.seen._replace(due=True)
 
-    def turn(self, db: store.Transacting) -> Turn:
+    def turn(self, db: Transacting) -> Turn:
         """Admit as many jobs as there is room for now. Repeatable, by any number of workers; none blocks another.
 
         With very many groups or lanes a turn scans some of them; only a full round shows that nothing is due.
@@ -174,11 +175,11 @@ class AdmissionScan:
         seconds = None if seen.next == math.inf else seen.next - began
         return replace(turn, due=seen.due, seconds=seconds, since=seen.since)
 
-    def _turn(self, db: store.Transacting, groups: list[tuple[str, str]], began: float) -> tuple[Turn, Seen]:
+    def _turn(self, db: Transacting, groups: list[tuple[str, str]], began: float) -> tuple[Turn, Seen]:
         if not groups and not self.rates:
             return Turn(), Seen(began)
         random.shuffle(groups)  # so that no name is always the first to get the room that its queue has
-        admitted = store.admit_jobs(
+        admitted = admitting.admit_jobs(
             db,
             [self._terms(queue, name) for queue, name in groups],
             rates=self.rates,

@@ -31,10 +31,12 @@ from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.atomic import LOCK_TIMEOUT
+from django_pgjobs.store import atomic, gates, notifying
+from django_pgjobs.store.atomic import LOCK_TIMEOUT, AtomicEnd, NoStep
+from django_pgjobs.store.database import on, set_lock_timeout
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.notifying import Notice
 from django_pgjobs.store.sqlstates import is_data_trouble
-from django_pgjobs.store.statements import End, NoStep, Notice, wake_up
 
 OUR_FILES.add(__file__)
 
@@ -138,7 +140,7 @@ class AtomicEnds:
         if isinstance(done, decide.Succeed):
             return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), course, outermost=outermost)
         end = End(item.id, item.claim_id, seconds, columns=done.columns)
-        went_on = store.next_step_atomic(store.on(self.alias), end, outermost=outermost)
+        went_on = atomic.next_step_atomic(on(self.alias), end, outermost=outermost)
         if went_on is NoStep.LOST:
             raise _Lost
         if went_on is NoStep.CANCELLED:
@@ -146,26 +148,26 @@ class AtomicEnds:
         if went_on.refused:
             raise Abandon(KEY_TAKEN.format(name=done.name))
         if went_on.due:
-            course.wakes = [wake_up(went_on.queue, went_on.priority)]
+            course.wakes = [notifying.wake_up(went_on.queue, went_on.priority)]
         return decide.Committed(
             step_in=None if went_on.priority is None else (went_on.queue, went_on.priority), stepped=True
         )
 
     def _end(self, prepared: Prepared, end: End, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write the success of a job, and count it in the gates that it feeds."""
-        db, item = store.on(self.alias), prepared.item
+        db, item = on(self.alias), prepared.item
         marks = has_callback(item.name, Outcome.SUCCEEDED)
-        written: store.AtomicEnd | None
+        written: AtomicEnd | None
         try:
             if marks:
                 end.outcome = Outcome.SUCCEEDED
                 allowance = callback_allowance()
-                marked = store.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
-                written = store.AtomicEnd(counted=False) if marked else None
+                marked = atomic.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
+                written = AtomicEnd(counted=False) if marked else None
             elif key_of(item.extras) is not None:
-                written = store.end_atomic_keyed(db, end, outermost=outermost)
+                written = atomic.end_atomic_keyed(db, end, outermost=outermost)
             else:
-                written = store.end_atomic(db, end, outermost=outermost)
+                written = atomic.end_atomic(db, end, outermost=outermost)
         except Exception as error:
             if end.result is not None and is_data_trouble(error):
                 raise UnstorableResult(f"The job's result cannot be stored: {one_line(error)}") from error
@@ -173,9 +175,9 @@ class AtomicEnds:
         if written is None:
             raise _Lost
         if written.counted:
-            before = store.set_lock_timeout(db, LOCK_TIMEOUT)
-            course.wakes = store.notices_of(store.settle_ends(db, [item.id]))
-            store.set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
+            before = set_lock_timeout(db, LOCK_TIMEOUT)
+            course.wakes = gates.notices_of(gates.settle_ends(db, [item.id]))
+            set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
         return decide.Committed(marked=marks)
 
     def _unreached(self, prepared: Prepared, error: Error) -> decide.Snooze:

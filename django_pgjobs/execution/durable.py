@@ -42,9 +42,9 @@ from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.states import UNDO, Flow, MemoKind
-from django_pgjobs.store import statements as store
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
-from django_pgjobs.store.statements import NewMemo, StoredMemo
+from django_pgjobs.store.database import on, set_lock_timeout
+from django_pgjobs.store.memos import NewMemo, StoredMemo, Waited, finish_wait, read_memos, write_memo
 from django_pgjobs.values.setting_rules import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -165,11 +165,11 @@ class DurableMemory:
                     value = call_step(func, self.prepared, args, kwargs)
                 check_committable(connections[self.alias])
                 text = self._encoded(name, value)
-                db = store.on(self.alias)
-                before = store.set_lock_timeout(db, LOCK_TIMEOUT)
+                db = on(self.alias)
+                before = set_lock_timeout(db, LOCK_TIMEOUT)
                 if not self._written(_new_memo(name, text, undo, began)):
                     raise _Refused
-                store.set_lock_timeout(db, before)
+                set_lock_timeout(db, before)
         except _Refused:
             return self._remembered_elsewhere(name)
         except BaseException as error:
@@ -261,12 +261,10 @@ class DurableMemory:
             self.suspend(decide.Suspend(event, MemoKind.EVENT, left, event=event))
         return _payload_of(self._memo_of(event))
 
-    def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> store.Waited:
+    def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
         error = f"Nobody sent {event} in time."
         item = self.prepared.item
-        waited = store.finish_wait(
-            store.on(self.alias), item.id, item.claim_id, name=name, kind=kind, event=event, error=error
-        )
+        waited = finish_wait(on(self.alias), item.id, item.claim_id, name=name, kind=kind, event=event, error=error)
         if waited is None:
             self.lost()
         if waited.status != "waiting":
@@ -317,7 +315,7 @@ class DurableMemory:
             )
 
     def _read_again(self) -> dict[str, StoredMemo]:
-        memos = store.read_memos(store.on(self.alias), self.prepared.item.id)
+        memos = read_memos(on(self.alias), self.prepared.item.id)
         # Another task may have remembered more since.
         self._memos = {memo.name: memo for memo in memos} | {n: m for n, m in (self._memos or {}).items() if m.finished}
         self._size = sum(len(memo.result or "") for memo in self._memos.values())
@@ -388,7 +386,7 @@ class DurableMemory:
     def _written(self, memo: NewMemo) -> bool:
         self._check_no_begin(memo.kind)
         item = self.prepared.item
-        return store.write_memo(store.on(self.alias), item.id, item.claim_id, memo)
+        return write_memo(on(self.alias), item.id, item.claim_id, memo)
 
     def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:
         self._keep(StoredMemo(name, kind, text, True, "", 0, None, None))

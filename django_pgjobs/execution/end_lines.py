@@ -25,7 +25,8 @@ from django_pgjobs.execution.finalise import (
 )
 from django_pgjobs.logs import Facts, facts
 from django_pgjobs.states import Outcome
-from django_pgjobs.store.statements import End, ExpiredJob
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import ExpiredJob
 
 _OUTCOMES = {
     NEXT: outcomes.STEPPED,

@@ -16,8 +16,10 @@ from django_pgjobs.decisions import Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL, ON_SUCCESS
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, Database, End, FenceReading, Opened
+from django_pgjobs.store import finalising, gates, memos, notifying
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author, End, FenceReading
+from django_pgjobs.store.gates import Opened
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
 NEXT, HOLD = "next", "hold"
@@ -154,11 +156,11 @@ def write_counted(
     others = [end for end in ends if end.outcome]
     ids: list[int] = []
     if successes:
-        ids += store.finalise_success(db, successes, author, remember=remember, settled=True)
+        ids += finalising.finalise_success(db, successes, author, remember=remember, settled=True)
     if others:
-        ids += store.finalise_end(db, others, author, settled=True)
-    opened = store.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
-    cancels = store.cancel_gathered(db, _unsuccessful(others, ids))
+        ids += finalising.finalise_end(db, others, author, settled=True)
+    opened = gates.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
+    cancels = memos.cancel_gathered(db, _unsuccessful(others, ids))
     return {each: each for each in ids}, [*opened, *(Opened(*one, old=False) for one in cancels)]
 
 
@@ -168,9 +170,9 @@ def _unsuccessful(ends: Sequence[End], recorded: Sequence[int]) -> list[int]:
 
 def _write_end(db: Database, ends: Sequence[End], author: Author) -> list[int]:
     """End jobs, and let those not go on that they have gathered."""
-    ids = store.finalise_end(db, ends, author)
-    cancels = store.cancel_gathered(db, _unsuccessful(ends, ids))
-    store.notify(db, {store.wake_up(one.queue, one.priority) for one in cancels})
+    ids = finalising.finalise_end(db, ends, author)
+    cancels = memos.cancel_gathered(db, _unsuccessful(ends, ids))
+    notifying.notify(db, {notifying.wake_up(one.queue, one.priority) for one in cancels})
     return ids
 
 
@@ -181,8 +183,8 @@ def write_await(
 
     Raises ``LockNotAvailable`` for an event that stays locked for ``lock_seconds``; then roll back.
     """
-    store.await_events(db, [event for end in ends for event in end.events], lock_seconds=lock_seconds)
-    return {row.id: row for row in store.suspend_jobs(db, ends, author)}
+    memos.await_events(db, [event for end in ends for event in end.events], lock_seconds=lock_seconds)
+    return {row.id: row for row in memos.suspend_jobs(db, ends, author)}
 
 
 def is_counted(extras: Mapping[str, Any] | None) -> bool:
@@ -210,22 +212,22 @@ def write(
     ``fast``: use the statement that waits for locked rows and may raise, where a kind of ``FAST`` has one; a next step
     waits for a key no longer then either.
     """
-    success = store.finalise_success_fast if fast else store.finalise_success
+    success = finalising.finalise_success_fast if fast else finalising.finalise_success
     writers: dict[str, Callable[[], Sequence[Any]]] = {
         SUCCESS: lambda: success(db, ends, author, remember=remember),
-        NEXT: lambda: store.next_step(db, ends, author, hurried=fast),
-        RETRY: lambda: store.finalise_retry(db, ends, author),
-        SNOOZE: lambda: store.finalise_snooze(db, ends),
-        SUSPEND: lambda: store.suspend_jobs(db, ends, author),
-        PARK: lambda: store.park_jobs(db, ends, author),
-        HOLD: lambda: store.hold_jobs(db, ends),
-        RELEASE: lambda: store.release_jobs(db, ends, author),
-        MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
+        NEXT: lambda: finalising.next_step(db, ends, author, hurried=fast),
+        RETRY: lambda: finalising.finalise_retry(db, ends, author),
+        SNOOZE: lambda: finalising.finalise_snooze(db, ends),
+        SUSPEND: lambda: memos.suspend_jobs(db, ends, author),
+        PARK: lambda: finalising.park_jobs(db, ends, author),
+        HOLD: lambda: finalising.hold_jobs(db, ends),
+        RELEASE: lambda: finalising.release_jobs(db, ends, author),
+        MARK: lambda: finalising.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
         END: lambda: _write_end(db, ends, author),
-        DELETE: lambda: store.finalise_delete(db, ends, remember=remember),
+        DELETE: lambda: finalising.finalise_delete(db, ends, remember=remember),
     }
     if fast and not remember:
-        writers[DELETE] = lambda: store.finalise_delete_fast(db, ends)
+        writers[DELETE] = lambda: finalising.finalise_delete_fast(db, ends)
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
 
 

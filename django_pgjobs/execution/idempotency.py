@@ -19,7 +19,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import OtherArguments
 from django_pgjobs.execution import events
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.statements import FoundResult
+from django_pgjobs.store.keys import FoundResult
 
 UNREADABLE_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)

@@ -34,9 +34,10 @@ from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.database import Enclosing
-from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped
+from django_pgjobs.store import atomic, claiming, finalising, gates, keys
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store.finalising import Author, End, FenceReading, Stepped
 
 log = safe_logger("django_pgjobs")
 
@@ -53,7 +54,7 @@ Settled = Unwritten | decide.Committed | decide.Lost
 def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
     """Park a job whose own data makes its claim fail, and log it; return False if somebody was quicker."""
     reason = one_line(error)
-    parked = store.park_unclaimable(db, job_id, f"The claim of this row fails: {reason}", registry.fingerprints())
+    parked = claiming.park_unclaimable(db, job_id, f"The claim of this row fails: {reason}", registry.fingerprints())
     if parked:
         log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
     return bool(parked)
@@ -96,7 +97,7 @@ def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
 
     def report(n: float, total: float | None, message: str) -> None:
         progress = json.dumps({"n": n, "total": total, "message": message})
-        store.write_progress(db, [(job_id, claim_id, progress)])
+        finalising.write_progress(db, [(job_id, claim_id, progress)])
 
     return report
 
@@ -147,13 +148,13 @@ class Performer:
             return Ended(kind, end, recorded=True)
         if isinstance(decision, decide.Lost):
             end = End(job.id, claim_id, seconds)
-            return self._refused(job, SUCCESS, end, store.read_fences(self.db, [(job.id, claim_id)]).get(job.id))
+            return self._refused(job, SUCCESS, end, finalising.read_fences(self.db, [(job.id, claim_id)]).get(job.id))
         return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, seconds))
 
     def _settled(self, job: ClaimedJob, claim_id: str, doubt: decide.InDoubt) -> Settled:
         """Return what the job's own transaction has written, or else what the attempt comes to."""
-        while not (found := store.settle_doubts(self.db, [(job.id, claim_id)])):
-            if not store.read_fences(self.db, [(job.id, claim_id)]):
+        while not (found := atomic.settle_doubts(self.db, [(job.id, claim_id)])):
+            if not finalising.read_fences(self.db, [(job.id, claim_id)]):
                 return decide.Lost()
             time.sleep(BUSY_SECONDS)
         now = found[job.id]
@@ -171,15 +172,15 @@ class Performer:
         try:
             payload = job.payload
             if payload is None:
-                payload = store.read_payload(self.db, job.id, claim_id, partly=kind != BODY)
+                payload = finalising.read_payload(self.db, job.id, claim_id, partly=kind != BODY)
         except UnreadablePayload as error:
             log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
             return decide.Succeed() if kind != BODY else decide.Abandon(str(error), failure_of(error))
         if payload is None:
             return decide.Release("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
-        item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
-        history = partial(store.read_failure, self.db)
+        item, recall = item_of(job, claim_id, kind, payload), partial(keys.find_result, self.db)
+        history = partial(finalising.read_failure, self.db)
         prepared = attempt.prepare(
             item,
             lambda _: reporter,
@@ -214,7 +215,7 @@ class Performer:
         """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
         remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
-            now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
+            now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
                 return self._refused(job, kind, end, now)
             if now.counted and not counted:  # another job has come to need it since its claim
@@ -235,7 +236,7 @@ class Performer:
             return finalise.write(self.db, kind, [end], self.author, remember=remember)
         with self.db.transaction():
             rows, opened = finalise.write_counted(self.db, [end], self.author, remember=remember)
-        waking.notify(self.alias, store.notices_of(opened))
+        waking.notify(self.alias, gates.notices_of(opened))
         return rows
 
     def _refused(self, job: ClaimedJob, kind: str, end: End, now: FenceReading | None) -> Ended:

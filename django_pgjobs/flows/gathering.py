@@ -27,7 +27,8 @@ from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.headers import inherited
 from django_pgjobs.serialization.payload import decode_result, encode_payload, revive
 from django_pgjobs.states import BUILT_IN, UNDO, MemoKind, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos
+from django_pgjobs.store.database import on
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def _begin(
         last = Job.objects.using(alias).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]
         stored = {"batch": batch.job.pk, "last": last, "event": sent, "positions": positions, "kept": known}
         stored["calls"] = digest
-        kept = store.begin_gather(
-            store.on(alias),
+        kept = memos.begin_gather(
+            on(alias),
             item.id,
             item.claim_id,
             name=name,

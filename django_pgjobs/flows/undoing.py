@@ -28,7 +28,8 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.headers import inherited
 from django_pgjobs.serialization.payload import decode_payload, decode_result
 from django_pgjobs.states import Flow, MemoKind, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import passing
+from django_pgjobs.store.database import on
 from django_pgjobs.values.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
 
 def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> Iterator[Part]:
     """Yield what a member has done, each step that has run, the latest first."""
-    from django_pgjobs.store.ends import STEPS  # here for start-up time
+    from django_pgjobs.store.finalising import STEPS  # here for start-up time
 
     if member.name in undoes:
         yield {"job": member.pk, "step": "", "undo": undoes[member.name]}
@@ -198,7 +199,7 @@ def _call(part: Part, alias: str | None) -> BoundJob:
     definition = registry.resolve(part["undo"])
     if not isinstance(definition, JobDefinition):
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
-    text = store.with_results(store.on(alias or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, alias)))
+    text = passing.with_results(on(alias or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, alias)))
     args, kwargs = decode_payload(text)
     definition.fits(*args, **kwargs)
     # Without the key of its definition: what it undoes tells it from others.

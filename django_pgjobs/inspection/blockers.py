@@ -8,7 +8,9 @@ from django.utils.translation import gettext as _
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import admitting
+from django_pgjobs.store.admitting import Blocking
+from django_pgjobs.store.database import on
 from django_pgjobs.values.limit import JobLimits, Limit
 
 SHOWN = 5
@@ -35,8 +37,8 @@ def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]
     definition = registry.resolved(name)
     limits = definition.limits if definition is not None else JobLimits()
     by_kind = {"queue": get_conf().queue_limits.of(queue), "job": limits.own, "key": limits.keyed}
-    found = store.read_blockers(
-        store.on(using),
+    found = admitting.read_blockers(
+        on(using),
         job_id,
         job=name if definition is None else definition.name,
         names=[name] if definition is None else [definition.name, *definition.aliases],
@@ -51,7 +53,7 @@ def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]
     ]
 
 
-def _without_room(name: str, seen: store.Blocking, limit: Limit) -> list[Blocker]:
+def _without_room(name: str, seen: Blocking, limit: Limit) -> list[Blocker]:
     what = {
         "queue": _("queue %(name)s") % {"name": seen.queue},
         "job": _("job %(name)s") % {"name": name},

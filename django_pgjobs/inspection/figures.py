@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from django_pgjobs.states import OTHERS, Hold, Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store import troubles
+from django_pgjobs.store import claiming, counting, troubles
+from django_pgjobs.store.counting import KnownWorker
+from django_pgjobs.store.database import Database
 
 MOST = 10_000
 """The bound of a count."""
@@ -28,21 +29,21 @@ ENDED_SECONDS = 3600.0
 """Jobs that ended within this time count by outcome."""
 
 
-def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
+def measure(db: Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
     """Count, and return JSON values. Runs nine statements that only read; each sees what is committed by then."""
-    workers = store.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
+    workers = counting.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
     queues: dict[str, dict[str, Any]] = {}
-    for due in store.count_due(db, most=most, budget=most * SHARED):
+    for due in counting.count_due(db, most=most, budget=most * SHARED):
         found = _of(queues, due.queue)
         found |= {"ready": due.ready, "scheduled": due.scheduled, "oldest_ready_seconds": due.oldest_seconds}
         found["at_least"] += ["ready"] * due.more_ready + ["scheduled"] * due.more_scheduled
-    pairs = store.list_pairs(db)
-    for retrying in store.count_retrying(db, pairs, most=max(min(most, most * SHARED // max(len(pairs), 1)), 1)):
+    pairs = claiming.list_pairs(db)
+    for retrying in counting.count_retrying(db, pairs, most=max(min(most, most * SHARED // max(len(pairs), 1)), 1)):
         found = _of(queues, retrying.queue)
         found["retrying"] = retrying.jobs
         found["scheduled"] = max(found["scheduled"] - retrying.jobs, 0)
         found["at_least"] += ["retrying"] * retrying.more
-    for running in store.count_running(db, most=most):
+    for running in counting.count_running(db, most=most):
         found = _of(queues, running.queue)
         found["running"] = running.jobs
         found["at_least"] += ["running"] * running.more
@@ -52,7 +53,7 @@ def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, 
     return with_workers(counted, workers)
 
 
-def with_workers(counted: dict[str, Any], workers: list[store.KnownWorker]) -> dict[str, Any]:
+def with_workers(counted: dict[str, Any], workers: list[KnownWorker]) -> dict[str, Any]:
     """Return the figures with these workers added: how many there are, and how many serve each queue."""
     queues = {found["queue"]: found for found in counted["queues"]}
     live = [worker for worker in workers if worker.live]
@@ -102,7 +103,7 @@ def _add_held(queues: dict[str, dict[str, Any]], counted: list[troubles.Held]) -
             found["at_least"].append("retrying")
 
 
-def _add_ended(queues: dict[str, dict[str, Any]], db: store.Database, most: int) -> None:
+def _add_ended(queues: dict[str, dict[str, Any]], db: Database, most: int) -> None:
     """Add what ended lately, by the sums of the workers: exact, however many jobs there were, also deleted ones.
 
     Of abandoned jobs those are counted that are there still, as lists show them, up to the bound.
@@ -112,7 +113,7 @@ def _add_ended(queues: dict[str, dict[str, Any]], db: store.Database, most: int)
         cut = cut or part.more or part.queue == OTHERS
         if part.queue != OTHERS or OTHERS in queues:
             _of(queues, part.queue)["ended"][part.kind] = part.jobs
-    rows = store.count_ended(db, [Outcome.ABANDONED], seconds=ENDED_SECONDS, most=most)
+    rows = counting.count_ended(db, [Outcome.ABANDONED], seconds=ENDED_SECONDS, most=most)
     if not any(part.more for part in rows):
         for found in queues.values():
             found["ended"][Outcome.ABANDONED.value] = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting
+from django_pgjobs.store.database import configure, on
 from django_pgjobs.store.transactions import at_read_committed
 
 
@@ -27,7 +28,7 @@ def needed(using: str, **settings: str) -> list[NeededName]:
     Reads every unfinished job.
     """
     with at_read_committed(using):
-        db = store.on(using)
+        db = on(using)
         if settings:
-            store.configure(db, settings, local=True)
-        return [NeededName(*row, registry.resolved(row.name) is not None) for row in store.count_names(db)]
+            configure(db, settings, local=True)
+        return [NeededName(*row, registry.resolved(row.name) is not None) for row in counting.count_names(db)]

@@ -12,8 +12,9 @@ from itertools import takewhile
 from uuid import UUID
 
 from django_pgjobs.states import Cause, JobState, Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import ReadAttempt, ResultFacts
+from django_pgjobs.store import results
+from django_pgjobs.store.database import on
+from django_pgjobs.store.results import ReadAttempt, ResultFacts
 
 __all__ = ["ReadAttempt", "ReadResult", "read_result", "read_results"]
 
@@ -103,4 +104,4 @@ def read_results(alias: str, ids: Iterable[int]) -> dict[int, ReadResult]:
     wanted = sorted(set(ids))
     if not wanted:
         return {}
-    return {facts.id: ReadResult._make(facts) for facts in store.read_result(store.on(alias), wanted)}
+    return {facts.id: ReadResult._make(facts) for facts in results.read_result(on(alias), wanted)}

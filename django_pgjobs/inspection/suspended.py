@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 from django_pgjobs.inspection.words import clock_time, quoted, span
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import MemoKind
-from django_pgjobs.store.statements import Suspension
+from django_pgjobs.store.memos import Suspension
 
 Found = tuple[str, str, str]
 """Code, text and advice of a reason."""

@@ -21,8 +21,9 @@ from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.suspended import words_of
 from django_pgjobs.inspection.words import clock_time, quoted, span
 from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Needs, Paused, WhyFacts
+from django_pgjobs.store import explaining, memos
+from django_pgjobs.store.database import on
+from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
@@ -47,15 +48,13 @@ class Reason:
 def of(job_id: int, using: str) -> Reason:
     """Return the reason for the job ``job_id`` in the database ``using``. Takes no lock; repeatable."""
     conf = get_conf()
-    facts = store.read_why(
-        store.on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds
-    )
+    facts = explaining.read_why(on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
     if facts is None:
         return unknown(job_id)
     if facts.state == JobState.WAITING and not facts.ending:
-        return _unstarted(facts, _waiting(facts, store.read_needs(store.on(using), job_id)))
+        return _unstarted(facts, _waiting(facts, explaining.read_needs(on(using), job_id)))
     if facts.run_at > facts.now and not facts.ending and facts.state in (JobState.READY, JobState.LIMITED):
-        suspension = store.read_suspension(store.on(using), job_id)
+        suspension = memos.read_suspension(on(using), job_id)
         if suspension is not None:
             return Reason(*words_of(job_id, facts.now, suspension))
     limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
@@ -385,8 +384,8 @@ def _ready(facts: WhyFacts) -> Reason:
 
 
 def _ahead(facts: WhyFacts) -> str:
-    if facts.ahead > store.MOST_COUNTED:
-        return _("More than %(most)d due jobs of its queue go first.") % {"most": store.MOST_COUNTED}
+    if facts.ahead > explaining.MOST_COUNTED:
+        return _("More than %(most)d due jobs of its queue go first.") % {"most": explaining.MOST_COUNTED}
     text = ngettext(
         "%(jobs)d due job of its queue goes first.", "%(jobs)d due jobs of its queue go first.", facts.ahead
     )

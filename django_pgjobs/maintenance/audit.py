@@ -12,7 +12,9 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import leading
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.leading import Audited, ClaimPosition
 
 log = safe_logger("django_pgjobs")
 
@@ -29,17 +31,17 @@ class Audit:
     """Walks the unfinished jobs and remembers where it is."""
 
     def __init__(self) -> None:
-        self.after = store.BEGINNING
+        self.after = leading.BEGINNING
         self.rest_until = 0.0
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Check the next slice; return how many jobs had no ledger row. Repeatable, also by several at once."""
         now = clock.monotonic()
         if now < self.rest_until:
             return 0
         limit, found = _slice(db, self.after)
         if found is None or found.walked < limit:
-            self.after, self.rest_until = store.BEGINNING, now + REST_SECONDS
+            self.after, self.rest_until = leading.BEGINNING, now + REST_SECONDS
         else:
             self.after = found.position
         if found is None or not found.ids:
@@ -51,11 +53,11 @@ class Audit:
         return len(found.ids)
 
 
-def _slice(db: store.Database, after: store.ClaimPosition) -> tuple[int, store.Audited | None]:
+def _slice(db: Database, after: ClaimPosition) -> tuple[int, Audited | None]:
     lease = get_conf().lease_seconds
     for limit in SLICES[:-1]:
         try:
-            return limit, store.audit_claims(db, after, limit=limit, lease_seconds=lease)
+            return limit, leading.audit_claims(db, after, limit=limit, lease_seconds=lease)
         except psycopg.errors.QueryCanceled:
             continue
-    return SLICES[-1], store.audit_claims(db, after, limit=SLICES[-1], lease_seconds=lease)
+    return SLICES[-1], leading.audit_claims(db, after, limit=SLICES[-1], lease_seconds=lease)

@@ -40,7 +40,9 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import Database, Picking
+from django_pgjobs.store.firing import DeclaredCron, Fired, ListedCron
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.values import schedule as cron
 from django_pgjobs.values.fires import Fires
@@ -88,12 +90,12 @@ UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 """Errors that the row of an entry causes, not the server."""
 
 
-def declared_for(database: str) -> dict[str, store.DeclaredCron]:
+def declared_for(database: str) -> dict[str, DeclaredCron]:
     """Return the entries that this worker's code declares for ``database``, by name; log those that are invalid.
 
     Calls the project's code for descriptions and keys, which may query the database and be slow.
     """
-    found: dict[str, store.DeclaredCron] = {}
+    found: dict[str, DeclaredCron] = {}
     for entry in registry.crons():
         if (entry.database or router.db_for_write(Job)) == database:
             try:
@@ -108,18 +110,18 @@ class CronSync:
 
     name = "cron_sync"
 
-    def __init__(self, declared: Mapping[str, store.DeclaredCron], leader: Leader) -> None:
+    def __init__(self, declared: Mapping[str, DeclaredCron], leader: Leader) -> None:
         self.declared = dict(declared)
         self.leader = leader
         self.due = 0.0
         self.term: int | None = None
         self.started = False
-        self.left: deque[store.DeclaredCron] = deque()
+        self.left: deque[DeclaredCron] = deque()
         """What is still to be written, a part in each tick: a thousand entries at once would cost a term."""
         self.taken: set[str] = set()
         """Names that schedules made at run time have."""
 
-    def tick(self, db: store.Database) -> None:
+    def tick(self, db: Database) -> None:
         """Declare or refresh the entries if that is due. Without entries, send no query."""
         now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
         due = now >= self.due or (term is not None and term != self.term)
@@ -141,15 +143,15 @@ class CronSync:
         self.term = term
         self.started = self.started or not self.left
 
-    def _to_write(self, db: store.Database, *, leads: bool) -> list[store.DeclaredCron]:
-        known = store.refresh_crons(db, list(self.declared), fresh_seconds=FRESH_SECONDS)
+    def _to_write(self, db: Database, *, leads: bool) -> list[DeclaredCron]:
+        known = firing.refresh_crons(db, list(self.declared), fresh_seconds=FRESH_SECONDS)
         for name in sorted(name for name, is_row in known.items() if is_row and name not in self.taken):
             self.taken.add(name)
             log.error("cron entry cannot be declared, a schedule made at run time has its name cron=%s", name)
         missing_only = self.started and not leads
         return [each for name, each in self.declared.items() if not missing_only or name not in known]
 
-    def _write_some(self, db: store.Database, now: float) -> int:
+    def _write_some(self, db: Database, now: float) -> int:
         """Write entries until the turn is over; return how many were written."""
         written, before = 0, len(self.left)
         while self.left:
@@ -159,13 +161,13 @@ class CronSync:
         log.debug("cron entries synchronised entries=%d written=%d", before - len(self.left), written)
         return written
 
-    def leave(self, db: store.Database) -> None:
+    def leave(self, db: Database) -> None:
         """Do nothing: the entries stay when a worker leaves."""
 
 
-def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
+def _declare(db: Database, declared: DeclaredCron) -> bool:
     try:
-        return store.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
+        return firing.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
     except UNFIT as error:
         log.error("cron entry cannot be declared, the others can cron=%s: %s", declared.name, refusal_of(error))
         return False
@@ -174,14 +176,14 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
 class MarkMissing:
     """Marks entries that no code declares any more. Not a hot path: the ORM picks them (ADR-0007)."""
 
-    def __call__(self, db: store.Picking) -> int:
+    def __call__(self, db: Picking) -> int:
         """Mark them and return how many; a locked row waits for the next turn. Repeatable, also by several at once."""
         with db.orm() as alias:
             long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
             declared = CronEntry.objects.using(alias).filter(origin=CronEntry.Origin.CODE)
             old = declared.filter(missing_since=None, declared_at__lt=long_ago)
             names = list(old.select_for_update(skip_locked=True, no_key=True).values_list("name", flat=True))
-            marked = store.mark_missing_crons(db, names) if names else []
+            marked = firing.mark_missing_crons(db, names) if names else []
         for name, job_name in marked:
             log.warning(
                 "cron entry is declared by no worker's code any more, it does not fire until one does cron=%s name=%s",
@@ -197,11 +199,11 @@ class PendingFires:
     Kept until they are made, however long that takes; as numbers, for a thousand entries may each have a thousand.
     """
 
-    entry: store.ListedCron
+    entry: ListedCron
     seconds: array[int]
     upcoming: datetime | None
 
-    def fits(self, entry: store.ListedCron) -> bool:
+    def fits(self, entry: ListedCron) -> bool:
         """Whether the entry is unchanged; if not, its fires must be computed anew."""
         return _grounds(entry) == _grounds(self.entry)
 
@@ -214,7 +216,7 @@ class PendingFires:
         return datetime.fromtimestamp(self.seconds[count], UTC) if count < len(self.seconds) else self.upcoming
 
 
-def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
+def _grounds(entry: ListedCron) -> tuple[object, ...]:
     schedule = (entry.expression, entry.zone, entry.misfire, entry.overlap, entry.starts_at, entry.ends_at)
     return (*schedule, entry.broken, entry.last_fire_at, entry.in_force_since, entry.paused_until)
 
@@ -239,14 +241,14 @@ class Firer:
         """Who is late, or not planned, in the order in which they have their turns."""
         self.begun: dict[str, PendingFires] = {}
 
-    def __call__(self, db: store.Database) -> None:
+    def __call__(self, db: Database) -> None:
         """Check each entry that is due, or that somebody may have changed by hand."""
         now = clock.monotonic()
         entries, due = self._list(db, now)
         self._work(db, entries, due, now + TURN_SECONDS)
         self._work(db, entries, self.turns, clock.monotonic() + REST_SECONDS)
 
-    def _work(self, db: store.Database, entries: dict[str, store.ListedCron], names: deque[str], until: float) -> None:
+    def _work(self, db: Database, entries: dict[str, ListedCron], names: deque[str], until: float) -> None:
         while names and self.may():
             name = names.popleft()
             pending_entry = self._step(db, entries[name])
@@ -256,14 +258,14 @@ class Firer:
             if clock.monotonic() >= until:
                 break
 
-    def _list(self, db: store.Database, now: float) -> tuple[dict[str, store.ListedCron], deque[str]]:
+    def _list(self, db: Database, now: float) -> tuple[dict[str, ListedCron], deque[str]]:
         """Return the entries that may have something to do, and the names of those that are due; queue the others."""
         everything = now >= self.everything_at
         if everything:
             self.everything_at = now + EVERYTHING_SECONDS
-        store.shelve_crons(db, seconds=SHELVED_SECONDS)
+        firing.shelve_crons(db, seconds=SHELVED_SECONDS)
         self.locked_until = {name: until for name, until in self.locked_until.items() if now < until}
-        listed = store.list_crons(
+        listed = firing.list_crons(
             db,
             everything=everything,
             beyond=self.beyond,
@@ -288,12 +290,12 @@ class Firer:
 
     def _note_slice(self, names: list[str]) -> None:
         self.passed.update(names)
-        self.beyond = names[-1] if len(names) >= store.MOST_LISTED else ""
+        self.beyond = names[-1] if len(names) >= firing.MOST_LISTED else ""
         if not self.beyond:
             self.seen = {name: facts for name, facts in self.seen.items() if name in self.passed}
             self.passed = set()
 
-    def _needs_check(self, entry: store.ListedCron, now: float) -> bool:
+    def _needs_check(self, entry: ListedCron, now: float) -> bool:
         if now < self.locked_until.get(entry.name, 0.0):
             return False
         facts = hash((entry.expression, entry.zone, entry.misfire, entry.overlap, entry.starts_at, entry.ends_at))
@@ -306,7 +308,7 @@ class Firer:
             return again
         return entry.next_fire_at is None or entry.next_fire_at <= entry.now
 
-    def _step(self, db: store.Database, entry: store.ListedCron) -> store.ListedCron | None:
+    def _step(self, db: Database, entry: ListedCron) -> ListedCron | None:
         """Make the next fire of an entry; return the entry's new state if it has more fires to make."""
         pending = self.begun.get(entry.name)
         try:
@@ -328,9 +330,9 @@ class Firer:
             )
         return None
 
-    def _fire(self, db: store.Database, entry: store.ListedCron, pending: PendingFires) -> store.ListedCron | None:
+    def _fire(self, db: Database, entry: ListedCron, pending: PendingFires) -> ListedCron | None:
         fires = pending.some()
-        made = store.fire_cron(db, entry, fires, pending.after(len(fires)), notify=get_conf().notify)
+        made = firing.fire_cron(db, entry, fires, pending.after(len(fires)), notify=get_conf().notify)
         if not made:
             self.begun.pop(entry.name, None)
             log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fires[0]))
@@ -348,15 +350,15 @@ class Firer:
         return None
 
 
-def _is_due(entry: store.ListedCron) -> bool:
+def _is_due(entry: ListedCron) -> bool:
     return entry.next_fire_at is not None and entry.next_fire_at <= entry.now
 
 
-def _is_late(entry: store.ListedCron) -> bool:
-    return entry.next_fire_at is not None and entry.next_fire_at <= entry.now - timedelta(seconds=store.LATE_SECONDS)
+def _is_late(entry: ListedCron) -> bool:
+    return entry.next_fire_at is not None and entry.next_fire_at <= entry.now - timedelta(seconds=firing.LATE_SECONDS)
 
 
-def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires | None:
+def _fires_to_make(db: Database, entry: ListedCron) -> PendingFires | None:
     try:
         schedule = cron.bounded_schedule_of(entry.expression, entry.zone, entry.starts_at, entry.ends_at)
         misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
@@ -367,49 +369,47 @@ def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires 
         return None
     if entry.broken and not entry.broken.startswith(UNINSERTABLE):
         # The entry is due at once; the fire then shows whether its job can be inserted.
-        if store.break_cron(db, entry, ""):
+        if firing.break_cron(db, entry, ""):
             log.info("cron entry is mended cron=%s", entry.name)
         return None
     return _evaluate(db, entry, schedule, misfire)
 
 
-def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
+def _break(db: Database, entry: ListedCron, reason: str) -> None:
     reported = reason == entry.broken
-    if (not reported or entry.next_fire_at is not None) and store.break_cron(db, entry, reason) and not reported:
+    if (not reported or entry.next_fire_at is not None) and firing.break_cron(db, entry, reason) and not reported:
         log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
 
 
-def _evaluate(
-    db: store.Database, entry: store.ListedCron, schedule: Fires, misfire: cron.Misfire
-) -> PendingFires | None:
+def _evaluate(db: Database, entry: ListedCron, schedule: Fires, misfire: cron.Misfire) -> PendingFires | None:
     if entry.overlap == AFTER_COMPLETION:
         if entry.busy:
             # The next fire is computed once the job has ended.
             if entry.next_fire_at is not None:
-                store.plan_cron(db, entry, None)
+                firing.plan_cron(db, entry, None)
             return None
         found = cron.due(schedule, after=_after_completion(entry), now=entry.now, misfire=misfire)
         return _plan(db, entry, found, then=None)
     found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
     if found.fires and entry.busy:
         log.info("fire skipped, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
-        store.plan_cron(db, entry, found.upcoming, found.fires[-1], again_seconds=SHELVED_SECONDS)
+        firing.plan_cron(db, entry, found.upcoming, found.fires[-1], again_seconds=SHELVED_SECONDS)
         return None
     return _plan(db, entry, found, then=found.upcoming)
 
 
-def _floor(entry: store.ListedCron) -> datetime:
+def _floor(entry: ListedCron) -> datetime:
     """Return the instant up to which all fires have been made or skipped, or were never due."""
     return max(entry.last_fire_at or entry.created_at, *_not_before(entry))
 
 
-def _not_before(entry: store.ListedCron) -> list[datetime]:
+def _not_before(entry: ListedCron) -> list[datetime]:
     """Return instants before which no fire counts as missed: a change of the schedule, the end of a pause."""
     ends = (entry.in_force_since, entry.paused_until)
     return [LONG_AGO, *(end for end in ends if end is not None and end <= entry.now)]
 
 
-def _after_completion(entry: store.ListedCron) -> datetime:
+def _after_completion(entry: ListedCron) -> datetime:
     """Return the instant after which the next fire comes: the last job's end, or now if the job is gone."""
     if entry.next_fire_at is not None:
         return max(entry.next_fire_at - timedelta(microseconds=1), *_not_before(entry))
@@ -418,20 +418,18 @@ def _after_completion(entry: store.ListedCron) -> datetime:
     return max(_floor(entry), entry.last_end or entry.now)
 
 
-def _plan(
-    db: store.Database, entry: store.ListedCron, found: DueFires, *, then: datetime | None
-) -> PendingFires | None:
+def _plan(db: Database, entry: ListedCron, found: DueFires, *, then: datetime | None) -> PendingFires | None:
     """Return the fires to make, in order, None if there are none; ``then`` is the instant of the fire after them."""
     if found.skipped is not None:
         log.warning("missed fire skipped, as its policy says cron=%s fire=%s", entry.name, _text(found.skipped))
     if found.fires:
         return PendingFires(entry, array("q", (int(fire.timestamp()) for fire in found.fires)), then)
     if found.skipped is not None or found.upcoming is None or found.upcoming != entry.next_fire_at:
-        store.plan_cron(db, entry, found.upcoming, found.skipped, again_seconds=SHELVED_SECONDS)
+        firing.plan_cron(db, entry, found.upcoming, found.skipped, again_seconds=SHELVED_SECONDS)
     return None
 
 
-def _log_fired(entry: store.ListedCron, fired: store.Fired) -> None:
+def _log_fired(entry: ListedCron, fired: Fired) -> None:
     if fired.job_id is None:
         log.info(
             "fired without a job, an unfinished one has its key cron=%s name=%s fire=%s",

@@ -29,7 +29,9 @@ from django_pgjobs.maintenance.cron_firing import (
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import scheduling
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.scheduling import RowJob
 from django_pgjobs.store.sqlstates import refusal_of
 
 log = safe_logger("django_pgjobs")
@@ -48,7 +50,7 @@ class CronRows:
         self.term: int | None = None
         self.started = False
 
-    def tick(self, db: store.Database) -> None:
+    def tick(self, db: Database) -> None:
         """Confirm and check what is due; what a turn does not finish, the next one does."""
         now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
         elected = term is not None and term != self.term
@@ -61,22 +63,22 @@ class CronRows:
         self.due = now + SYNC_SECONDS if done else now
         took_turn(self.name, now)
 
-    def _turn(self, db: store.Database, now: float, *, leads: bool) -> bool:
-        jobs = store.list_row_jobs(db)
+    def _turn(self, db: Database, now: float, *, leads: bool) -> bool:
+        jobs = scheduling.list_row_jobs(db)
         done = self._confirm(db, jobs, newest=not self.started, until=now + TURN_SECONDS)
         if leads:
             done = _mark_orphans(db, jobs, until=now + TURN_SECONDS) and done
         return done
 
-    def leave(self, db: store.Database) -> None:
+    def leave(self, db: Database) -> None:
         """Do nothing: other workers, or the next deploy, may know the jobs."""
 
-    def _confirm(self, db: store.Database, jobs: list[store.RowJob], *, newest: bool, until: float) -> bool:
+    def _confirm(self, db: Database, jobs: list[RowJob], *, newest: bool, until: float) -> bool:
         """Confirm the jobs that this code knows, and check their schedules; return whether all is done."""
         known = {job.name: policy.fingerprint for job in jobs if (policy := registry.find(job.name)) is not None}
         if not known:
             return True
-        store.confirm_jobs(db, known, overwrite=newest, fresh_seconds=FRESH_SECONDS, stale_seconds=MISSING_SECONDS)
+        scheduling.confirm_jobs(db, known, overwrite=newest, fresh_seconds=FRESH_SECONDS, stale_seconds=MISSING_SECONDS)
         mine = {
             job.name: known[job.name]
             for job in jobs
@@ -85,12 +87,12 @@ class CronRows:
         return all(_check_arguments(db, name, fingerprint, until=until) for name, fingerprint in mine.items())
 
 
-def _check_arguments(db: store.Database, job_name: str, fingerprint: str, *, until: float) -> bool:
+def _check_arguments(db: Database, job_name: str, fingerprint: str, *, until: float) -> bool:
     """Check the schedules of a job that nobody has checked against this code; return whether none is left."""
-    while found := store.list_unchecked_crons(db, job_name, fingerprint, most=BATCH):
+    while found := scheduling.list_unchecked_crons(db, job_name, fingerprint, most=BATCH):
         judged = [(entry, _misfit(job_name, entry.payload)) for entry in found]
         try:
-            changed = store.judge_crons(db, job_name, fingerprint, judged)
+            changed = scheduling.judge_crons(db, job_name, fingerprint, judged)
         except psycopg.DataError as error:  # forged arguments that are text here, but no JSON to the server
             log.error("schedules of a job cannot be checked name=%s: %s", job_name, refusal_of(error))
             return True
@@ -115,11 +117,11 @@ def _misfit(job_name: str, payload: str) -> str:
     return ""
 
 
-def _is_stale(job: store.RowJob) -> bool:
+def _is_stale(job: RowJob) -> bool:
     return job.seconds is None or job.seconds > MISSING_SECONDS
 
 
-def _mark_orphans(db: store.Database, jobs: list[store.RowJob], *, until: float) -> bool:
+def _mark_orphans(db: Database, jobs: list[RowJob], *, until: float) -> bool:
     """Mark the schedules of jobs that no worker has confirmed for long; return whether all are marked."""
     for job in jobs:
         if _is_stale(job) and registry.find(job.name) is None:
@@ -131,6 +133,6 @@ def _mark_orphans(db: store.Database, jobs: list[store.RowJob], *, until: float)
     return True
 
 
-def _orphan(db: store.Database, job_name: str) -> list[str]:
+def _orphan(db: Database, job_name: str) -> list[str]:
     # A process that registers may have newer code than the workers: give their deploy as long as anybody's.
-    return store.orphan_crons(db, job_name, f"{UNKNOWN} {job_name}", older_seconds=MISSING_SECONDS, most=BATCH)
+    return scheduling.orphan_crons(db, job_name, f"{UNKNOWN} {job_name}", older_seconds=MISSING_SECONDS, most=BATCH)

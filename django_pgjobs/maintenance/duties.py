@@ -26,7 +26,9 @@ from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.maintenance.vacuum import Vacuumer, VacuumSession
 from django_pgjobs.middleware import on_duty
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import leading
+from django_pgjobs.store.firing import DeclaredCron
+from django_pgjobs.store.keeping import ExpiredJob, Rescued
 
 log = safe_logger("django_pgjobs")
 
@@ -93,10 +95,10 @@ class TimedDuty:
 
 def duties(
     leader: Leader,
-    notify: Callable[[list[store.Rescued]], object],
-    declared: Mapping[str, store.DeclaredCron],
+    notify: Callable[[list[Rescued]], object],
+    declared: Mapping[str, DeclaredCron],
     claims: OwnClaims | None = None,
-    expired: Callable[[list[store.ExpiredJob]], object] = lambda jobs: None,
+    expired: Callable[[list[ExpiredJob]], object] = lambda jobs: None,
 ) -> list[TimedDuty | Leader | CronSync | CronRows]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
@@ -147,6 +149,6 @@ def upkeep(leader: Leader, connect_alone: Callable[[], VacuumSession]) -> list[T
 
 
 def _expire_heartbeats(db: Any) -> int:
-    if expired := store.expire_heartbeats(db, kept_seconds=KEPT_SECONDS):
+    if expired := leading.expire_heartbeats(db, kept_seconds=KEPT_SECONDS):
         log.info("heartbeats of old workers expired workers=%d", expired)
     return expired

@@ -14,7 +14,10 @@ from django_pgjobs.execution import end_lines
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.expiry import BATCH, ExpiryWalk
 from django_pgjobs.states import EXPIRED
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping, notifying
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.keeping import ExpiredJob
+from django_pgjobs.store.keys import Expired
 
 log = safe_logger("django_pgjobs")
 
@@ -28,27 +31,25 @@ ANEW_SECONDS = 60.0
 class JobExpirer:
     """Ends expired jobs in turns and passes those that have ended to ``notify``; asks ``may`` before every batch."""
 
-    def __init__(
-        self, notify: Callable[[list[store.ExpiredJob]], object], may: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, notify: Callable[[list[ExpiredJob]], object], may: Callable[[], bool] = lambda: True) -> None:
         self.notify = notify
         self.may = may
         self.walk = ExpiryWalk(self._expire, BATCH, anew_seconds=ANEW_SECONDS)
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Take a turn; return how many jobs were expired. Repeatable, also by several at once."""
         total = self.walk.go(db, clock.monotonic() + TURN_SECONDS, self.may)
         if total:
             log.info("jobs expired before they started jobs=%d", total)
         return total
 
-    def _expire(self, db: store.Database, after: str) -> store.Expired:
+    def _expire(self, db: Database, after: str) -> Expired:
         names = [name for name in registry.names() if registry.get(name).on_cancel_func is None]
-        found = store.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
-        store.notify_queues(db, found.wakes, behind=True)
+        found = keeping.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
+        notifying.notify_queues(db, found.wakes, behind=True)
         if ended := [job for job in found.jobs if job.ended]:
             if end_lines.are_wanted():
                 for job in ended:
                     end_lines.expired(job)
             self.notify(ended)
-        return store.Expired(len(found.jobs), found.until)
+        return Expired(len(found.jobs), found.until)

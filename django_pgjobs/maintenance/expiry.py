@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting, admitting, keys, memos, pruning
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.keys import Expired
 
 log = safe_logger("django_pgjobs")
 
@@ -20,7 +22,7 @@ BATCH = 1000
 TURN_SECONDS = 1.0
 ANEW_SECONDS = 600.0
 
-Batch = Callable[[store.Database, str], store.Expired]
+Batch = Callable[[Database, str], Expired]
 """Takes the next rows from an instant on, ``limit`` of them at most."""
 
 
@@ -30,14 +32,14 @@ class ExpiryWalk:
 
     batch: Batch
     limit: int
-    after: str = store.OLDEST
+    after: str = pruning.OLDEST
     anew_at: float = 0.0
     anew_seconds: float = ANEW_SECONDS
 
-    def go(self, db: store.Database, until: float, may: Callable[[], bool]) -> int:
+    def go(self, db: Database, until: float, may: Callable[[], bool]) -> int:
         """Take batches until nothing is left or time is up; return how many rows they took."""
         if clock.monotonic() >= self.anew_at:
-            self.after, self.anew_at = store.OLDEST, clock.monotonic() + self.anew_seconds
+            self.after, self.anew_at = pruning.OLDEST, clock.monotonic() + self.anew_seconds
         total = 0
         while may():
             gone = self.batch(db, self.after)
@@ -58,7 +60,7 @@ class Expirer:
         self.actions = ExpiryWalk(_delete_actions, BATCH)
         self.events = ExpiryWalk(_delete_events, BATCH)
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Take a turn; return how many rows were deleted. Repeatable, also by several at once."""
         until = clock.monotonic() + TURN_SECONDS
         windows = self.windows.go(db, until, self.may)
@@ -71,23 +73,23 @@ class Expirer:
         return windows + admissions + results + actions
 
 
-def _delete_windows(db: store.Database, after: str) -> store.Expired:
-    return store.delete_windows(db, after=after, limit=BATCH)
+def _delete_windows(db: Database, after: str) -> Expired:
+    return keys.delete_windows(db, after=after, limit=BATCH)
 
 
-def _delete_admissions(db: store.Database, after: str) -> store.Expired:
-    return store.delete_admissions(db, after=after, limit=BATCH)
+def _delete_admissions(db: Database, after: str) -> Expired:
+    return admitting.delete_admissions(db, after=after, limit=BATCH)
 
 
-def _delete_results(db: store.Database, after: str) -> store.Expired:
+def _delete_results(db: Database, after: str) -> Expired:
     seconds = (get_conf().stored_result_hours or 0.0) * 3600
-    return store.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
+    return keys.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
 
 
-def _delete_events(db: store.Database, after: str) -> store.Expired:
-    return store.delete_events(db, older_than_seconds=get_conf().event_retention_hours * 3600, after=after, limit=BATCH)
+def _delete_events(db: Database, after: str) -> Expired:
+    return memos.delete_events(db, older_than_seconds=get_conf().event_retention_hours * 3600, after=after, limit=BATCH)
 
 
-def _delete_actions(db: store.Database, after: str) -> store.Expired:
+def _delete_actions(db: Database, after: str) -> Expired:
     seconds = (get_conf().action_hours or 0.0) * 3600
-    return store.delete_actions(db, older_than_seconds=seconds, after=after, limit=BATCH)
+    return acting.delete_actions(db, older_than_seconds=seconds, after=after, limit=BATCH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import gates, notifying
 from django_pgjobs.store.database import Enclosing
 
 log = safe_logger("django_pgjobs")
@@ -27,13 +27,13 @@ def open_due_gates(db: Enclosing) -> int:
 
     It waits for no gate, and sees its job as it is once the gate is locked.
     """
-    due = store.list_due_gates(db, limit=BATCH)
+    due = gates.list_due_gates(db, limit=BATCH)
     if not due:
         return 0
     with db.transaction():
-        opened = store.open_gates(db, store.lock_gates(db, due), locked=True)
+        opened = gates.open_gates(db, gates.lock_gates(db, due), locked=True)
     if opened:
-        store.notify(db, store.notices_of(opened))
+        notifying.notify(db, gates.notices_of(opened))
     return len(opened)
 
 
@@ -49,17 +49,17 @@ class Recount:
         now = clock.monotonic()
         if now < self.rest_until:
             return 0
-        ids = store.list_waiting_gates(db, after=self.after, limit=RECOUNTED)
+        ids = gates.list_waiting_gates(db, after=self.after, limit=RECOUNTED)
         self.after = ids[-1] if ids else 0
         if len(ids) < RECOUNTED:
             self.after, self.rest_until = 0, now + REST_SECONDS
         if not ids:
             return 0
         with db.transaction():
-            wrong = store.recount_gates(db, store.lock_gates(db, ids))
-            opened = store.open_gates(db, [gate.id for gate in wrong], locked=True) if wrong else []
+            wrong = gates.recount_gates(db, gates.lock_gates(db, ids))
+            opened = gates.open_gates(db, [gate.id for gate in wrong], locked=True) if wrong else []
         for gate in wrong:
             log.error("gate was wrong and is corrected job=%d pending=%d was=%d", gate.id, gate.pending, gate.was)
         if opened:
-            store.notify(db, store.notices_of(opened))
+            notifying.notify(db, gates.notices_of(opened))
         return len(wrong)

@@ -15,7 +15,9 @@ from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import leading
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author
 
 log = safe_logger("django_pgjobs")
 
@@ -30,7 +32,7 @@ class Leader:
 
     name = "lead"
 
-    def __init__(self, author: store.Author) -> None:
+    def __init__(self, author: Author) -> None:
         self.author = author
         self.term: int | None = None
         self.unled_seconds: float | None = None
@@ -44,7 +46,7 @@ class Leader:
         """Whether this worker leads, as far as it knows without a query."""
         return self.term is not None and clock.monotonic() < self.trusted_until
 
-    def tick(self, db: store.Database) -> None:
+    def tick(self, db: Database) -> None:
         """Renew the term, or try to take it, if that is due."""
         now = clock.monotonic()
         if now < self.ask_at:
@@ -53,13 +55,13 @@ class Leader:
         with on_duty(self.name):
             self._ask(db, now)
 
-    def _ask(self, db: store.Database, now: float) -> None:
+    def _ask(self, db: Database, now: float) -> None:
         held = self.term
-        if held is not None and not store.renew_term(db, self.author, held, seconds=TERM_SECONDS):
+        if held is not None and not leading.renew_term(db, self.author, held, seconds=TERM_SECONDS):
             log.warning("worker leads no more, another has taken over term=%d", held)
             self.term = None
         if self.term is None:
-            taken = store.take_term(db, self.author, seconds=TERM_SECONDS)
+            taken = leading.take_term(db, self.author, seconds=TERM_SECONDS)
             self.term, self.unled_seconds = taken or (None, None)
         took_turn(self.name, now)
         if self.term is None:
@@ -68,8 +70,8 @@ class Leader:
         if self.term != held:
             log.info("worker leads now term=%d", self.term)
 
-    def leave(self, db: store.Database) -> None:
+    def leave(self, db: Database) -> None:
         """Resign, so that another can lead at once."""
         if self.term is not None:
-            store.renew_term(db, self.author, self.term, seconds=0.0)
+            leading.renew_term(db, self.author, self.term, seconds=0.0)
             self.term = None

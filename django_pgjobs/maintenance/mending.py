@@ -10,8 +10,9 @@ from __future__ import annotations
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CANCEL_MEMBERS
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos, notifying, servants
 from django_pgjobs.store.database import Enclosing
+from django_pgjobs.store.servants import Serving
 
 log = safe_logger("django_pgjobs")
 
@@ -47,10 +48,10 @@ class Mender:
         return helped
 
     def _wake(self, db: Enclosing) -> int:
-        found = store.wake_sleepers(db, after=self.event, limit=AT_ONCE)
+        found = memos.wake_sleepers(db, after=self.event, limit=AT_ONCE)
         self.event = found[-1].event if len(found) >= AT_ONCE else ""
         left = [one.batch_id for one in found if one.batch_id is not None]
-        served = store.cancel_unawaited(db, left)
+        served = memos.cancel_unawaited(db, left)
         for batch_id in left:
             log.error("the jobs of a gather went on though the job that waited for them has ended job=%d", batch_id)
         self._report(db, served)
@@ -58,14 +59,14 @@ class Mender:
         for one in woken:
             log.warning("nothing had woken a job whose gathered jobs have ended job=%d", one.id)
         if woken:
-            store.notify(db, {store.wake_up(one.queue, one.priority) for one in woken})
+            notifying.notify(db, {notifying.wake_up(one.queue, one.priority) for one in woken})
         return len(woken) + len(served)
 
     def _undo(self, db: Enclosing) -> int:
         with db.transaction():
-            found = store.mend_undoing(db, after=self.undone, limit=AT_ONCE)
+            found = servants.mend_undoing(db, after=self.undone, limit=AT_ONCE)
             gone = [job_id for job_id, is_gone in found if is_gone]
-            served = store.register_servants(db, [store.undo_of(job_id) for job_id in gone])
+            served = servants.register_servants(db, [servants.undo_of(job_id) for job_id in gone])
         self.undone = max(job_id for job_id, _ in found) if len(found) >= AT_ONCE else 0
         for job_id in gone:
             log.error("what undoes a job was gone and is registered anew job=%d", job_id)
@@ -73,7 +74,7 @@ class Mender:
         return len(served)
 
     def _cancel(self, db: Enclosing) -> int:
-        found = store.list_uncancelled(
+        found = servants.list_uncancelled(
             db, first=self.gate, member=self.member, limit=AT_ONCE, members=MEMBERS, seconds=CANCEL_SECONDS
         )
         self.gate, self.member = found[-1].id + 1 if len(found) >= AT_ONCE else 0, 0
@@ -83,18 +84,18 @@ class Mender:
                 break
         left = [one for one in found if one.mode is not None]
         cancels = [
-            store.cancel_of(
+            servants.cancel_of(
                 one.id, mode=one.mode or "", by=one.by or "", reason=one.reason or "", key=f"{CANCEL_MEMBERS}:{one.id}"
             )
             for one in left
         ]
         with db.transaction():
-            served = store.register_servants(db, cancels)
+            served = servants.register_servants(db, cancels)
         for one in left:
             log.error("the members of a batch were not cancelled and are to be job=%d", one.id)
         self._report(db, served)
         return len(served)
 
-    def _report(self, db: Enclosing, served: list[store.Serving]) -> None:
+    def _report(self, db: Enclosing, served: list[Serving]) -> None:
         if served:
-            store.notify(db, {store.wake_up(one.queue, one.priority) for one in served})
+            notifying.notify(db, {notifying.wake_up(one.queue, one.priority) for one in served})

@@ -27,7 +27,10 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.states import NOTIFY
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import noticing
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.noticing import Failures, NoticeReached, Writers
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.notify_failures import NotifyFailures
 
@@ -61,7 +64,7 @@ PREPARED = "-1/"
 def problems_of(db: Any) -> list[HealthProblem]:
     """Return what is wrong now."""
     with db.orm() as alias:
-        inside = store.on(alias)
+        inside = on(alias)
         return [each for each in health.problems(inside, alias, Limits()) if not each.is_note]
 
 
@@ -69,17 +72,17 @@ class Horizon:
     """The instant before which every end is visible, as far as it is known."""
 
     def __init__(self) -> None:
-        self.mark: store.Writers | None = None
+        self.mark: Writers | None = None
         self.marked_at = 0.0
         self.settled: str | None = None
         self.ignored: frozenset[str] = frozenset()
 
-    def advance(self, db: store.Database, now: float) -> str | None:
+    def advance(self, db: Database, now: float) -> str | None:
         """Ask who is writing jobs, and return the horizon; None if it is not known yet.
 
         It moves on when the writers of the time before have ended, or have written for ``PATIENCE_SECONDS``.
         """
-        found = store.list_writers(db)
+        found = noticing.list_writers(db)
         self.ignored &= found.transactions
         writers = found.transactions - self.ignored
         if self.mark is not None:
@@ -91,7 +94,7 @@ class Horizon:
                 self.ignored |= late
                 writers -= late
             self.settled = self.mark.since
-        self.mark, self.marked_at = store.Writers(found.since, writers), now
+        self.mark, self.marked_at = Writers(found.since, writers), now
         return self.settled
 
     def reset(self) -> None:
@@ -129,7 +132,7 @@ class Notifier:
             self.found = _by_key(self.find(db))
         if now < self.quiet_until:
             return None
-        reached = store.read_notice(db)
+        reached = noticing.read_notice(db)
         rest = 0.0 if reached.notified_seconds is None else conf.every_seconds - reached.notified_seconds
         if rest > 0 or reached.delivering:
             self.horizon.reset()
@@ -146,8 +149,8 @@ class Notifier:
         if seconds is not None and seconds >= UNLED_SECONDS:
             self.unled = f"No worker led for {span(seconds)}: schedules did not fire, and nothing was pruned."
 
-    def _notify(self, db: store.Database, conf: NotifyFailures, reached: store.NoticeReached, now: float) -> int | None:
-        until, failures = reached.finished_at, store.Failures(0, False, [])
+    def _notify(self, db: Database, conf: NotifyFailures, reached: NoticeReached, now: float) -> int | None:
+        until, failures = reached.finished_at, Failures(0, False, [])
         if not reached.news:
             self.horizon.reset()
         else:
@@ -166,7 +169,7 @@ class Notifier:
         delivery = _delivery(failures, appeared) if failures.groups or appeared else None
         if delivery is None and not failures.read and found == known:
             return None
-        written, job_id = store.write_notice(
+        written, job_id = noticing.write_notice(
             db, reached, until=until, problems=sorted(found), delivery=delivery, notify=get_conf().notify
         )
         if written and delivery is not None:
@@ -178,12 +181,12 @@ class Notifier:
         return job_id
 
 
-def _read(db: store.Database, conf: NotifyFailures, after: str, until: str) -> store.Failures:
+def _read(db: Database, conf: NotifyFailures, after: str, until: str) -> Failures:
     given: dict[str, Any] = {"queues": conf.queues, "names": conf.names, "groups": conf.at_most}
     try:
-        return store.read_failures(db, after=after, until=until, most=BOUNDS[0], **given)
+        return noticing.read_failures(db, after=after, until=until, most=BOUNDS[0], **given)
     except psycopg.errors.QueryCanceled:
-        return store.read_failures(db, after=after, until=until, most=BOUNDS[1], **given)
+        return noticing.read_failures(db, after=after, until=until, most=BOUNDS[1], **given)
 
 
 def _by_key(problems: list[HealthProblem]) -> dict[Key, str]:
@@ -191,7 +194,7 @@ def _by_key(problems: list[HealthProblem]) -> dict[Key, str]:
     return dict(sorted(found.items())[:MOST_KNOWN])
 
 
-def _delivery(failures: store.Failures, appeared: list[tuple[str, str]]) -> store.NewJob:
+def _delivery(failures: Failures, appeared: list[tuple[str, str]]) -> NewJob:
     digest = {
         "since": failures.first_at.isoformat() if failures.first_at else None,
         "until": failures.last_at.isoformat() if failures.last_at else None,
@@ -204,7 +207,7 @@ def _delivery(failures: store.Failures, appeared: list[tuple[str, str]]) -> stor
         "other_groups": failures.all_groups - len(failures.groups),
         "problems": [(code, text[: 5 * MOST_CHARS]) for code, text in appeared],
     }
-    return store.NewJob(
+    return NewJob(
         NOTIFY,
         json.dumps({"args": [digest], "kwargs": {}}),
         OWN_QUEUE,

@@ -14,8 +14,9 @@ from uuid import UUID
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.states import FLEET, TREND
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import numbers
 from django_pgjobs.store.database import Enclosing
+from django_pgjobs.store.numbers import Figures, MinuteFigures
 from django_pgjobs.values.histogram import added
 
 MERGE_SECONDS = 600.0
@@ -43,8 +44,8 @@ class NumbersKeeper:
             by_minute = max(conf.numbers_by_minute_hours * 3600, 2 * MERGE_SECONDS)
             for whose in (FLEET, TREND):
                 taken += self._take(db, until, hourly=whose, seconds=by_minute)
-            taken += store.fold_depths(db, seconds=by_minute)
-            taken += store.delete_minutes(db, seconds=max(conf.numbers_retention_hours * 3600, by_minute))
+            taken += numbers.fold_depths(db, seconds=by_minute)
+            taken += numbers.delete_minutes(db, seconds=max(conf.numbers_retention_hours * 3600, by_minute))
             self.fold_at = clock.monotonic() + FOLD_SECONDS
         return taken
 
@@ -60,40 +61,40 @@ class NumbersKeeper:
 
 def _move(db: Enclosing, *, hourly: UUID | None, seconds: float) -> int:
     with db.transaction():
-        rows = store.take_minutes(db, hourly=hourly, seconds=seconds, limit=BATCH)
+        rows = numbers.take_minutes(db, hourly=hourly, seconds=seconds, limit=BATCH)
         if not rows:
             return 0
-        sums: dict[tuple[str, ...], store.MinuteFigures] = {}
+        sums: dict[tuple[str, ...], MinuteFigures] = {}
         for row in rows:
             _add(sums, row[:5], row)
-        store.add_minutes(db, list(sums.values()), whose=FLEET if hourly is None else hourly)
+        numbers.add_minutes(db, list(sums.values()), whose=FLEET if hourly is None else hourly)
         if hourly is None:
-            store.add_minutes(db, _trend(rows), whose=TREND)
-            store.add_totals(db, totals(_timeless(row) for row in rows))
+            numbers.add_minutes(db, _trend(rows), whose=TREND)
+            numbers.add_totals(db, totals(_timeless(row) for row in rows))
     return len(rows)
 
 
-def totals(rows: Iterable[store.Figures]) -> list[store.Figures]:
+def totals(rows: Iterable[Figures]) -> list[Figures]:
     """Return the sums of rows of one queue, name and outcome."""
-    sums: dict[tuple[str, ...], store.Figures] = {}
+    sums: dict[tuple[str, ...], Figures] = {}
     for row in rows:
         _add(sums, row[:3], row)
     return list(sums.values())
 
 
-def _trend(rows: Iterable[store.MinuteFigures]) -> list[store.MinuteFigures]:
-    sums: dict[tuple[str, ...], store.MinuteFigures] = {}
+def _trend(rows: Iterable[MinuteFigures]) -> list[MinuteFigures]:
+    sums: dict[tuple[str, ...], MinuteFigures] = {}
     for row in rows:
         anonymous = row._replace(queue="", name="")
         _add(sums, anonymous[:5], anonymous)
     return list(sums.values())
 
 
-def _timeless(row: store.MinuteFigures) -> store.Figures:
-    return store.Figures(row.queue, row.name, row.outcome, *row[5:])
+def _timeless(row: MinuteFigures) -> Figures:
+    return Figures(row.queue, row.name, row.outcome, *row[5:])
 
 
-Row = TypeVar("Row", store.Figures, store.MinuteFigures)
+Row = TypeVar("Row", Figures, MinuteFigures)
 
 
 def _add(sums: dict[tuple[str, ...], Row], key: tuple[str, ...], row: Row) -> None:

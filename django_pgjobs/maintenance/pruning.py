@@ -27,7 +27,9 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import pruning
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.pruning import Prunable
 from django_pgjobs.store.sqlstates import ROWS_DATA, TRIGGERS, class_of
 from django_pgjobs.values.retention import Retention
 
@@ -109,8 +111,8 @@ class PruneWalk:
     """
 
     rule: PruneRule
-    after: str = store.OLDEST
-    begun: str = store.OLDEST
+    after: str = pruning.OLDEST
+    begun: str = pruning.OLDEST
     left_behind: str | None = None
     known: str | None = None
     window: int = -1
@@ -121,7 +123,7 @@ class PruneWalk:
     rest_until: float = 0.0
     chunks: list[list[int]] = field(default_factory=list)
 
-    def list(self, db: store.Database) -> bool:
+    def list(self, db: Database) -> bool:
         """Put the next slice into ``chunks``; return whether there may be more after it."""
         now = clock.monotonic()
         # A walk that restarts before it is complete may never get past the jobs of a queue that is kept.
@@ -150,15 +152,15 @@ class PruneWalk:
 
     def _begin_anew(self, now: float) -> None:
         if now >= self.whole_at:
-            self.left_behind, self.whole_at = store.OLDEST, now + WHOLE_SECONDS
+            self.left_behind, self.whole_at = pruning.OLDEST, now + WHOLE_SECONDS
         if self.left_behind is not None:
             self.after, self.window = self.left_behind, -1
         self.left_behind, self.anew_at, self.complete = None, now + ANEW_SECONDS, False
 
-    def _slice(self, db: store.Database) -> store.Prunable | None:
+    def _slice(self, db: Database) -> Prunable | None:
         rule = self.rule
         window = None if self.window < 0 else rule.seconds + WINDOWS[self.window]
-        return store.list_prunable(
+        return pruning.list_prunable(
             db,
             rule.outcome,
             seconds=rule.seconds,
@@ -194,7 +196,7 @@ class Pruner:
         self.unlogged = 0
         self.log_at = 0.0
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Take a turn; return how many jobs were deleted. Repeatable, also by several at once."""
         self._read_settings()
         now = clock.monotonic()
@@ -229,14 +231,14 @@ class Pruner:
             self.retention = retention
             self.walks = [PruneWalk(rule) for rule in rules_of(retention)]
 
-    def _delete(self, db: store.Database, walk: PruneWalk, until: float) -> int:
+    def _delete(self, db: Database, walk: PruneWalk, until: float) -> int:
         """Delete the listed jobs until the turn ends; halve failing chunks, which stay listed meanwhile."""
         total = 0
         while walk.chunks and self.may():
             listed = walk.chunks[-1]
             ids = [job for job in listed if job not in self.stuck]
             try:
-                gone = store.prune_jobs(db, ids, until=walk.after) if ids else []
+                gone = pruning.prune_jobs(db, ids, until=walk.after) if ids else []
             except psycopg.Error as error:
                 if not _is_rows_fault(error):
                     raise

@@ -33,7 +33,9 @@ from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.outcomes import RETRIED
 from django_pgjobs.logs import facts_of_attempt, safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping, memos, notifying
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.keeping import Rescued
 
 log = safe_logger("django_pgjobs")
 
@@ -56,7 +58,7 @@ Silence = tuple[float, float]
 """When it ended, on the process's clock, and how many seconds it had lasted."""
 
 
-class Connected(store.Database, Protocol):
+class Connected(Database, Protocol):
     """A connection that knows how long it has been up."""
 
     connected_at: float
@@ -89,7 +91,7 @@ class Rescuer:
     ``urgent``: the next check should come as soon as possible. ``claims``: those of this worker.
     """
 
-    def __init__(self, notify: Callable[[list[store.Rescued]], object], claims: OwnClaims | None = None) -> None:
+    def __init__(self, notify: Callable[[list[Rescued]], object], claims: OwnClaims | None = None) -> None:
         self.notify = notify
         self.claims = claims
         self.size = 0
@@ -100,7 +102,7 @@ class Rescuer:
         self.checked_on: float | None = None
         self.checks: deque[tuple[float, datetime]] = deque()
 
-    def __call__(self, db: Connected) -> list[store.Rescued]:
+    def __call__(self, db: Connected) -> list[Rescued]:
         """Rescue jobs and return them; wake workers for those that are ready. Repeatable, and safe in races."""
         conf = get_conf()
         try:
@@ -126,7 +128,7 @@ class Rescuer:
     def _known(self, db: Connected, conf: Conf) -> datetime | None:
         """Check whether a rescue is due; return the instant before which leases must have expired, or None."""
         began = clock.monotonic()
-        seen, self.urgent = store.check_claims(db, soon_seconds=SOON_SECONDS)
+        seen, self.urgent = keeping.check_claims(db, soon_seconds=SOON_SECONDS)
         now = clock.monotonic()
         self._observe_silence(began, now, conf)
         if now < self.quiet_until:
@@ -155,9 +157,9 @@ class Rescuer:
                 )
             self.quiet_until = max(self.quiet_until, until)
 
-    def _rescue(self, db: Connected, conf: Conf, seen: datetime) -> list[store.Rescued]:
+    def _rescue(self, db: Connected, conf: Conf, seen: datetime) -> list[Rescued]:
         """Rescue batch after batch, each in a transaction of its own, however many jobs are lost."""
-        everything: list[store.Rescued] = []
+        everything: list[Rescued] = []
         began = clock.monotonic()
         try:
             held = list(self.claims.holds()) if self.claims else []
@@ -165,9 +167,11 @@ class Rescuer:
             while rescued := _rescue_batch(db, conf, CLAIMS[self.size], seen, held, overdue):
                 everything += rescued
                 _log(rescued)
-                store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True)
-                cancels = store.cancel_gathered(db, [job.id for job in rescued if job.outcome])
-                store.notify_queues(db, {(one.queue, one.priority) for one in cancels})
+                notifying.notify_queues(
+                    db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True
+                )
+                cancels = memos.cancel_gathered(db, [job.id for job in rescued if job.outcome])
+                notifying.notify_queues(db, {(one.queue, one.priority) for one in cancels})
                 self.notify(rescued)
                 _mark_lost(db, conf, rescued)
                 if clock.monotonic() > began + AGAIN_SECONDS:
@@ -187,10 +191,10 @@ def _rescue_batch(
     seen: datetime | None = None,
     held: Sequence[str] = (),
     overdue: Sequence[tuple[int, str]] = (),
-) -> list[store.Rescued]:
+) -> list[Rescued]:
     """Rescue the jobs of up to ``limit`` ledger rows that had expired by ``seen``, and those that are ``overdue``."""
     definitions = {name: registry.get(name) for name in registry.names()}
-    return store.rescue_jobs(
+    return keeping.rescue_jobs(
         db,
         limit=limit,
         quiet_seconds=conf.renew_seconds,
@@ -204,7 +208,7 @@ def _rescue_batch(
     )
 
 
-def _log(rescued: list[store.Rescued]) -> None:
+def _log(rescued: list[Rescued]) -> None:
     for job in rescued:
         log.log(
             logging.ERROR if job.given_up else logging.WARNING,
@@ -214,9 +218,9 @@ def _log(rescued: list[store.Rescued]) -> None:
         )  # fmt: skip
 
 
-def _mark_lost(db: Connected, conf: Conf, rescued: list[store.Rescued]) -> None:
+def _mark_lost(db: Connected, conf: Conf, rescued: list[Rescued]) -> None:
     """Mark the heartbeats of the workers that lost the jobs; a worker that returns clears the mark by its next beat."""
     lost = [job for job in rescued if job.cause == "lost"]
     quiet = min(conf.silent_seconds, conf.lease_seconds / 2)
-    for name in store.mark_lost(db, lost, quiet_seconds=quiet) if lost else []:
+    for name in keeping.mark_lost(db, lost, quiet_seconds=quiet) if lost else []:
         log.warning("worker is lost, its leases ran out worker=%s", name)

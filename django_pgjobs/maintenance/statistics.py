@@ -19,7 +19,9 @@ from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance.numbers import totals
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import HealthProblem, Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting, numbers, vacuuming
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.finalising import Author
 
 BOUNDS = (figures.MOST, 1_000, 100)
 
@@ -32,19 +34,19 @@ MOST_QUEUES = 100
 class Measurer:
     """Counts in the name of a worker; ``find`` returns the problems there are now. A duty of the leader."""
 
-    def __init__(self, author: store.Author, find: Callable[[Any], list[HealthProblem]] | None = None) -> None:
+    def __init__(self, author: Author, find: Callable[[Any], list[HealthProblem]] | None = None) -> None:
         self.author = author
         self.find = find
 
-    def __call__(self, db: store.Database) -> None:
+    def __call__(self, db: Database) -> None:
         """Count and store the figures. Repeatable, also by several at once: the last write wins."""
         found = _measured(db)
         more = {"totals": _totals(db), "server": _server(db), "problems": self._problems(db)}
-        store.write_statistic(db, {**found, **more}, worker_name=self.author.name)
+        counting.write_statistic(db, {**found, **more}, worker_name=self.author.name)
         if depths := _depths(found):
-            store.write_depths(db, depths)
+            numbers.write_depths(db, depths)
 
-    def _problems(self, db: store.Database) -> list[list[Any]] | None:
+    def _problems(self, db: Database) -> list[list[Any]] | None:
         """Return the problems, so that pages show them without looking for them; None if that took too long."""
         if self.find is None:
             return None
@@ -57,10 +59,10 @@ class Measurer:
 def problems_of(db: Any) -> list[HealthProblem]:
     """Return what keeps jobs from running now."""
     with db.orm() as alias:
-        return health.problems(store.on(alias), alias, Limits(most=figures.MOST))
+        return health.problems(on(alias), alias, Limits(most=figures.MOST))
 
 
-def _measured(db: store.Database) -> dict[str, Any]:
+def _measured(db: Database) -> dict[str, Any]:
     conf = get_conf()
     ages = {"silent_seconds": conf.silent_seconds, "stale_seconds": conf.stale_seconds}
     for most in BOUNDS[:-1]:
@@ -71,16 +73,16 @@ def _measured(db: store.Database) -> dict[str, Any]:
     return figures.measure(db, **ages, most=BOUNDS[-1])
 
 
-def _totals(db: store.Database) -> list[Any]:
+def _totals(db: Database) -> list[Any]:
     """Return what the fleet has ended since the tables were made, for metrics that need no query of their own."""
-    return sorted(totals(store.read_totals(db)))
+    return sorted(totals(numbers.read_totals(db)))
 
 
-def _server(db: store.Database) -> dict[str, Any]:
+def _server(db: Database) -> dict[str, Any]:
     """Return what the server says of our tables and of its notifications."""
-    rows = {table: dead for table in store.VACUUMS if (dead := store.read_dead(db, table)) is not None}
+    rows = {table: dead for table in vacuuming.VACUUMS if (dead := vacuuming.read_dead(db, table)) is not None}
     return {
-        "notification_queue": store.read_notification_queue(db),
+        "notification_queue": counting.read_notification_queue(db),
         "rows": {table: {"dead": found.dead, "alive": max(found.alive, 0.0)} for table, found in rows.items()},
     }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import admitting, keeping, notifying, scheduling
+from django_pgjobs.store.database import Database
 
 log = safe_logger("django_pgjobs")
 
@@ -26,11 +27,11 @@ MOST_NAMES = 1000
 """How many unknown names of parked jobs, and how many of limited ones, a worker tries to resolve at its start."""
 
 
-def missing_names(db: store.Database) -> list[str]:
+def missing_names(db: Database) -> list[str]:
     """Return names that rows wait with and that this process does not know: parked and limited jobs', schedules'."""
-    parked = store.list_parked_names(db, registry.fingerprints(), limit=MOST_NAMES)
-    scheduled = [job.name for job in store.list_row_jobs(db) if registry.find(job.name) is None]
-    limited = [name for _, name in store.list_limited(db, after=("", ""), limit=MOST_NAMES)]
+    parked = keeping.list_parked_names(db, registry.fingerprints(), limit=MOST_NAMES)
+    scheduled = [job.name for job in scheduling.list_row_jobs(db) if registry.find(job.name) is None]
+    limited = [name for _, name in admitting.list_limited(db, after=("", ""), limit=MOST_NAMES)]
     return sorted({*parked, *scheduled, *(name for name in limited if registry.find(name) is None)})
 
 
@@ -40,7 +41,7 @@ class Unparker:
     def __init__(self) -> None:
         self.rest_until = 0.0
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Resume parked jobs that this process has newer or other code for; return how many.
 
         Repeatable, by any number of workers: a job parked again carries this code's fingerprint.
@@ -55,15 +56,15 @@ class Unparker:
         return total
 
 
-def unpark(db: store.Database) -> int:
+def unpark(db: Database) -> int:
     """Scan all parked jobs once; see ``Unparker``."""
     fingerprints = registry.fingerprints()
     total = 0
     while fingerprints:
-        released = store.unpark_jobs(db, fingerprints, limit=BATCH)
+        released = keeping.unpark_jobs(db, fingerprints, limit=BATCH)
         total += len(released)
         if released:
-            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
+            notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
         if len(released) < BATCH:
             break
     if total:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import notifying, pausing
+from django_pgjobs.store.database import Database
 
 log = safe_logger("django_pgjobs")
 
@@ -17,17 +18,17 @@ AGAIN_SECONDS = 0.5
 """How long batches follow each other without a pause; the rest waits for the next turn, so that no rescue waits."""
 
 
-def unpause(db: store.Database) -> int:
+def unpause(db: Database) -> int:
     """Resume held jobs whose name is no longer paused; return how many. Repeatable, by any number of workers.
 
     Each batch is a transaction of its own, however many were held.
     """
     total, began = 0, clock.monotonic()
     while clock.monotonic() <= began + AGAIN_SECONDS:
-        resumed = store.unpause_jobs(db, limit=BATCH)
+        resumed = pausing.unpause_jobs(db, limit=BATCH)
         total += len(resumed)
         if resumed:
-            store.notify_queues(db, {(job.queue, job.priority) for job in resumed}, behind=True)
+            notifying.notify_queues(db, {(job.queue, job.priority) for job in resumed}, behind=True)
         if len(resumed) < BATCH:
             break
     if total:
@@ -39,9 +40,9 @@ KEPT_SECONDS = 86_400.0
 """How long an ended pause is kept: jobs that waited under it do not count as late."""
 
 
-def expire_pauses(db: store.Database) -> int:
+def expire_pauses(db: Database) -> int:
     """Delete the pauses that ended long ago; return how many. A duty of the leader."""
-    expired = store.expire_pauses(db, kept_seconds=KEPT_SECONDS)
+    expired = pausing.expire_pauses(db, kept_seconds=KEPT_SECONDS)
     for kind, name in expired:
         log.debug("old pause expired %s", facts("queue=%s", name) if kind == "queue" else facts("name=%s", name))
     return len(expired)

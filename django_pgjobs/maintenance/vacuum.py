@@ -20,7 +20,9 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import vacuuming
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.vacuuming import Dead
 
 log = safe_logger("django_pgjobs")
 
@@ -38,7 +40,7 @@ JOBS_SHARE = 0.03
 CLAIMS_DIED = 5_000
 
 
-class VacuumSession(store.Database, Protocol):
+class VacuumSession(Database, Protocol):
     """A connection for statements without a transaction and without a time limit."""
 
     @property
@@ -67,7 +69,7 @@ class VacuumedTable:
         self.skipped = False
         self.rest_until = 0.0
 
-    def is_due(self, found: store.Dead) -> bool:
+    def is_due(self, found: Dead) -> bool:
         """Whether enough rows have died since the last VACUUM."""
         self.dead_left = min(self.dead_left, found.dead) if self.settled else found.dead
         self.settled = True
@@ -95,7 +97,7 @@ class Vacuuming(threading.Thread):
             self.session = self.connect()
             if not self.unwanted.is_set():
                 before = self._count(self.session)
-                store.VACUUMS[self.table.name](self.session)
+                vacuuming.VACUUMS[self.table.name](self.session)
                 self.done = self._count(self.session) != before
         except Exception as error:
             self.error = error
@@ -109,8 +111,8 @@ class Vacuuming(threading.Thread):
         if self.session is not None:
             self.session.cancel()
 
-    def _count(self, db: store.Database) -> int | None:
-        found = store.read_dead(db, self.table.name)
+    def _count(self, db: Database) -> int | None:
+        found = vacuuming.read_dead(db, self.table.name)
         return found and found.vacuums
 
 
@@ -129,7 +131,7 @@ class Vacuumer:
         self.check_at = 0.0
         self.refused = False
 
-    def tick(self, db: store.Database) -> None:
+    def tick(self, db: Database) -> None:
         """Start a VACUUM that is due; cancel the running one if somebody waits for its table."""
         if self.running is not None:
             self._supervise(db, self.running)
@@ -138,16 +140,16 @@ class Vacuumer:
             with on_duty(self.name):
                 self._start_due(db)
 
-    def leave(self, db: store.Database) -> None:
+    def leave(self, db: Database) -> None:
         """Cancel the running VACUUM."""
         if self.running is not None:
             self.running.cancel()
             self.running.join(LEAVE_SECONDS)
             self._ended(self.running)
 
-    def _start_due(self, db: store.Database) -> None:
+    def _start_due(self, db: Database) -> None:
         for table in self.tables:
-            found = store.read_dead(db, table.name)
+            found = vacuuming.read_dead(db, table.name)
             if found is None or not table.is_due(found) or clock.monotonic() < table.rest_until:
                 continue
             if not found.allowed:
@@ -166,10 +168,10 @@ class Vacuumer:
                 table.name, owner,
             )  # fmt: skip
 
-    def _supervise(self, db: store.Database, running: Vacuuming) -> None:
+    def _supervise(self, db: Database, running: Vacuuming) -> None:
         if not running.is_alive():
             self._ended(running)
-        elif running.session is not None and store.is_waited_for(db, running.session.pid):
+        elif running.session is not None and vacuuming.is_waited_for(db, running.session.pid):
             log.info("VACUUM is cancelled, somebody waits for the table table=%s", running.table.name)
             running.cancel()
 

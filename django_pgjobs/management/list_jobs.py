@@ -22,7 +22,8 @@ from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments, grouped, label_of
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.database import on
 
 LIMIT = 50
 MOST_PAYLOAD = 10_000
@@ -129,7 +130,7 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
     if options["ids"]:
         return _named(jobs, search, options["ids"]), ""
     search = search if options["all"] else job_list.settled(search, jobs.db)
-    ranges = job_list.ranges_of(search, store.list_pairs(store.on(jobs.db)))
+    ranges = job_list.ranges_of(search, claiming.list_pairs(on(jobs.db)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded and not options["all"] else []
     most = None if options["all"] else options["limit"] + 1
     ids = job_list.find_ids(jobs.filter(search.where() if options["all"] else search.listed()), cut or ranges, most)

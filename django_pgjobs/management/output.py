@@ -25,7 +25,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.escapes import plain as plain
 from django_pgjobs.serialization.failures import clean
 from django_pgjobs.steering.trail import SHELL, recorded_as
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,8 +138,8 @@ def facing_the_database(perform: F) -> F:
 def words_of(error: BaseException) -> str:
     """Describe a database error in one line."""
     words = plain(one_line(error))
-    if store.is_not_migrated(error):
-        return f"{store.NOT_MIGRATED} ({words})."
+    if is_not_migrated(error):
+        return f"{NOT_MIGRATED} ({words})."
     if isinstance(error, OperationalError | psycopg.OperationalError):
         return f"The database does not answer: {words}"
     return f"The database refuses it: {words}"

@@ -16,7 +16,8 @@ from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, PruneRule, 
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import pruning
+from django_pgjobs.store.database import Database, Params, Rows, configure, on, read_committed
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 
@@ -101,15 +102,15 @@ class _Committing:
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and commit; errors of psycopg pass through."""
-        db = store.on(self.alias)
+        db = on(self.alias)
         ours = not transaction.get_connection(self.alias).in_atomic_block
         try:
             with transaction.atomic(using=self.alias):
                 if ours:
-                    store.read_committed(db)
-                    store.configure(db, {"statement_timeout": "0"}, local=True)
+                    read_committed(db)
+                    configure(db, {"statement_timeout": "0"}, local=True)
                 return db.fetch(name, params)
         except DatabaseError as error:
             raise (error.__cause__ or error) from None
@@ -125,13 +126,13 @@ def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) 
     return counts
 
 
-def _count(db: store.Database, rule: PruneRule) -> int:
-    return store.count_prunable(
+def _count(db: Database, rule: PruneRule) -> int:
+    return pruning.count_prunable(
         db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only, names=rule.names
     )
 
 
-def _delete(db: store.Database, rule: PruneRule) -> tuple[int, int]:
+def _delete(db: Database, rule: PruneRule) -> tuple[int, int]:
     pruner = Pruner(rules=[rule])
     total = 0
     while not pruner.done:

@@ -28,7 +28,8 @@ from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import SHOWN_CHARS, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.presentation.wording import result as result_shown
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import on
 from django_pgjobs.store.transactions import at_read_committed
 
 ATTEMPTS = 25
@@ -177,7 +178,7 @@ def _actions(job: Any) -> list[dict[str, Any]]:
             "filter": each.asked,
             "subject": each.subject,
         }
-        for each in store.list_actions(store.on(job._state.db), job.pk, limit=ACTIONS)
+        for each in acting.list_actions(on(job._state.db), job.pk, limit=ACTIONS)
     ]
 
 

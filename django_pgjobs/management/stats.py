@@ -23,7 +23,8 @@ from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.presentation.wording import grouped, size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.counting import KnownWorker, Sizes, count_sizes
+from django_pgjobs.store.database import Database, configure, on
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.worker.shared.connection import PINS
 
@@ -94,7 +95,7 @@ def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["now"] or options["watch"] is not None:
         raise CommandError("--sizes goes with neither --now nor --watch.", returncode=output.WRONG)
     with counting(filters.database_of(options)) as db:
-        found = store.count_sizes(db, list(map(str, Outcome)), most=MOST_NOW)
+        found = count_sizes(db, list(map(str, Outcome)), most=MOST_NOW)
     rows: dict[tuple[str, str], list[int]] = {}
     for each in found:
         if not options["queue"] or each.queue in options["queue"]:
@@ -119,7 +120,7 @@ def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
         output.write_line(command, text)
 
 
-def _read_of(outcome: str, found: list[store.Sizes]) -> dict[str, Any]:
+def _read_of(outcome: str, found: list[Sizes]) -> dict[str, Any]:
     jobs = sum(each.jobs for each in found)
     since = max((each.seconds for each in found), default=None)
     return {"outcome": outcome, "jobs": jobs, "more": jobs == MOST_NOW, "seconds": since}
@@ -135,7 +136,7 @@ class Read(NamedTuple):
     """What was read in one transaction."""
 
     figures: dict[str, Any]
-    workers: list[store.KnownWorker]
+    workers: list[KnownWorker]
     problems: list[HealthProblem]
 
 
@@ -156,11 +157,11 @@ def _read(using: str, *, queues: list[str] | None, now: bool) -> Read:
 
 
 @contextmanager
-def counting(using: str, **settings: str) -> Iterator[store.Database]:
+def counting(using: str, **settings: str) -> Iterator[Database]:
     """Open a transaction with a worker's planner settings, which keep plans on the indexes, and with these settings."""
     with at_read_committed(using):
-        db = store.on(using)
-        store.configure(db, {**PINS, **settings}, local=True)
+        db = on(using)
+        configure(db, {**PINS, **settings}, local=True)
         yield db
 
 

@@ -14,7 +14,10 @@ from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, stats, told, watching, workers
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import explaining, noticing
+from django_pgjobs.store.database import on
+from django_pgjobs.store.explaining import RunningJob
+from django_pgjobs.store.noticing import FailureGroup
 
 MOST_WORKERS = 20
 MOST_JOBS = 5
@@ -67,7 +70,7 @@ def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
 def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
     with stats.counting(using) as db:
         problems = health.problems(db, using, Limits(queues=queues))
-        failed, _read = store.list_failures(db, seconds=HOUR, groups=MOST_GROUPS, most=MOST_FAILURES)
+        failed, _read = noticing.list_failures(db, seconds=HOUR, groups=MOST_GROUPS, most=MOST_FAILURES)
     yield from told.lines_of(problems)[:MOST_LINES]
     yield ""
     yield from stats.lines_of(using, queues=queues, now=False)
@@ -80,14 +83,14 @@ def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
 
 def _workers(using: str, queues: list[str] | None) -> Iterator[str]:
     found = workers.known(using, queues=queues)[:MOST_WORKERS]
-    running: dict[UUID, list[store.RunningJob]] = defaultdict(list)
+    running: dict[UUID, list[RunningJob]] = defaultdict(list)
     if found:
-        for job in store.list_running(store.on(using), [each.pk for each in found], most=MOST_JOBS + 1):
+        for job in explaining.list_running(on(using), [each.pk for each in found], most=MOST_JOBS + 1):
             running[job.worker].append(job)
     yield from output.table(WORKER_HEADERS, (_worker(each, running[each.pk]) for each in found))
 
 
-def _worker(worker: Any, jobs: list[store.RunningJob]) -> tuple[str, ...]:
+def _worker(worker: Any, jobs: list[RunningJob]) -> tuple[str, ...]:
     return (
         output.short(worker.name, 40),
         output.plain(worker.status) + (", leads" if worker.leads else ""),
@@ -98,13 +101,13 @@ def _worker(worker: Any, jobs: list[store.RunningJob]) -> tuple[str, ...]:
     )
 
 
-def runs_now(jobs: list[store.RunningJob]) -> str:
+def runs_now(jobs: list[RunningJob]) -> str:
     """*#17 shop.charge 3 s, …*: what a worker runs now."""
     words = [f"#{job.id} {output.short(job.name, 40)} {span(job.running_seconds)}" for job in jobs[:MOST_JOBS]]
     return ", ".join([*words, "…"] if len(jobs) > MOST_JOBS else words) or "-"
 
 
-def _failure(group: store.FailureGroup) -> tuple[str, ...]:
+def _failure(group: FailureGroup) -> tuple[str, ...]:
     return (
         str(group.jobs),
         f"{span(group.last_seconds)} ago",

@@ -16,7 +16,9 @@ from django_pgjobs.inspection.words import span
 from django_pgjobs.models import CronEntry, QueueState
 from django_pgjobs.presentation import holdups
 from django_pgjobs.presentation.problem import MANY, NAMED, HealthProblem, Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting
+from django_pgjobs.store.counting import KnownWorker
+from django_pgjobs.store.database import Database
 
 LEADER_SECONDS = 30.0
 """How long there may be no leader; an election takes a while."""
@@ -30,7 +32,7 @@ SAMPLED = 100
 SHARED = 20
 
 
-def problems(db: store.Database, using: str, limits: Limits) -> list[HealthProblem]:
+def problems(db: Database, using: str, limits: Limits) -> list[HealthProblem]:
     """Return problems, then notes. ``db`` and the alias ``using`` are one connection. Reads at bounded cost."""
     workers = known_workers(db)
     found = [
@@ -43,10 +45,10 @@ def problems(db: store.Database, using: str, limits: Limits) -> list[HealthProbl
     return sorted(found, key=lambda each: each.is_note)
 
 
-def known_workers(db: store.Database) -> list[store.KnownWorker]:
+def known_workers(db: Database) -> list[KnownWorker]:
     """Return the workers that have not stopped."""
     conf = get_conf()
-    return store.list_workers(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
+    return counting.list_workers(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
 
 
 def paused_queues(using: str) -> set[str]:
@@ -60,12 +62,10 @@ def paused_names(using: str, kind: str) -> set[str]:
     return set(paused.values_list("name", flat=True))
 
 
-def _of_queues(
-    db: store.Database, using: str, limits: Limits, workers: list[store.KnownWorker]
-) -> Iterator[HealthProblem]:
+def _of_queues(db: Database, using: str, limits: Limits, workers: list[KnownWorker]) -> Iterator[HealthProblem]:
     """Yield queues whose due jobs have no worker or wait too long; paused queues wait on purpose."""
     paused = paused_queues(using)
-    for due in store.count_due(db, most=SAMPLED, budget=MANY * SHARED):
+    for due in counting.count_due(db, most=SAMPLED, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (limits.queues or [due.queue]):
             continue
         if not any(worker.status == "running" and worker.serves(due.queue) for worker in workers):
@@ -76,7 +76,7 @@ def _of_queues(
             yield HealthProblem("latency", f"{words}, more than {span(limits.max_latency)}.", due.queue, due.queue)
 
 
-def _of_workers(workers: list[store.KnownWorker], limits: Limits) -> Iterator[HealthProblem]:
+def _of_workers(workers: list[KnownWorker], limits: Limits) -> Iterator[HealthProblem]:
     """Yield silent workers; with ``--max-lost`` also too many lost ones."""
     queues = limits.queues
     ours = [worker for worker in workers if queues is None or any(map(worker.serves, queues))]
@@ -99,7 +99,7 @@ def _of_workers(workers: list[store.KnownWorker], limits: Limits) -> Iterator[He
             )
 
 
-def _of_executors(worker: store.KnownWorker, limits: Limits) -> Iterator[HealthProblem]:
+def _of_executors(worker: KnownWorker, limits: Limits) -> Iterator[HealthProblem]:
     """Yield what a worker tells of executors that died, and of the jobs that run apart since."""
     if worker.died_seconds is not None and worker.died_seconds <= limits.since:
         words = f"An executor of worker {worker.name} died {span(worker.died_seconds)} ago: {worker.death}"
@@ -123,14 +123,14 @@ def _of_crons(using: str) -> Iterator[HealthProblem]:
         yield HealthProblem("cron_missing", words, subject=name)
 
 
-def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
+def _of_upkeep(db: Database) -> Iterator[HealthProblem]:
     """Yield overdue rescues and a missing leader."""
-    if overdue := store.count_overdue(db, seconds=OVERDUE_SECONDS, most=MANY):
+    if overdue := counting.count_overdue(db, seconds=OVERDUE_SECONDS, most=MANY):
         many = f"{overdue} batches" if overdue < MANY else f"{MANY} batches or more"
         yield HealthProblem(
             "overdue", f"{many} of claimed jobs should have been rescued more than {OVERDUE_SECONDS:g} s ago."
         )
-    leader = store.read_leader(db)
+    leader = counting.read_leader(db)
     if leader is None:
         yield HealthProblem("leader", "No worker has ever led: is one running? Without a leader nothing is pruned.")
     elif leader[1] < -LEADER_SECONDS:

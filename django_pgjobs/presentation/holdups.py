@@ -16,8 +16,8 @@ from django_pgjobs.models import QueueState
 from django_pgjobs.presentation.problem import NAMED, HealthProblem, Limits
 from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.states import Hold, Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store import troubles
+from django_pgjobs.store import claiming, counting, troubles
+from django_pgjobs.store.database import Database
 
 RECENT_SECONDS = 300.0
 """How far back attempts tell whether a name fails now."""
@@ -29,7 +29,7 @@ HOUR = 3600.0
 MOST_MINUTES = 50_000
 
 
-def problems(db: store.Database, using: str, limits: Limits) -> Iterator[HealthProblem]:
+def problems(db: Database, using: str, limits: Limits) -> Iterator[HealthProblem]:
     """Yield problems and notes. ``db`` and the alias ``using`` are one connection."""
     yield from _failing(db, limits)
     pairs = [pair for pair in troubles.list_held_pairs(db) if limits.count(pair[0])]
@@ -43,7 +43,7 @@ def problems(db: store.Database, using: str, limits: Limits) -> Iterator[HealthP
         yield from _unapproved(db, limits)
 
 
-def _failing(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
+def _failing(db: Database, limits: Limits) -> Iterator[HealthProblem]:
     """Yield the names of which most of the latest attempts failed, whether they are tried again or not."""
     found = troubles.list_failing(
         db, share=limits.max_failing / 100, least=LEAST_FAILED, recent_seconds=RECENT_SECONDS, seconds=HOUR,
@@ -57,7 +57,7 @@ def _failing(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
         yield HealthProblem("failing", words, each.queue, f"{each.queue}:{each.name}", each.name, list=state)
 
 
-def _parked(db: store.Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _parked(db: Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
     """Yield the queues with parked jobs, and which worker parked one of them."""
     parked = [each for each in held if each.hold == Hold.PARKED]
     if not parked:
@@ -81,9 +81,9 @@ def _limited(held: list[troubles.Held], limits: Limits) -> Iterator[HealthProble
         yield _held("limited", words, each.queue, is_note=(each.seconds or 0.0) <= limits.max_limited)
 
 
-def _paused(db: store.Database, using: str, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _paused(db: Database, using: str, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
     """Yield each pause, and paused jobs that no pause explains any more."""
-    now = store.read_statistic(db).now
+    now = counting.read_statistic(db).now
     pauses = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now())).order_by("paused_at", "name")
     for each in pauses[:NAMED]:
         if each.kind == QueueState.Kind.QUEUE and not limits.count(each.name):
@@ -102,11 +102,11 @@ def _paused(db: store.Database, using: str, held: list[troubles.Held], limits: L
         yield _held("paused", words, part.queue, is_note=True)
 
 
-def _retrying(db: store.Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
-    pairs = store.list_pairs(db)
+def _retrying(db: Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+    pairs = claiming.list_pairs(db)
     jobs = dict[str, int]()
     more = set[str]()
-    for each in store.count_retrying(db, pairs, most=max(limits.most // max(len(pairs), 1), 10)):
+    for each in counting.count_retrying(db, pairs, most=max(limits.most // max(len(pairs), 1), 10)):
         jobs[each.queue] = jobs.get(each.queue, 0) + each.jobs
         more |= {each.queue} if each.more else set()
     for part in held:
@@ -118,9 +118,9 @@ def _retrying(db: store.Database, held: list[troubles.Held], limits: Limits) -> 
         yield _held("retrying", words, queue, is_note=True)
 
 
-def _abandoned(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
+def _abandoned(db: Database, limits: Limits) -> Iterator[HealthProblem]:
     most = limits.max_abandoned
-    found = store.count_ended(db, [Outcome.ABANDONED], seconds=limits.since, most=most + 1)
+    found = counting.count_ended(db, [Outcome.ABANDONED], seconds=limits.since, most=most + 1)
     counted = [part for part in found if limits.count(part.queue)]
     number = sum(part.jobs for part in counted)
     if not number:
@@ -134,7 +134,7 @@ def _abandoned(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
         yield HealthProblem("abandoned", words, is_note=True, list="abandoned")
 
 
-def _unapproved(db: store.Database, limits: Limits) -> Iterator[HealthProblem]:
+def _unapproved(db: Database, limits: Limits) -> Iterator[HealthProblem]:
     found = troubles.count_events(db, most=limits.most)
     if not found.jobs:
         return

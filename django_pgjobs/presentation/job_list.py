@@ -7,7 +7,7 @@ index provides:
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
 * ready: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
-  (``pgjobs_job_claim_order``); if there are very many, ``store.first_due`` finds their first ids
+  (``pgjobs_job_claim_order``); if there are very many, ``counting.first_due`` finds their first ids
 * scheduled, retrying: earliest ``run_at`` first, always so; retrying ones may be held, too (``pgjobs_job_held_order``)
 * waiting, parked, limited: by name only (``pgjobs_job_held``): sorting within a name would read all of its jobs
 * running: newest id first, by the ids in the ledger of claims
@@ -44,8 +44,8 @@ from django_pgjobs.presentation.job_conditions import (
 from django_pgjobs.presentation.job_search import DUE, JobSearch
 from django_pgjobs.presentation.reach import ENDED, HELD
 from django_pgjobs.states import LABELS, Hold, JobState
-from django_pgjobs.store import statements as store
-from django_pgjobs.store import troubles
+from django_pgjobs.store import counting, troubles
+from django_pgjobs.store.database import on
 
 MOST = 10_000
 """A list stops counting here and says "more than 10,000"."""
@@ -80,7 +80,7 @@ class IndexRange(NamedTuple):
 
     @property
     def is_ranked(self) -> bool:
-        """Whether ``store.first_due`` finds its first ids."""
+        """Whether ``counting.first_due`` finds its first ids."""
         return bool(self.pairs) or self.held is not None
 
 
@@ -214,10 +214,10 @@ def _find_due(jobs: QuerySet[Job], index_range: IndexRange, most: int) -> list[i
 
 
 def _first_due(jobs: QuerySet[Job], index_range: IndexRange, limit: int) -> list[int]:
-    db = store.on(jobs.db)
+    db = on(jobs.db)
     among = [] if index_range.held is None else troubles.list_held_pairs(db)
     held = [pair for pair in among if pair[1] in (Hold.LIMITED, Hold.PAUSED) and index_range.held in ("", pair[0])]
-    return store.first_due(db, index_range.pairs, later=index_range.later, limit=limit, held=held)
+    return counting.first_due(db, index_range.pairs, later=index_range.later, limit=limit, held=held)
 
 
 def _union(parts: Sequence[Any]) -> Any:

@@ -10,7 +10,9 @@ from django_pgjobs.inspection import figures
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import known_workers
 from django_pgjobs.presentation.problem import HealthProblem, Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting
+from django_pgjobs.store.counting import KnownWorker, StoredFigures
+from django_pgjobs.store.database import Database
 
 FRESH_SECONDS = 60.0
 """Older figures are counted again, because their leader evidently cannot count."""
@@ -33,13 +35,13 @@ class Latest(NamedTuple):
     now: datetime
 
 
-def figures_of(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
+def figures_of(db: Database, workers: list[KnownWorker], *, now: bool) -> dict[str, Any]:
     """Return the leader's figures with their source and age; count ``now`` or if there are no current ones.
 
     Workers are always current.
     """
-    kept = store.read_statistic(db)
-    if now or not is_current(kept, store.read_leader(db)):
+    kept = counting.read_statistic(db)
+    if now or not is_current(kept, counting.read_leader(db)):
         conf = get_conf()
         counted = figures.measure(
             db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
@@ -50,7 +52,7 @@ def figures_of(db: store.Database, workers: list[store.KnownWorker], *, now: boo
     return {**shown, **figures.with_workers(counted, workers)}
 
 
-def is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:
+def is_current(kept: StoredFigures, leader: tuple[str, float] | None) -> bool:
     """Tell whether the figures are recent and of the present leader."""
     if kept.age_seconds is None or leader is None:
         return False
@@ -58,19 +60,19 @@ def is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> b
     return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
 
 
-def latest(db: store.Database, using: str) -> Latest:
+def latest(db: Database, using: str) -> Latest:
     """Return figures and problems for a page. ``db`` and the alias ``using`` are one connection."""
     kept = leaders(db)
     if kept is not None:
         return kept._replace(figures=figures.with_workers(kept.figures, known_workers(db)))
-    conf, kept_now = get_conf(), store.read_statistic(db).now
+    conf, kept_now = get_conf(), counting.read_statistic(db).now
     counted = figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
     return Latest(counted, health.problems(db, using, Limits(most=figures.MOST)), None, kept_now, 0.0, kept_now)
 
 
-def leaders(db: store.Database) -> Latest | None:
+def leaders(db: Database) -> Latest | None:
     """Return the leader's figures and problems; None if there are no current ones. Two rows are all that it reads."""
-    kept, leader = store.read_statistic(db), store.read_leader(db)
+    kept, leader = counting.read_statistic(db), counting.read_leader(db)
     if not is_current(kept, leader) or kept.figures.get("problems") is None:
         return None
     problems = [HealthProblem(*each) for each in kept.figures["problems"]]

@@ -17,7 +17,9 @@ from django_pgjobs.models import EventState, Job, Memo
 from django_pgjobs.presentation.sight import Fact, Hidden, may_see
 from django_pgjobs.presentation.wording import json_text, parsed
 from django_pgjobs.states import Flow, MemoKind, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos
+from django_pgjobs.store.database import on
+from django_pgjobs.store.memos import Suspension
 
 MOST = 200
 """How many memos are shown, the latest ones."""
@@ -50,11 +52,11 @@ def remembered(job: Job) -> Remembered:
     return Remembered(memos[:MOST], every.count() - MOST if len(memos) > MOST else 0)
 
 
-def suspension(job: Job) -> store.Suspension | None:
+def suspension(job: Job) -> Suspension | None:
     """Return what a suspended job waits for; None for one that runs, has ended or waits for nothing."""
     if not job.flow & Flow.REMEMBERS or job.outcome or job.ending or job.claim_id:
         return None
-    return store.read_suspension(store.on(job._state.db or "default"), job.pk)
+    return memos.read_suspension(on(job._state.db or "default"), job.pk)
 
 
 def awaited(job_id: int, using: str | None) -> str | None:

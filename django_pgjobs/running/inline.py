@@ -32,9 +32,10 @@ from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising, pausing
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
+from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.store.sqlstates import is_data_trouble
-from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import Event
@@ -133,11 +134,11 @@ class InlineWorker:
         for duty in self.upkeep if before or self.keeps_up else ():
             do_duty(duty.name, duty.tick if self.keeps_up else duty.leave, db)
 
-    def _rescued(self, jobs: list[store.Rescued]) -> None:
+    def _rescued(self, jobs: list[Rescued]) -> None:
         self.tallies.were_rescued(jobs)
         self._report([event for job in jobs for event in events_of_rescue(job)])
 
-    def _expired(self, jobs: list[store.ExpiredJob]) -> None:
+    def _expired(self, jobs: list[ExpiredJob]) -> None:
         self.tallies.expired(jobs)
         self._report([event_of_expiry(job) for job in jobs if job.ended])
 
@@ -161,7 +162,7 @@ class InlineWorker:
         if options.until_idle and not turn.due and not self.locked.wait(db, self.frontier.reaches):
             return False
         pairs = list(self.frontier.reaches)
-        due = store.next_due(db, pairs) if pairs else None
+        due = claiming.next_due(db, pairs) if pairs else None
         waits = [DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, *([] if due is None else [due])]
         if turn.due:
             waits.append(SHORTEST_SECONDS if turn.again else HELD_SECONDS)
@@ -179,9 +180,9 @@ class InlineWorker:
         return self.admission.turn(db)
 
     def _one(self, db: WorkerConnection) -> bool:
-        pauses = store.read_pauses(db)
+        pauses = pausing.read_pauses(db)
         self.frontier.pause(pauses.queues)
-        self.frontier.replace(store.list_pairs(db))
+        self.frontier.replace(claiming.list_pairs(db))
         self.frontier.scan_all()
         plan = self.frontier.plan(clock.monotonic())
         if not plan:
@@ -196,21 +197,21 @@ class InlineWorker:
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
-                store.delete_claims(db, [str(claim_id)])
+                finalising.delete_claims(db, [str(claim_id)])
             else:
                 self._perform(db, job, HeldClaim(str(claim_id), sent_at, 1, scanned_at=scanned_at))
         return bool(jobs)
 
-    def _claim(self, db: WorkerConnection, pairs: list[store.Pair], terms: dict[str, Any]) -> store.ClaimReply | None:
+    def _claim(self, db: WorkerConnection, pairs: list[Pair], terms: dict[str, Any]) -> ClaimReply | None:
         """Claim a job. Return None if the claim failed on data; the job whose own data it was is parked then."""
         try:
-            return store.claim_lines(db, {False: store.Line(pairs, 1)}, (), **terms)
+            return claiming.claim_lines(db, {False: Line(pairs, 1)}, (), **terms)
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
                 raise
-        job_id = store.next_claimable(db, pairs)
+        job_id = claiming.next_claimable(db, pairs)
         try:
-            return None if job_id is None else store.ClaimReply(store.claim_one(db, job_id, **terms), None)
+            return None if job_id is None else ClaimReply(claiming.claim_one(db, job_id, **terms), None)
         except (psycopg.Error, UnicodeError) as error:
             if job_id is None or not is_data_trouble(error):
                 raise
@@ -238,12 +239,12 @@ class InlineWorker:
             del self.held[job.id]
             cleanup.tidy(facts("name=%s job=%s", job.name, job.id))
             cleanup.refresh()  # duties use this thread's connections, too
-        store.delete_claims(db, [claim_id])
+        finalising.delete_claims(db, [claim_id])
 
 
 def _waits(db: WorkerConnection, job: ClaimedJob) -> Unwritten | None:
     """Return the decision for a job that was paused while it ran, with its callback still to come; else None."""
-    pauses = store.read_pauses(db)
+    pauses = pausing.read_pauses(db)
     if job.queue in pauses.queues:
         return decide.Release()
     return decide.Hold(pauses.names[job.name]) if job.name in pauses.names else None

@@ -13,7 +13,8 @@ from django_pgjobs.metrics.fleet import FleetGauges
 from django_pgjobs.metrics.server import MetricsServer
 from django_pgjobs.metrics.text import render
 from django_pgjobs.metrics.worker import WorkerFigures, families_of
-from django_pgjobs.store.statements import Author, Figures
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.numbers import Figures
 from django_pgjobs.worker.supervisor.executor_process import READY
 from django_pgjobs.worker.supervisor.supervisor import Supervisor
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper

@@ -28,7 +28,11 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.metered import Metered, Sizes
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import gates
+from django_pgjobs.store.database import read_statements
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.firing import DeclaredCron
+from django_pgjobs.store.keeping import Identity
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
@@ -99,7 +103,7 @@ class Worker:
 
     options: WorkerOptions
     conf: Conf
-    author: store.Author
+    author: Author
     processes: int
     threads: int
     async_slots: int
@@ -109,7 +113,7 @@ class Worker:
         """Return a worker that has not been started; settings replace options that are None."""
         conf = get_conf()
         name = options.name or f"{socket.gethostname()}:{os.getpid()}"
-        author = store.Author(uuid4(), name, conf.release)
+        author = Author(uuid4(), name, conf.release)
         return cls(
             options,
             conf,
@@ -149,7 +153,7 @@ class Worker:
             "state": state,
             "running": running,
             "finished": finished,
-            "protocol": store.KNOWS_UNDO,
+            "protocol": gates.KNOWS_UNDO,
             **(deaths.facts() if deaths is not None else {}),
         }
 
@@ -176,7 +180,7 @@ class Worker:
         return AdmissionScan(self.frontier().serves, self.conf)
 
 
-def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
+def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | None:
     """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first.
 
     Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only.
@@ -217,7 +221,7 @@ def _resolve(names: list[str]) -> None:
 def run(options: WorkerOptions) -> int:
     """Run a worker in this process until it has drained; return its exit status. Main thread only."""
     worker = Worker.of(options)
-    store.read_statements()
+    read_statements()
     status = 0
     stopped = threading.Event()
     # A signal before or after the supervisor's own handling must not end the process abruptly.
@@ -233,7 +237,7 @@ def run(options: WorkerOptions) -> int:
     return status
 
 
-def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
+def declared_crons(worker: Worker) -> dict[str, DeclaredCron]:
     """Return the cron entries of this worker's code. Runs project code: call in the main thread, before the others."""
     try:
         return declared_for(worker.options.database)
@@ -241,7 +245,7 @@ def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
         cleanup.close_all()
 
 
-def _log_budget(worker: Worker, found: store.Identity) -> None:
+def _log_budget(worker: Worker, found: Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
     total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
@@ -273,7 +277,7 @@ def _tuned_interpreter() -> Iterator[None]:
         sys.setswitchinterval(switch_seconds)
 
 
-def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
+def _serve(worker: Worker, found: Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
     inbox, table, tallies = Inbox(), RunTable(), Tallies(_is_known)
     beat_seconds = worker.conf.beat_seconds

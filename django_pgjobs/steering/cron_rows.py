@@ -19,7 +19,9 @@ from django_pgjobs.steering.crons import listed
 from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import check_reason
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import scheduling
+from django_pgjobs.store.database import on
+from django_pgjobs.store.scheduling import CronAsRead, RowCron
 from django_pgjobs.store.transactions import at_read_committed
 
 log = safe_logger("django_pgjobs")
@@ -30,7 +32,7 @@ SAID = ("job_name", "expression", "zone", "misfire", "overlap", "enabled", "star
 """Values that the record of a change repeats; arguments may be secret, so it only names them."""
 
 
-def put(alias: str, row: store.RowCron, *, by: object, reason: str) -> str:
+def put(alias: str, row: RowCron, *, by: object, reason: str) -> str:
     """Write a schedule to its row; return ``created``, ``changed`` or ``unchanged``.
 
     Blocks while somebody changes or fires an entry of its name. Raises ``InvalidJob`` if code declares that name.
@@ -38,14 +40,14 @@ def put(alias: str, row: store.RowCron, *, by: object, reason: str) -> str:
     check_reason(who(by), reason)
     if any(entry.name == row.name for entry in registry.crons()):
         raise _taken(row.name)
-    db = store.on(alias)
+    db = on(alias)
     with at_read_committed(alias):
-        before = store.read_cron(db, row.name)
+        before = scheduling.read_cron(db, row.name)
         if before is not None and not before.is_row:
             raise _taken(row.name)
-        created = store.put_cron(db, row)
+        created = scheduling.put_cron(db, row)
         if created is None:
-            now = before or store.read_cron(db, row.name)
+            now = before or scheduling.read_cron(db, row.name)
             if now is None or not now.is_row:
                 raise _taken(row.name)
             return UNCHANGED
@@ -60,9 +62,9 @@ def put(alias: str, row: store.RowCron, *, by: object, reason: str) -> str:
 def remove(entries: QuerySet[Any], alias: str, *, by: object, reason: str) -> int:
     """Delete schedules; see ``CronEntryQuerySet.remove``."""
     check_reason(who(by), reason)
-    db = store.on(alias)
+    db = on(alias)
     with at_read_committed(alias):
-        found = store.remove_crons(db, list(entries.using(alias).values_list("pk", flat=True)))
+        found = scheduling.remove_crons(db, list(entries.using(alias).values_list("pk", flat=True)))
         if kept := sorted(name for name, free in found.items() if not free):
             raise InvalidJob(
                 f"Nothing is deleted: code declares {listed(map(repr, kept))}, and would declare it again. "
@@ -78,11 +80,11 @@ def _taken(name: str) -> InvalidJob:
     return InvalidJob(f"cron entry {name!r} is declared by code: give the schedule another name.")
 
 
-def _words(row: store.RowCron) -> str:
+def _words(row: RowCron) -> str:
     return f"{row.job_name} {row.expression} {row.zone}"
 
 
-def _differences(before: store.CronAsRead, row: store.RowCron) -> str:
+def _differences(before: CronAsRead, row: RowCron) -> str:
     said = [
         f"{name}: {_text(old)} → {_text(new)}"
         for name in SAID

@@ -29,7 +29,8 @@ from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.jobs import Steered, who
 from django_pgjobs.steering.trail import Trail, recorded_as, signed
 from django_pgjobs.steering.until import Until, check_reason, end_of
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import on
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values import schedule as cron
@@ -104,7 +105,7 @@ def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[s
     with at_read_committed(alias):
         trail.subject = listed(entries.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
         changed = entries.using(alias).update(**columns)
-        trail.add(store.on(alias), changed)
+        trail.add(on(alias), changed)
     return changed
 
 
@@ -117,9 +118,9 @@ def run_now(name: str, alias: str, by: object) -> int:
     """Register the job of an entry at once; return its id. Raises what ``CronEntry.run_now`` raises."""
     try:
         with at_read_committed(alias):
-            found = store.run_cron(store.on(alias), name)
+            found = firing.run_cron(on(alias), name)
             made = [found.job_id] if found is not None and found.job_id is not None else []
-            Trail("run now", who(by), kind="cron", subject=name).add(store.on(alias), len(made), made)
+            Trail("run now", who(by), kind="cron", subject=name).add(on(alias), len(made), made)
             if found is not None and found.wakes is not None:
                 waking.notify(alias, [found.wakes])
     except (DataError, IntegrityError) as error:

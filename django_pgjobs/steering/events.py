@@ -19,7 +19,8 @@ from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.jobs import LOCK_SECONDS, who
 from django_pgjobs.steering.trail import Trail, signed, storable
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos
+from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
@@ -80,8 +81,8 @@ def withdraw(using: str, name: str, *, by: object, reason: str) -> bool:
     """
     _check_sendable(name)
     with at_read_committed(using):
-        db = store.on(using)
-        if not store.withdraw_event(db, name):
+        db = on(using)
+        if not memos.withdraw_event(db, name):
             return False
         Trail("withdraw", who(by), reason, kind=KIND, subject=name).add(db, 1)
     log.info("event withdrawn event=%s %s", name, signed(who(by), reason))
@@ -98,9 +99,9 @@ def _impatiently(using: str, act: Callable[[], bool]) -> bool | None:
     """Return what ``act`` returns in a transaction; None if a lock that it waits for is held for too long."""
     try:
         with at_read_committed(using):
-            before = store.set_lock_timeout(store.on(using), f"{LOCK_SECONDS}s")
+            before = set_lock_timeout(on(using), f"{LOCK_SECONDS}s")
             done = act()
-            store.set_lock_timeout(store.on(using), before)
+            set_lock_timeout(on(using), before)
     except OperationalError as error:
         if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
             raise
@@ -156,17 +157,17 @@ def send(using: str, name: str, payload: str, by: str, trail: Trail | None = Non
     """
     woken = 0
     with at_read_committed(using):
-        db = store.on(using)
-        if not store.send_event(db, name, payload, storable(by)):
+        db = on(using)
+        if not memos.send_event(db, name, payload, storable(by)):
             return False
         after: int | None = 0
         while after is not None:
-            some = store.wake_waiters(db, name, after=after)
+            some = memos.wake_waiters(db, name, after=after)
             woken += sum(waiter.queue is not None for waiter in some)
             waking.notify(using, {wake_up(w.queue, w.priority) for w in some if w.queue is not None})
             if trail is not None:
                 trail.add(db, len(some), [waiter.id for waiter in some])
-            after = some[-1].id if len(some) == store.WAITERS_AT_ONCE else None
+            after = some[-1].id if len(some) == memos.WAITERS_AT_ONCE else None
         if trail is not None and trail.action_id is None:
             trail.add(db, 1)  # nobody waits for it: the event itself is what has changed
     log.info("event sent event=%s woken=%d by=%s", name, woken, one_line(by))

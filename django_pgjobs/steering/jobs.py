@@ -29,14 +29,14 @@ from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, C
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
-from django_pgjobs.store import gates
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting, gates, memos, steering
 from django_pgjobs.store.batches import cancel_members, list_running_members
+from django_pgjobs.store.database import Database, on, set_lock_timeout
 from django_pgjobs.store.finished import send_finished
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
-from django_pgjobs.store.steering import EndedJob
+from django_pgjobs.store.steering import EndedJob, Moved
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.built_in import Act, is_built_in, refusal, refused
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -98,7 +98,7 @@ UNDONE = "undone"
 CHANGED = "changed"
 """The reason for skipping a job that no longer matched the filter when its row was locked."""
 
-Write = Callable[[store.Database, Sequence[int]], list[int]]
+Write = Callable[[Database, Sequence[int]], list[int]]
 
 
 def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, reason: str) -> Steered:
@@ -109,9 +109,9 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     batches: list[int] = []
     all_changed: list[int] = []
 
-    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+    def write(db: Database, held: Sequence[int]) -> list[int]:
         callbacks = _names_with("on_cancel_func")
-        changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
+        changed = steering.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
         _count(db, changed.ended)
@@ -122,10 +122,10 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
 
     trail = Trail("cancel", who(by), reason, mode=mode)
     steered = _logged(trail, _steer(jobs, using, Act.CANCEL, UNFINISHED, write, trail))
-    if gathered := store.list_gathered(store.on(using), all_changed):
+    if gathered := memos.list_gathered(on(using), all_changed):
         cancel(jobs.model._base_manager.filter(pk__in=gathered), using, mode=mode, by=by, reason=reason)
     # Those that run may take all threads: the job that cancels the others would wait for them.
-    if batches and (running := list_running_members(store.on(using), batches)):
+    if batches and (running := list_running_members(on(using), batches)):
         cancel(jobs.model._base_manager.filter(pk__in=running), using, mode=mode, by=by, reason=reason)
     return steered
 
@@ -135,10 +135,10 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
     text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
     text = f"{text}: {storable(reason)}" if reason else text
 
-    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+    def write(db: Database, held: Sequence[int]) -> list[int]:
         callbacks = _names_with("on_abandon_func")
-        changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
-        cancels = store.cancel_gathered(db, [job.id for job in changed.ended])
+        changed = steering.abandon_jobs(db, held, reason=text, with_callback=callbacks)
+        cancels = memos.cancel_gathered(db, [job.id for job in changed.ended])
         waking.notify(using, [*changed.notices, *(wake_up(one.queue, one.priority) for one in cancels)])
         _count(db, changed.ended)
         send_finished(using, changed.ended, registry.find)
@@ -148,7 +148,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
     return _logged(trail, _steer(jobs, using, Act.ABANDON, UNCLAIMED, write, trail))
 
 
-def _count(db: store.Database, jobs: Sequence[EndedJob]) -> None:
+def _count(db: Database, jobs: Sequence[EndedJob]) -> None:
     """Add these ends to the numbers over time, as no worker has; names and queues within the bounds of theirs."""
     ends: Counter[tuple[str, str, str]] = Counter()
     for job in jobs:
@@ -161,14 +161,14 @@ def _count(db: store.Database, jobs: Sequence[EndedJob]) -> None:
 def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
 
-    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
+    def write(db: Database, held: Sequence[int]) -> Moved:
         attempts = {name: registry.get(name).max_attempts for name in registry.names()}
         attempts |= dict.fromkeys((UNDO, WAKE, CANCEL_MEMBERS), TIRELESS)
         most = get_conf().default_max_attempts
         return reopening.retry(
             db,
             held,
-            lambda ids: store.retry_jobs(db, ids, attempts=attempts, default_attempts=most),
+            lambda ids: steering.retry_jobs(db, ids, attempts=attempts, default_attempts=most),
             lambda undone: keyed.refused.update(dict.fromkeys(undone, UNDONE)),
         )
 
@@ -184,15 +184,15 @@ def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, 
         keyed = KeyedWrite(using, _open_by_force)
         return _logged(trail, _steer(jobs, using, Act.LET_GO_ON, WAITING | SUSPENDED, keyed, trail))
     trail = Trail("release", who(by), reason)
-    return _logged(trail, _steer(jobs, using, Act.RELEASE, CLAIMED, store.request_release, trail))
+    return _logged(trail, _steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
 
 
-def _open_by_force(db: store.Database, held: Sequence[int]) -> store.Moved:
+def _open_by_force(db: Database, held: Sequence[int]) -> Moved:
     # A batch that goes on takes no more members.
     opened = gates.open_gates(db, held, force=True, close=True)
-    woken = store.wake_suspended(db, held)
+    woken = memos.wake_suspended(db, held)
     notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
-    return store.Moved([*(job.id for job in opened), *(job.id for job in woken)], [], list(notices))
+    return Moved([*(job.id for job in opened), *(job.id for job in woken)], [], list(notices))
 
 
 def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
@@ -204,9 +204,9 @@ def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason:
     return _logged(trail, _steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
 
 
-def _close(db: store.Database, held: Sequence[int]) -> store.Moved:
+def _close(db: Database, held: Sequence[int]) -> Moved:
     found = gates.lock_open_batches(db, held)
-    return store.Moved(found, [], list(gates.notices_of(gates.open_gates(db, found, close=True, locked=True))))
+    return Moved(found, [], list(gates.notices_of(gates.open_gates(db, found, close=True, locked=True))))
 
 
 def reschedule(
@@ -224,8 +224,8 @@ def reschedule(
     to = _checked_target(run_at, delay, queue, priority)
     limited = to.queue is not None and get_conf().queue_limits.of(to.queue) is not None
 
-    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
-        return store.reschedule_jobs(
+    def write(db: Database, held: Sequence[int]) -> Moved:
+        return steering.reschedule_jobs(
             db, held, run_at=to.run_at, delay_seconds=to.delay, queue=to.queue, priority=to.priority, limited=limited
         )
 
@@ -245,15 +245,15 @@ def revert(
     trail, done = Trail(own, who(by), reason), Steered()
     for part, jobs in parts.items():
         done += _steer(jobs, using, act, UNCLAIMED, _reverting(using, action_id, part), trail)
-    trail.skip(store.on(using), done.skipped)
+    trail.skip(on(using), done.skipped)
     return _logged(trail, done)
 
 
 def _reverting(using: str, action_id: int, part: int) -> KeyedWrite:
-    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
-        judged = store.judge_former(db, action_id, part)
+    def write(db: Database, held: Sequence[int]) -> Moved:
+        judged = acting.judge_former(db, action_id, part)
         keyed.refused.update({job_id: judged[job_id] for job_id in held if judged[job_id]})
-        return store.revert_jobs(db, action_id, part, [job_id for job_id in held if not judged[job_id]])
+        return acting.revert_jobs(db, action_id, part, [job_id for job_id in held if not judged[job_id]])
 
     keyed = KeyedWrite(using, write)
     return keyed
@@ -328,10 +328,10 @@ class _Batch:
             # In a statement of its own: it sees every change made before the locks, whatever the filter joins.
             asked = self._still_asked_for(locked)
             held = [job for job in locked if job in asked]
-            db = store.on(self.using)
-            before = store.read_former(db, held) if held and self.trail.is_reversible else {}
+            db = on(self.using)
+            before = acting.read_former(db, held) if held and self.trail.is_reversible else {}
             changed = self.write(db, held) if held else []
-            former = store.former_of(before, store.read_former(db, changed)) if before and changed else None
+            former = acting.former_of(before, acting.read_former(db, changed)) if before and changed else None
             self.trail.add(db, len(changed), changed, former)
         self.locked.update(locked)
         self.strayed.update(set(locked) - asked)
@@ -367,7 +367,7 @@ def _steer(jobs: models.QuerySet[Any], using: str, act: Act, eligible: Q, write:
         done += Steered(0, dict(Counter(built_in.values())))
         _resolve_names(jobs, using, meant)
         done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant) - built_in.keys()))
-    trail.skip(store.on(using), done.skipped)
+    trail.skip(on(using), done.skipped)
     return done
 
 
@@ -416,7 +416,7 @@ def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str,
     if not ids:
         return {}
     with at_read_committed(using):
-        states = store.read_states(store.on(using), sorted(ids))
+        states = steering.read_states(on(using), sorted(ids))
     skipped: dict[str, int] = {}
     for job_id in ids:
         state, ending = states.get(job_id, ("unknown", False))
@@ -434,8 +434,8 @@ class _lock_timeout:
         self.before = ""
 
     def __enter__(self) -> None:
-        self.before = store.set_lock_timeout(store.on(self.using), f"{LOCK_SECONDS}s")
+        self.before = set_lock_timeout(on(self.using), f"{LOCK_SECONDS}s")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            store.set_lock_timeout(store.on(self.using), self.before)
+            set_lock_timeout(on(self.using), self.before)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, transaction
 
 from django_pgjobs import waking
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Database, set_lock_timeout
 from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION, sqlstate_of
+from django_pgjobs.store.steering import Moved
 
 TAKEN = "key taken"
 BUSY = "busy"
@@ -31,11 +32,11 @@ class KeyedWrite:
     """Writes a batch, and records in ``refused`` why it did not write some jobs: id → reason."""
 
     using: str
-    write: Callable[[store.Database, Sequence[int]], store.Moved]
+    write: Callable[[Database, Sequence[int]], Moved]
     refused: dict[int, str] = field(default_factory=dict)
     waits: int = 0
 
-    def __call__(self, db: store.Database, ids: Sequence[int]) -> list[int]:
+    def __call__(self, db: Database, ids: Sequence[int]) -> list[int]:
         """Write the jobs of a batch whose key is free, within the caller's transaction; return them."""
         try:
             with transaction.atomic(using=self.using):
@@ -49,16 +50,16 @@ class KeyedWrite:
         self.refused.update(dict.fromkeys(moved.taken, TAKEN))
         return moved.changed
 
-    def _reason(self, db: store.Database, error: DatabaseError) -> str | None:
+    def _reason(self, db: Database, error: DatabaseError) -> str | None:
         """Return the reason if one job's key kept the batch from being written, else None."""
         state = sqlstate_of(error)
         if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
-            store.set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
+            set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
             self.waits += 1
             return BUSY
         return TAKEN if state == UNIQUE_VIOLATION else None
 
-    def _halves(self, db: store.Database, ids: Sequence[int], reason: str) -> list[int]:
+    def _halves(self, db: Database, ids: Sequence[int], reason: str) -> list[int]:
         if len(ids) == 1 or (reason == BUSY and self.waits >= MOST_WAITS):
             self.refused.update(dict.fromkeys(ids, reason))
             return []

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import Flow, Rule
-from django_pgjobs.store import reopening as store
+from django_pgjobs.store import reopening
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.gates import is_met
 from django_pgjobs.store.memos import list_undone
@@ -47,19 +47,19 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
     be, is neither retried nor reopened; ``refuse`` gets those of ``held``. Raises ``InvalidJob`` if the retry concerns
     more jobs besides these than a flow may have nodes, and ``BESIDE``.
     """
-    jobs = store.lock_flow(db, held)
+    jobs = reopening.lock_flow(db, held)
     if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
         undone = list_undone(db, held)
         refuse(undone)
         return retry_jobs([job_id for job_id in held if job_id not in undone])
     reached, most = set(held), get_conf().nodes_limit + BESIDE
     # What is reached may end until it is locked, and then others are reached through it.
-    while further := set(store.reach_dependents(db, held, limit=most + len(held))) - reached:
+    while further := set(reopening.reach_dependents(db, held, limit=most + len(held))) - reached:
         reached |= further
         if len(reached) > most + len(held):
             raise InvalidJob(f"This retry concerns more than {most} jobs that wait for others: retry fewer at once.")
-        jobs |= store.lock_flow(db, further - jobs.keys())
-    gates = store.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
+        jobs |= reopening.lock_flow(db, further - jobs.keys())
+    gates = reopening.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
     undone = list_undone(db, jobs)  # behind the locks: none of these ends meanwhile
     refuse(undone.intersection(held))
     wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))} - undone
@@ -67,8 +67,8 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
     moved = retry_jobs(sorted(wanted - plan.revived))
     if moved.taken:
         plan = planned(jobs, gates, wanted - set(moved.taken), undone)
-    store.reopen_gates(db, list(plan.gates.values()))
-    revived = store.revive_jobs(db, plan.revived)
+    reopening.reopen_gates(db, list(plan.gates.values()))
+    revived = reopening.revive_jobs(db, plan.revived)
     return Moved(moved.changed + [job_id for job_id in revived if job_id in held], moved.taken, moved.notices)
 
 

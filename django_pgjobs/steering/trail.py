@@ -17,7 +17,8 @@ from typing import Any
 from django_pgjobs.logs import Facts, facts
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import clean
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import Database
 
 CODE, SHELL, ADMIN = "code", "shell", "admin"
 
@@ -86,7 +87,7 @@ class Trail:
         """Whether the record keeps where the jobs stood."""
         return self.verb in REVERSIBLE
 
-    def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = (), former: str | None = None) -> None:
+    def add(self, db: Database, changed: int, job_ids: Sequence[int] = (), former: str | None = None) -> None:
         """Record that the action changed this many, within the caller's transaction; nothing for none.
 
         ``former``: where the jobs stood, for an undo.
@@ -98,16 +99,16 @@ class Trail:
             (self.action_id, self.parts), self.goes_on = origin.continues, True
             origin.continues = (self.action_id, self.parts + 1)
         if self.action_id is None:
-            self.action_id = store.record_action(db, {**self._words(origin), "changed": changed}, job_ids, former)
+            self.action_id = acting.record_action(db, {**self._words(origin), "changed": changed}, job_ids, former)
             origin.recorded.append(self.action_id)
         else:
-            store.extend_action(db, self.action_id, changed, self.parts, job_ids, former)
+            acting.extend_action(db, self.action_id, changed, self.parts, job_ids, former)
         self.parts += 1
 
-    def skip(self, db: store.Database, skipped: Mapping[str, int]) -> None:
+    def skip(self, db: Database, skipped: Mapping[str, int]) -> None:
         """Record why the action skipped jobs (reason → number); nothing if it changed no job."""
         if skipped and self.action_id is not None and not self.goes_on:
-            store.close_action(db, self.action_id, skipped)
+            acting.close_action(db, self.action_id, skipped)
 
     def _words(self, origin: ActionOrigin) -> dict[str, Any]:
         words = {"by": self.by, "reason": self.reason, "mode": self.mode, "subject": self.subject}
@@ -120,10 +121,10 @@ class Trail:
         }
 
 
-def open_action(db: store.Database, verb: str, by: str, reason: str, mode: str) -> int:
+def open_action(db: Database, verb: str, by: str, reason: str, mode: str) -> int:
     """Write the row of an action that a job will carry out, and return its id."""
     trail = Trail(verb, by, reason, mode=mode)
-    return store.record_action(db, {**trail._words(_origin.get() or ActionOrigin()), "changed": 0}, ())
+    return acting.record_action(db, {**trail._words(_origin.get() or ActionOrigin()), "changed": 0}, ())
 
 
 def signed(by: str, reason: str = "") -> Facts:

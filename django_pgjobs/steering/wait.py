@@ -24,7 +24,9 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import WrapperDatabase
+from django_pgjobs.store.keeping import Marked
 from django_pgjobs.store.transactions import written_at
 
 J = TypeVar("J", bound=models.Model)
@@ -94,14 +96,14 @@ def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
     wrapper = connections.create_connection(alias)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
     try:
-        own = store.WrapperDatabase(wrapper)
+        own = WrapperDatabase(wrapper)
         own.fetch("listen_ended", {})
         _poll_until_ended(job, own, until)
     finally:
         wrapper.close()
 
 
-def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
+def _poll_until_ended(job: models.Model, own: WrapperDatabase, until: float | None) -> None:
     """Poll ``job`` on the waiter's own autocommit connection, now, each second and at a notification of its end."""
     locked = LOCKED_SECONDS
     while True:
@@ -135,17 +137,17 @@ def _left(job: models.Model, until: float | None) -> float:
     return left
 
 
-def _poll(own: store.WrapperDatabase, job_id: int) -> store.Marked | None:
+def _poll(own: WrapperDatabase, job_id: int) -> Marked | None:
     """Return whether the job has ended and is marked; None if it is not committed."""
     try:
-        return store.mark_waited(own, job_id)
+        return keeping.mark_waited(own, job_id)
     except DatabaseError:
         if not own.wrapper.is_usable():
             raise
-        return store.Marked(ended=False, marked=False)
+        return Marked(ended=False, marked=False)
 
 
-def _listen(own: store.WrapperDatabase, job_id: int, seconds: float) -> None:
+def _listen(own: WrapperDatabase, job_id: int, seconds: float) -> None:
     for received, notification in enumerate(own.wrapper.connection.notifies(timeout=seconds)):
         if notification.payload == str(job_id):
             return

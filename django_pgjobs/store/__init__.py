@@ -4,6 +4,7 @@ Imports ``sql``, ``states``, ``clock`` and ``decisions``; knows no model and no 
 ``Database`` it runs on: a worker's own connection (``worker.shared.connection``) or, for registering, steering and
 tests, Django's (``on(alias)``). It never commits and never retries; the owner of the connection does.
 
-Workers, operators and tests import everything from ``store.statements``. Code that web processes load to register a job
-imports only the modules that it needs, so import nothing here.
+Import the modules that you use, and call their functions through them (``claiming.claim_jobs``), so that a test can
+replace one; import types, and whatever ``store.database`` has, by name. Web processes load what registering needs, no
+more, so import nothing here.
 """

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, configure, set_lock_timeout
-from django_pgjobs.store.ends import Author, End, Stepped, finalise_success, mark_ending, next_step, read_fences
+from django_pgjobs.store.finalising import Author, End, Stepped, finalise_success, mark_ending, next_step, read_fences
 
 LOCK_TIMEOUT = "5s"
 """How long an atomic end waits for its job's row. ``end_atomic`` has the same value."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.store.database import Database, Transacting
-from django_pgjobs.store.ends import Author, Released
+from django_pgjobs.store.finalising import Author, Released
 
 
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.ends import Author
+from django_pgjobs.store.finalising import Author
 
 
 class Term(NamedTuple):

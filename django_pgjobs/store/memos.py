@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_pgjobs.states import CANCEL_MEMBERS, GATHER
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.ends import Author, End, as_array
+from django_pgjobs.store.finalising import Author, End, as_array
 from django_pgjobs.store.keys import Expired
 from django_pgjobs.store.servants import Serving, cancel_of, register_servants
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.ends import Released
+from django_pgjobs.store.finalising import Released
 from django_pgjobs.values.built_in import OWN_QUEUE, is_built_in
 
 

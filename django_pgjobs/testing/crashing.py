@@ -17,12 +17,13 @@ from django_pgjobs.execution.attempt import BODY, Prepared
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.models import Claim
 from django_pgjobs.states import MemoKind
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.memos import NewMemo, StoredMemo
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Decision
     from django_pgjobs.execution.prepared import Transaction
-    from django_pgjobs.store.statements import Database, NewMemo, StoredMemo
 
 BEFORE_SUSPEND, BEFORE_SETTLE = "before_suspend", "before_settle"
 BEFORE_MEMO, AFTER_MEMO = "before_memo:", "after_memo:"
@@ -171,7 +172,7 @@ def rescue(db: Database, alias: str, claim_id: str) -> bool:
     held = Claim.objects.using(alias).filter(claim_id=claim_id)
     long_ago = Now() - timedelta(days=3650)
     held.update(lease_expires_at=long_ago, check_at=long_ago)  # earlier than any other: it is the one rescued
-    rescued = store.rescue_jobs(
+    rescued = keeping.rescue_jobs(
         db,
         limit=1,
         quiet_seconds=0.0,

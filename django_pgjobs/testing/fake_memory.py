@@ -31,7 +31,7 @@ from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.payload import check_has_run, decode_result, encode_result
-from django_pgjobs.store.statements import NewMemo
+from django_pgjobs.store.memos import NewMemo
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext

@@ -21,8 +21,9 @@ from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.execution.prepared import BODY, UNGUARDED, Item, Prepared, RunControl
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.states import MemoKind, Outcome
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import StoredMemo
+from django_pgjobs.store import passing
+from django_pgjobs.store.database import on
+from django_pgjobs.store.memos import StoredMemo
 from django_pgjobs.testing.transactions import savepoint
 
 
@@ -142,7 +143,7 @@ def _listed(memos: list[StoredMemo]) -> str:
 
 def _prepared(job: Job, alias: str) -> Prepared:
     definition = registry.resolve(job.name)
-    payload = store.with_results(store.on(alias), job.pk, json.dumps(job.payload))
+    payload = passing.with_results(on(alias), job.pk, json.dumps(job.payload))
     args, kwargs = definition.load(payload)
     extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
     item = Item(

@@ -35,9 +35,11 @@ from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOO
 from django_pgjobs.execution.single_job import Ended, Performer, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import admitting, claiming, finalising, pausing, steering
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.sqlstates import is_data_trouble
-from django_pgjobs.store.statements import Author, ClaimedJob, Database
 from django_pgjobs.testing import crashing, suspended
 from django_pgjobs.testing.transactions import savepoint
 from django_pgjobs.values.built_in import OWN_QUEUE
@@ -153,7 +155,7 @@ class _Runner:
         self.raise_errors = raise_errors
         self.early = early
         self.without_sleeps = without_sleeps
-        self.db = store.on(alias)
+        self.db = on(alias)
         self.ran = Ran()
         self.author = Author(uuid4(), "run_jobs", get_conf().release)
         self.spoiled: list[BaseException] = []
@@ -170,7 +172,7 @@ class _Runner:
         return list(jobs.order_by("-priority", "run_at", "id").values_list("pk", flat=True))
 
     def _unpaused(self) -> QuerySet[Job]:
-        pauses = store.read_pauses(self.db)
+        pauses = pausing.read_pauses(self.db)
         return self._ready().exclude(queue__in=pauses.queues).exclude(name__in=pauses.names)
 
     def _ready(self) -> QuerySet[Job]:
@@ -188,7 +190,7 @@ class _Runner:
             if job is None:
                 return False
             ended = self._perform(job, str(claim_id), errors)
-            store.delete_claims(self.db, [str(claim_id)])
+            finalising.delete_claims(self.db, [str(claim_id)])
         self.ran.released.extend(suspended.released(self.alias, waiting))
         if ended is None:
             self._note(job_id, "crashed", errors)
@@ -204,14 +206,14 @@ class _Runner:
     def _claim(self, job_id: int, claim_id: UUID) -> ClaimedJob | None:
         jobs = self._ready().filter(pk=job_id)
         if self.early and jobs.filter(run_at__gt=Now()).exists():
-            store.reschedule_jobs(self.db, [job_id], run_at=None, delay_seconds=0.0, queue=None, priority=None)
+            steering.reschedule_jobs(self.db, [job_id], run_at=None, delay_seconds=0.0, queue=None, priority=None)
         if jobs.filter(hold__isnull=False).exists():
             # One job runs at a time here, so no limit of concurrency applies; and no test should wait for a window.
-            store.admit_one(self.db, job_id)
+            admitting.admit_one(self.db, job_id)
         conf = get_conf()
         try:
             with self._undone_if_it_raises():
-                claimed = store.claim_one(
+                claimed = claiming.claim_one(
                     self.db,
                     job_id,
                     claim_id=claim_id,
@@ -240,7 +242,7 @@ class _Runner:
         except BaseException:
             if not connections[self.alias].in_atomic_block:
                 performer.release(job, claim_id)
-                store.delete_claims(self.db, [claim_id])
+                finalising.delete_claims(self.db, [claim_id])
             raise
 
     def _note(self, job_id: int, heading: str, errors: list[BaseException]) -> None:

@@ -16,7 +16,7 @@ from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Attempt, Claim, Depth, Heartbeat, Job, Minute
 from django_pgjobs.states import TREND
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from tests.db.cron_ground import declare
 from tests.db.test_overview import beginning, lead
 from tests.plugins.fix_admin import WORKER
@@ -41,7 +41,7 @@ def showcase() -> Iterator[None]:
         _wait()
         _fail()
         _count(beginning(60))
-        CronRows(Leader(AUTHOR)).tick(store.on("default"))
+        CronRows(Leader(AUTHOR)).tick(on("default"))
         _fire()
         pausing.pause_queue("imports", by="auth.User:1 anna", reason="the warehouse moves")
         lead()
@@ -59,7 +59,7 @@ NAMES = ("shop.payments.charge", "shop.payments.refund", "shop.mail.welcome", "s
 
 def _declare() -> None:
     for name, expression in CRONS.items():
-        declare(store.on("default"), name, expression=expression, job_name=f"shop.{name}")
+        declare(on("default"), name, expression=expression, job_name=f"shop.{name}")
     for name in NAMES:
         job(name=name)(nothing)
 

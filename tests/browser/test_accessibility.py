@@ -14,7 +14,7 @@ from django_pgjobs import job, pausing
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Heartbeat, Job, QueueState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from tests.browser.test_admin_pages import LogIn, jobs_known, rows  # noqa: F401 (fixtures)
 from tests.browser.test_overview import fleet  # noqa: F401 (a fixture)
 from tests.plugins.fix_db import AUTHOR
@@ -43,7 +43,7 @@ def filled(fleet: dict[str, Job]) -> dict[str, Job]:  # noqa: F811
     """The fleet, with pauses, a cron entry and actions."""
     definition: Any = job(name="shop.report", queue="mail", schedulable=True)(report)
     definition.schedule("0 7 * * 1-5", name="report:acme").register(tenant_id=7)
-    CronRows(Leader(AUTHOR)).tick(store.on("default"))
+    CronRows(Leader(AUTHOR)).tick(on("default"))
     pausing.pause_queue("payments", by="auth.User:1 anna", reason="the bank moves")
     fleet["abandoned"].retry(by="auth.User:1 anna", reason="the bank is back")
     fleet["scheduled"].reschedule(delay=60, by="auth.User:1 anna")

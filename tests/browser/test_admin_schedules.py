@@ -13,7 +13,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from tests.browser.test_admin_pages import LogIn, operator
 from tests.plugins.fix_db import AUTHOR
@@ -44,7 +44,7 @@ def deploy(func: Any) -> None:
     """Start a worker with this code."""
     registry._by_name.clear()
     job(name="shop.report", queue="mail", schedulable=True)(func)
-    CronRows(Leader(AUTHOR)).tick(store.on("default"))
+    CronRows(Leader(AUTHOR)).tick(on("default"))
 
 
 def fill(page: Page, **values: str) -> None:

@@ -17,7 +17,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job, QueueState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from tests.browser.test_admin_pages import LogIn, Picture, operator
 from tests.plugins.fix_db import AUTHOR
@@ -59,7 +59,7 @@ def known() -> Iterator[None]:
         Cron("*/10 * * * *", bound, name="stock levels")
         Cron("@hourly", bound, name="exchange rates")
         Cron("30 6 * * 1", bound, name="weekly letter")
-        CronSync(declared_for("default"), Leader(AUTHOR)).tick(store.on("default"))
+        CronSync(declared_for("default"), Leader(AUTHOR)).tick(on("default"))
         yield
 
 
@@ -199,8 +199,8 @@ def test_the_list_of_cron_entries_tells_what_fires_next_and_what_does_not_fire(
     CronEntry.objects.filter(pk="stock levels").update(declared_expression="61 * * * *")
     long_ago = timezone.now() - timedelta(seconds=MISSING_SECONDS + 60)
     CronEntry.objects.filter(pk="exchange rates").update(declared_at=long_ago, created_at=long_ago)
-    MarkMissing()(store.on("default"))
-    Firer()(store.on("default"))
+    MarkMissing()(on("default"))
+    Firer()(on("default"))
     last = entry().run_now()
     log_in(User.objects.create_superuser("root"))
     page.goto(CRONS)

@@ -24,7 +24,7 @@ import psycopg
 from django.db import connection
 
 from django_pgjobs import sql
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Params, Rows
 from tests.plugins.fix_db import RawDatabase, patience
 
 GATE = 7_340_000
@@ -138,9 +138,9 @@ class Actor:
         self._programs.put(None)
         self._thread.join()
 
-    # The thread: as a ``store.Database`` for workers' programs, by a wrapper around Django's connection for operators'
+    # The thread: as a ``Database`` for workers' programs, by a wrapper around Django's connection for operators'
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         """Stop, then run the statement on the worker's connection."""
         if name not in UNSEEN:
             gated_here = name in GATES and not (self._inside and name.startswith(ENDS))

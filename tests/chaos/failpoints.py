@@ -37,7 +37,6 @@ VARIABLE = "PGJOBS_TEST_FAILPOINTS"
 
 SUPERVISOR, EXECUTOR = "supervisor", "executor"
 BEFORE, AFTER = "before", "after"
-STORE = "django_pgjobs.store.statements"
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,18 @@ def _behind_a_job(args: tuple[Any, ...], result: Any) -> bool:
     return sys._getframe(2).f_code is Buffers.finish.__code__
 
 
+def _store(room: str) -> str:
+    return f"django_pgjobs.store.{room}"
+
+
 def _worker(room: str) -> str:
     return f"django_pgjobs.worker.{room}"
 
 
 PLACES: dict[str, Place] = {
     # claim committed, not sent
-    "claiming": Place(SUPERVISOR, STORE, "claim_lines", BEFORE),
-    "claimed": Place(SUPERVISOR, STORE, "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
+    "claiming": Place(SUPERVISOR, _store("claiming"), "claim_lines", BEFORE),
+    "claimed": Place(SUPERVISOR, _store("claiming"), "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
     "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "HeldJobs.adopt", AFTER),
     # sent, unstarted
     "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "ExecutorProcess.add", AFTER),
@@ -82,10 +85,10 @@ PLACES: dict[str, Place] = {
     "body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "run_here", BEFORE),
     "async_body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "arun", BEFORE),
     # an atomic job's body is done, its end not written or not committed
-    "closing": Place(EXECUTOR, STORE, "end_atomic", BEFORE),
-    "committing": Place(EXECUTOR, STORE, "end_atomic", AFTER),
-    "stepping": Place(EXECUTOR, STORE, "next_step_atomic", BEFORE),
-    "stepped": Place(EXECUTOR, STORE, "next_step_atomic", AFTER),
+    "closing": Place(EXECUTOR, _store("atomic"), "end_atomic", BEFORE),
+    "committing": Place(EXECUTOR, _store("atomic"), "end_atomic", AFTER),
+    "stepping": Place(EXECUTOR, _store("atomic"), "next_step_atomic", BEFORE),
+    "stepped": Place(EXECUTOR, _store("atomic"), "next_step_atomic", AFTER),
     # user code done, DONE not sent
     "finished": Place(EXECUTOR, _worker("executor.outbox"), "Outbox.put", BEFORE),
     "queued": Place(EXECUTOR, _worker("shared.board"), "Board.clear", AFTER, _behind_a_job),
@@ -95,25 +98,25 @@ PLACES: dict[str, Place] = {
     "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
     "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
     # a job is suspended: its statement is written, or committed
-    "suspending": Place(SUPERVISOR, STORE, "suspend_jobs", BEFORE),
-    "suspended": Place(SUPERVISOR, STORE, "suspend_jobs", AFTER, lambda args, jobs: bool(jobs)),
-    "deleting": Place(SUPERVISOR, STORE, "delete_claims", BEFORE),
+    "suspending": Place(SUPERVISOR, _store("memos"), "suspend_jobs", BEFORE),
+    "suspended": Place(SUPERVISOR, _store("memos"), "suspend_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "deleting": Place(SUPERVISOR, _store("finalising"), "delete_claims", BEFORE),
     # mark_ending written, callback unfinished
     "marking": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE, _of_kind("mark")),
     "marked": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER, _of_kind("mark")),
     "callback": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", BEFORE),
     "called_back": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", AFTER),
     # supervisor anywhere
-    "renewing": Place(SUPERVISOR, STORE, "renew_claims", BEFORE),
-    "renewed": Place(SUPERVISOR, STORE, "renew_claims", AFTER),
-    "rescuing": Place(SUPERVISOR, STORE, "rescue_jobs", BEFORE),
-    "rescued": Place(SUPERVISOR, STORE, "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
-    "firing": Place(SUPERVISOR, STORE, "fire_cron", BEFORE),
-    "fired": Place(SUPERVISOR, STORE, "fire_cron", AFTER, lambda args, fired: fired is not None),
+    "renewing": Place(SUPERVISOR, _store("keeping"), "renew_claims", BEFORE),
+    "renewed": Place(SUPERVISOR, _store("keeping"), "renew_claims", AFTER),
+    "rescuing": Place(SUPERVISOR, _store("keeping"), "rescue_jobs", BEFORE),
+    "rescued": Place(SUPERVISOR, _store("keeping"), "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "firing": Place(SUPERVISOR, _store("firing"), "fire_cron", BEFORE),
+    "fired": Place(SUPERVISOR, _store("firing"), "fire_cron", AFTER, lambda args, fired: fired is not None),
     "settling": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "HeldJobs.settle", BEFORE),
     "spawned": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "ExecutorPool.spawn", AFTER),
-    "releasing": Place(SUPERVISOR, STORE, "release_jobs", BEFORE),
-    "released": Place(SUPERVISOR, STORE, "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "releasing": Place(SUPERVISOR, _store("finalising"), "release_jobs", BEFORE),
+    "released": Place(SUPERVISOR, _store("finalising"), "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
 }
 
 

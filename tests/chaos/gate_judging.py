@@ -14,7 +14,7 @@ from typing import Any
 from django_pgjobs.execution import finalise
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.states import CANCEL_MEMBERS, Flow, Rule
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.finalising import End
 from django_pgjobs.store.gates import is_met
 from django_pgjobs.testing import run_jobs
 from tests.chaos import gate_scenes as scenes
@@ -228,7 +228,7 @@ def _finish(db: RawDatabase) -> None:
         taken = claim(db, 20)
         if not taken.jobs and not open_due_gates(db):
             return
-        ends = [store.End(each.id, str(taken.claim_id), 0.0, outcome=each.ending or "") for each in taken.jobs]
+        ends = [End(each.id, str(taken.claim_id), 0.0, outcome=each.ending or "") for each in taken.jobs]
         with db.transaction():
             finalise.write_counted(db, ends, AUTHOR)
 

@@ -20,7 +20,9 @@ from django_pgjobs.exceptions import BatchClosed
 from django_pgjobs.execution import finalise
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import atomic, finalising, gates, keeping
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import End
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim
 
@@ -54,10 +56,10 @@ class World:
         """Note how many jobs a program was told to have released."""
         self.told[actor.name] = self.told.get(actor.name, 0) + released
 
-    def end(self, name: str, outcome: str = "") -> store.End:
+    def end(self, name: str, outcome: str = "") -> End:
         """The end of a running job, as its owner writes it."""
         facts = {"outcome": outcome, "cause": "failed", "failure": FAILURE} if outcome else {"result": "1"}
-        return store.End(self.jobs[name], self.claims[name], 0.0, **facts)
+        return End(self.jobs[name], self.claims[name], 0.0, **facts)
 
     def write(self, name: str, outcome: str = "") -> None:
         """Write an end and all that it releases, before anybody plays."""
@@ -224,13 +226,17 @@ Scene = Callable[[World], None]
 Program = Callable[[World, Actor], None]
 
 
-def record(world: World, db: store.Database, name: str, outcome: str = "") -> int | None:
+def record(world: World, db: Database, name: str, outcome: str = "") -> int | None:
     """Write an end as a finaliser does; return how many jobs it released, None if it has to come again."""
     end = world.end(name, outcome)
     if not world.counts[name]:
-        if store.finalise_end(db, [end], AUTHOR) if outcome else store.finalise_success_fast(db, [end], AUTHOR):
+        if (
+            finalising.finalise_end(db, [end], AUTHOR)
+            if outcome
+            else finalising.finalise_success_fast(db, [end], AUTHOR)
+        ):
             return 0
-        reading = store.read_fences(db, [(end.id, end.claim_id)]).get(end.id)
+        reading = finalising.read_fences(db, [(end.id, end.claim_id)]).get(end.id)
         if reading is None or not reading.ours or reading.ended:
             return 0
         if not reading.counted:
@@ -239,7 +245,7 @@ def record(world: World, db: store.Database, name: str, outcome: str = "") -> in
         recorded, opened = finalise.write_counted(db, [end], AUTHOR)
     if recorded:
         return len(opened)
-    reading = store.read_fences(db, [(end.id, end.claim_id)]).get(end.id)
+    reading = finalising.read_fences(db, [(end.id, end.claim_id)]).get(end.id)
     return 0 if reading is None or not reading.ours or reading.ended else None
 
 
@@ -282,9 +288,9 @@ def both_succeed(world: World, actor: Actor) -> None:
 def a_succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """``a`` is atomic: its end, and what that releases, are part of the transaction of its effects."""
     with actor.transaction():
-        end = store.end_atomic(actor, world.end("a"))
+        end = atomic.end_atomic(actor, world.end("a"))
         if end is not None and end.counted:
-            world.tell(actor, len(store.settle_ends(actor, [world.jobs["a"]])))
+            world.tell(actor, len(gates.settle_ends(actor, [world.jobs["a"]])))
 
 
 def needs_a(world: World, actor: Actor) -> None:
@@ -357,7 +363,7 @@ def recounts(world: World, actor: Actor) -> None:
 
 def rescues(world: World, actor: Actor) -> None:
     """A worker takes back what is dead: its end counts in a gate, so that is left to whoever claims it."""
-    store.rescue_jobs(
+    keeping.rescue_jobs(
         actor,
         limit=10,
         quiet_seconds=0,
@@ -374,7 +380,7 @@ def claims_and_ends(world: World, actor: Actor) -> None:
     for each, end in zip(taken.jobs, taken.ends(), strict=True):
         end.outcome = each.ending or ""
         if not finalise.is_counted(each.extras):
-            write = store.finalise_end if end.outcome else store.finalise_success
+            write = finalising.finalise_end if end.outcome else finalising.finalise_success
             if write(actor, [end], AUTHOR):
                 return
         with actor.transaction():

@@ -17,7 +17,7 @@ from django.db import connection, transaction
 
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import statement
 from tests.chaos import audit
 from tests.chaos import history as h
 from tests.chaos.journal import Journal
@@ -241,9 +241,9 @@ class Ground:
         self.journal.close()
 
 
-def text_of(statement: str) -> str:
+def text_of(name: str) -> str:
     """Return how a statement of ``sql/`` begins, as a regular expression for the proxy."""
-    begin = store.statement(statement).partition("%")[0].strip()
+    begin = statement(name).partition("%")[0].strip()
     return re.escape(begin)
 
 

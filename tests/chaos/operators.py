@@ -24,7 +24,7 @@ from django_pgjobs.models import Job, Memo, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, resume_job
 from django_pgjobs.states import GATHERING, UNDO, Flow, Hold, MemoKind, Outcome
 from django_pgjobs.steering.jobs import Steered, close_batches
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
 from tests.chaos import compounds
 from tests.chaos.faults import Step
@@ -135,7 +135,7 @@ class Operators:
         names = (compounds.part.name, compounds.part_undo.name, *SERVANTS)
         for outcome in Outcome:
             pruner = Pruner(rules=[PruneRule(str(outcome), OLDER_SECONDS, names=names)])
-            self.done["prune:gone"] += pruner(store.on("default"))
+            self.done["prune:gone"] += pruner(on("default"))
             self.done["prune:left"] += pruner.skipped
 
     def _bulk(self, step: Step) -> None:
@@ -194,7 +194,7 @@ class Operators:
         """Bring a fate on a row that serves another, behind everybody's back."""
         fate = list(FORGE)[step.target % len(FORGE)]
         names = [name for name in SERVANTS if name.endswith((".wake", ".undo", ".cancel_members"))]
-        with store.on("default").transaction(), connection.cursor() as cursor:
+        with on("default").transaction(), connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id, name FROM pgjobs_job WHERE name = ANY (%s) AND finished_at IS NULL AND claim_id IS NULL"
                 " ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED",

@@ -13,7 +13,9 @@ from django.db import transaction
 
 from django_pgjobs.models import Job
 from django_pgjobs.states import Flow
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import atomic, finalising, keeping, memos, steering
+from django_pgjobs.store.finalising import End, Stepped
+from django_pgjobs.store.memos import NewMemo
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
 
@@ -43,9 +45,9 @@ class World:
         self.answered[actor.name] = self.answered.get(actor.name, 0) + count
         return count
 
-    def end(self, **facts: Any) -> list[store.End]:
+    def end(self, **facts: Any) -> list[End]:
         """The owner's end of the first job."""
-        return [store.End(self.job_ids[0], str(self.claimed.claim_id), **facts)]
+        return [End(self.job_ids[0], str(self.claimed.claim_id), **facts)]
 
 
 def register(world: World, count: int = 1, *, name: str = PLAIN, max_attempts: int = 5) -> None:
@@ -97,7 +99,7 @@ def overdue(world: World) -> None:
 def asked(world: World) -> None:
     """It was asked to end as cancelled, and its lease has run out."""
     running(world)
-    store.cancel_jobs(world.db, world.job_ids, mode="ask", by="", reason="", with_callback=[])
+    steering.cancel_jobs(world.db, world.job_ids, mode="ask", by="", reason="", with_callback=[])
     expire(world)
 
 
@@ -115,7 +117,7 @@ def ready_with_callbacks(world: World) -> None:
 def calling_back(world: World) -> None:
     """Its owner runs the callback; the lease has run out."""
     running(world, name=WITH_CALLBACKS)
-    store.mark_ending(
+    finalising.mark_ending(
         world.db, world.end(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=5
     )
     expire(world)
@@ -124,13 +126,13 @@ def calling_back(world: World) -> None:
 def abandoned(world: World) -> None:
     """It has ended under its owner's claim, which is still in the ledger."""
     running(world)
-    store.finalise_end(world.db, world.end(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR)
+    finalising.finalise_end(world.db, world.end(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR)
 
 
 def parked(world: World) -> None:
     """Its owner could not run it."""
     running(world)
-    store.park_jobs(world.db, world.end(reason="not known", fingerprint="old"))
+    finalising.park_jobs(world.db, world.end(reason="not known", fingerprint="old"))
 
 
 def batch(world: World) -> None:
@@ -160,13 +162,13 @@ def claims_and_ends(world: World, actor: Actor) -> None:
     claimed = claims(world, actor)
     for taken in claimed.jobs:
         ends = claimed.ends(outcome=taken.ending or "")
-        write = store.finalise_end if taken.ending else store.finalise_success
+        write = finalising.finalise_end if taken.ending else finalising.finalise_success
         world.answer(actor, len(write(actor, ends, AUTHOR)))
 
 
 def succeeds(world: World, actor: Actor) -> None:
     """The owner records a success, then strikes the claim."""
-    world.answer(actor, len(store.finalise_success(actor, world.end(result="1"), AUTHOR)))
+    world.answer(actor, len(finalising.finalise_success(actor, world.end(result="1"), AUTHOR)))
     forgets(world, actor)
 
 
@@ -183,52 +185,52 @@ def remembers_fast(world: World, actor: Actor) -> None:
 def _records_fast(world: World, actor: Actor, *, remember: bool) -> None:
     ends = world.end(result="1")
     try:
-        written = store.finalise_success_fast(actor, ends, AUTHOR, remember=remember)
+        written = finalising.finalise_success_fast(actor, ends, AUTHOR, remember=remember)
     except psycopg.errors.DeadlockDetected:
-        written = store.finalise_success(actor, ends, AUTHOR, remember=remember)
+        written = finalising.finalise_success(actor, ends, AUTHOR, remember=remember)
     world.answer(actor, len(written))
     forgets(world, actor)
 
 
 def leaves_nothing(world: World, actor: Actor) -> None:
     """The owner ends a job of which nothing is kept, then strikes the claim."""
-    world.answer(actor, len(store.finalise_delete(actor, world.end())))
+    world.answer(actor, len(finalising.finalise_delete(actor, world.end())))
     forgets(world, actor)
 
 
 def leaves_nothing_fast(world: World, actor: Actor) -> None:
     """The same, as the finaliser does: fast, and past a locked row after a deadlock."""
     try:
-        deleted = store.finalise_delete_fast(actor, world.end())
+        deleted = finalising.finalise_delete_fast(actor, world.end())
     except psycopg.errors.DeadlockDetected:
-        deleted = store.finalise_delete(actor, world.end())
+        deleted = finalising.finalise_delete(actor, world.end())
     world.answer(actor, len(deleted))
     forgets(world, actor)
 
 
 def remembers(world: World, actor: Actor) -> None:
     """The owner records a success, and its result under the job's idempotency key if it has one."""
-    world.answer(actor, len(store.finalise_success(actor, world.end(result="1"), AUTHOR, remember=True)))
+    world.answer(actor, len(finalising.finalise_success(actor, world.end(result="1"), AUTHOR, remember=True)))
     forgets(world, actor)
 
 
 def leaves_its_result(world: World, actor: Actor) -> None:
     """The owner ends a job of which nothing is kept but its result under an idempotency key."""
-    world.answer(actor, len(store.finalise_delete(actor, world.end(result="1"), remember=True)))
+    world.answer(actor, len(finalising.finalise_delete(actor, world.end(result="1"), remember=True)))
     forgets(world, actor)
 
 
 def succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """The end is part of the transaction of the job's own effects."""
-    _ends_in_its_transaction(world, actor, store.end_atomic)
+    _ends_in_its_transaction(world, actor, atomic.end_atomic)
 
 
 def remembers_in_its_transaction(world: World, actor: Actor) -> None:
     """The same for a job with an idempotency key."""
-    _ends_in_its_transaction(world, actor, store.end_atomic_keyed)
+    _ends_in_its_transaction(world, actor, atomic.end_atomic_keyed)
 
 
-def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor, store.End], object]) -> None:
+def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor, End], object]) -> None:
     [end] = world.end(result="1")
     actor.raw.query("BEGIN")
     written = write(actor, end)
@@ -239,31 +241,31 @@ def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor,
 def fails(world: World, actor: Actor) -> None:
     """The owner records a failure; the job is tried again."""
     end = world.end(cause="failed", failure=FAILURE)
-    world.answer(actor, len(store.finalise_retry(actor, end, AUTHOR)))
+    world.answer(actor, len(finalising.finalise_retry(actor, end, AUTHOR)))
 
 
 def snoozes(world: World, actor: Actor) -> None:
     """The job wants to come back."""
-    world.answer(actor, len(store.finalise_snooze(actor, world.end())))
+    world.answer(actor, len(finalising.finalise_snooze(actor, world.end())))
 
 
 def suspends(world: World, actor: Actor) -> None:
     """A durable function sleeps."""
-    world.answer(actor, len(store.suspend_jobs(actor, world.end(columns=SLEEP), AUTHOR)))
+    world.answer(actor, len(memos.suspend_jobs(actor, world.end(columns=SLEEP), AUTHOR)))
 
 
 def remembers_a_step(world: World, actor: Actor) -> None:
     """It remembers its first step."""
     [end] = world.end()
-    memo = store.NewMemo("pay", "step", "1", 0.0, int(Flow.REMEMBERS))
-    world.answer(actor, int(store.write_memo(actor, end.id, end.claim_id, memo)))
+    memo = NewMemo("pay", "step", "1", 0.0, int(Flow.REMEMBERS))
+    world.answer(actor, int(memos.write_memo(actor, end.id, end.claim_id, memo)))
 
 
 def remembers_an_event(world: World, actor: Actor) -> None:
     """It finds that the event was sent which it is about to wait for."""
     [end] = world.end()
-    store.send_event(world.db, "approval", "1", "")
-    waited = store.finish_wait(actor, end.id, end.claim_id, name="approval", kind="event", event="approval")
+    memos.send_event(world.db, "approval", "1", "")
+    waited = memos.finish_wait(actor, end.id, end.claim_id, name="approval", kind="event", event="approval")
     world.answer(actor, int(waited is not None))
 
 
@@ -271,66 +273,66 @@ def begins_to_gather(world: World, actor: Actor) -> None:
     """It remembers a batch."""
     [end] = world.end()
     fields: Any = {"name": "gather", "event": "done", "before": None, "result": "{}", "seconds": 60.0}
-    world.answer(actor, int(store.begin_gather(actor, end.id, end.claim_id, **fields)))
+    world.answer(actor, int(memos.begin_gather(actor, end.id, end.claim_id, **fields)))
 
 
 def goes_on(world: World, actor: Actor) -> None:
     """The job goes on with its next step."""
-    world.answer(actor, len(store.next_step(actor, world.end(columns=STEP), AUTHOR)))
+    world.answer(actor, len(finalising.next_step(actor, world.end(columns=STEP), AUTHOR)))
 
 
 def goes_on_in_its_transaction(world: World, actor: Actor) -> None:
     """The same as part of the transaction of the step's own effects."""
     [end] = world.end(columns=STEP)
     actor.raw.query("BEGIN")
-    stepped = isinstance(store.next_step_atomic(actor, end), store.Stepped)
+    stepped = isinstance(atomic.next_step_atomic(actor, end), Stepped)
     actor.query("COMMIT" if stepped else "ROLLBACK")
     world.answer(actor, int(stepped))
 
 
 def releases(world: World, actor: Actor) -> None:
     """The owner gives the job back, unstarted."""
-    world.answer(actor, len(store.release_jobs(actor, world.end(), AUTHOR)))
+    world.answer(actor, len(finalising.release_jobs(actor, world.end(), AUTHOR)))
 
 
 def parks(world: World, actor: Actor) -> None:
     """The owner cannot run it."""
-    world.answer(actor, len(store.park_jobs(actor, world.end(reason="not known", fingerprint="old"))))
+    world.answer(actor, len(finalising.park_jobs(actor, world.end(reason="not known", fingerprint="old"))))
 
 
 def puts_aside(world: World, actor: Actor) -> None:
     """The owner finds that the job's name is paused."""
-    world.answer(actor, len(store.hold_jobs(actor, world.end(reason="paused by anna"))))
+    world.answer(actor, len(finalising.hold_jobs(actor, world.end(reason="paused by anna"))))
 
 
 def gives_up(world: World, actor: Actor) -> None:
     """The owner marks the job, runs its callback, and ends it."""
     end = world.end(outcome="abandoned", cause="failed", failure=FAILURE)
-    if world.answer(actor, len(store.mark_ending(actor, end, AUTHOR, allowance_seconds=5))):
+    if world.answer(actor, len(finalising.mark_ending(actor, end, AUTHOR, allowance_seconds=5))):
         ends_callback(world, actor)
 
 
 def ends(world: World, actor: Actor) -> None:
     """The owner ends the job, which has no callback."""
     end = world.end(outcome="abandoned", cause="failed", failure=FAILURE)
-    world.answer(actor, len(store.finalise_end(actor, end, AUTHOR)))
+    world.answer(actor, len(finalising.finalise_end(actor, end, AUTHOR)))
 
 
 def ends_callback(world: World, actor: Actor) -> None:
     """The owner's callback has run."""
-    world.answer(actor, len(store.finalise_end(actor, world.end(outcome="abandoned"), AUTHOR)))
+    world.answer(actor, len(finalising.finalise_end(actor, world.end(outcome="abandoned"), AUTHOR)))
 
 
 def reports(world: World, actor: Actor) -> None:
     """The owner writes progress."""
     [end] = world.end()
-    world.answer(actor, len(store.write_progress(actor, [(end.id, end.claim_id, '{"n": 1}')])))
+    world.answer(actor, len(finalising.write_progress(actor, [(end.id, end.claim_id, '{"n": 1}')])))
 
 
 def reads_payload(world: World, actor: Actor) -> None:
     """The owner's executor fetches a big payload: refused as soon as the claim is gone."""
     [end] = world.end()
-    payload = store.read_payload(actor, end.id, end.claim_id)
+    payload = finalising.read_payload(actor, end.id, end.claim_id)
     ours = world.db.query(
         "SELECT 1 FROM pgjobs_job WHERE id = %s AND claim_id = %s AND outcome IS NULL", [end.id, end.claim_id]
     )
@@ -339,17 +341,17 @@ def reads_payload(world: World, actor: Actor) -> None:
 
 def renews(world: World, actor: Actor) -> None:
     """The owner extends its lease."""
-    store.renew_claims(actor, {str(world.claimed.claim_id): 30.0}, lease_seconds=30.0)
+    keeping.renew_claims(actor, {str(world.claimed.claim_id): 30.0}, lease_seconds=30.0)
 
 
 def forgets(world: World, actor: Actor) -> None:
     """The owner strikes the claim from the ledger."""
-    store.delete_claims(actor, [str(world.claimed.claim_id)])
+    finalising.delete_claims(actor, [str(world.claimed.claim_id)])
 
 
 def rescues(world: World, actor: Actor) -> None:
     """Some worker takes back what is dead."""
-    rescued = store.rescue_jobs(
+    rescued = keeping.rescue_jobs(
         actor,
         limit=10,
         quiet_seconds=0,
@@ -365,7 +367,7 @@ def rescues(world: World, actor: Actor) -> None:
 
 def unparks(world: World, actor: Actor) -> None:
     """A worker with other code lets parked jobs go on."""
-    world.answer(actor, len(store.unpark_jobs(actor, {PLAIN: "new", WITH_CALLBACKS: "new"}, limit=10)))
+    world.answer(actor, len(keeping.unpark_jobs(actor, {PLAIN: "new", WITH_CALLBACKS: "new"}, limit=10)))
 
 
 def jobs_of(world: World) -> Any:

@@ -12,7 +12,9 @@ from django.db import transaction
 from django.db.models import F
 
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import on
+from django_pgjobs.store.firing import DeclaredCron
 from tests.chaos.ground import Ground
 from tests.chaos.jobs import aact, act, patient
 from tests.chaos.load import needs, recovered, unless
@@ -126,7 +128,7 @@ def test_the_clock_of_the_leader_is_an_hour_off(ground: Ground, clock: dict[str,
 
 
 def _declare_at(name: str, due: datetime) -> None:
-    declared = store.DeclaredCron(
+    declared = DeclaredCron(
         name=name,
         job_name="tests.e2e.jobs.effect",
         expression=f"{due:%M %H} * * *",
@@ -136,4 +138,4 @@ def _declare_at(name: str, due: datetime) -> None:
         misfire="once",
         overlap="allow",
     )
-    store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)

@@ -9,7 +9,9 @@ import psycopg
 import pytest
 
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import on
+from django_pgjobs.store.firing import DeclaredCron
 from tests.chaos.failpoints import armed
 from tests.chaos.ground import Ground
 from tests.e2e import jobs
@@ -33,7 +35,7 @@ def make_due(ground: Ground) -> None:
 
 def declare_due(ground: Ground) -> None:
     """One entry with exactly one fire that is due, long missed."""
-    declared = store.DeclaredCron(
+    declared = DeclaredCron(
         name="due",
         job_name="tests.e2e.jobs.effect",
         expression="0 0 1 1 *",
@@ -43,7 +45,7 @@ def declare_due(ground: Ground) -> None:
         misfire="once",
         overlap="allow",
     )
-    store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
     ground.server.ask("UPDATE pgjobs_cron_entry SET created_at = statement_timestamp() - interval '400 days'")
 
 

@@ -31,7 +31,8 @@ from django_pgjobs.execution import finalise
 from django_pgjobs.maintenance.gates import open_due_gates
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.states import Rule
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import End
 from django_pgjobs.store.gates import is_met
 from tests.e2e import flows
 from tests.e2e.stage import Stage
@@ -155,13 +156,13 @@ class Run:
             connections.close_all()
         return given_up
 
-    def end_of(self, job: store.ClaimedJob, claim_id: str) -> store.End:
+    def end_of(self, job: ClaimedJob, claim_id: str) -> End:
         fails = self.fails.get(job.id, False)
         outcome = job.ending or ("abandoned" if fails else "")
         failure = FAILURE if fails and job.ending is None else None
-        return store.End(job.id, claim_id, 0.0, outcome=outcome, failure=failure, cause="failed" if failure else None)
+        return End(job.id, claim_id, 0.0, outcome=outcome, failure=failure, cause="failed" if failure else None)
 
-    def flush(self, db: RawDatabase, ends: list[store.End]) -> int:
+    def flush(self, db: RawDatabase, ends: list[End]) -> int:
         given_up = 0
         while ends:
             try:
@@ -299,7 +300,7 @@ class Soak(Run):
     def done(self) -> bool:
         return not self.registering and super().done()
 
-    def end_of(self, job: store.ClaimedJob, claim_id: str) -> store.End:
+    def end_of(self, job: ClaimedJob, claim_id: str) -> End:
         self.fails[job.id] = job.name == node.name and job.id % 7 == 0
         return super().end_of(job, claim_id)
 
@@ -351,7 +352,7 @@ class Meeting:
     """Two threads that begin each round together; ``end`` comes up to a millisecond or two later or earlier."""
 
     raw: RawDatabase
-    ends: list[store.End]
+    ends: list[End]
     round: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=patience(60)))
     counted: int = 0
     released: int = 0

@@ -23,7 +23,7 @@ from django.db import OperationalError, connection, transaction
 from django_pgjobs import Event, JobContext, job, register_many
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.claiming import ClaimedJob
 from tests.chaos.wait_judging import ASLEEP
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience
 
@@ -70,7 +70,7 @@ class Meeting:
     """Two threads that begin each round together, up to some milliseconds apart."""
 
     raw: RawDatabase
-    jobs: list[tuple[store.ClaimedJob, str]]
+    jobs: list[tuple[ClaimedJob, str]]
     send: Callable[[int], str]
     round: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=patience(60)))
     found: Counter[str] = field(default_factory=Counter)

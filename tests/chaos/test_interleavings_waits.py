@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.store import statements
+from django_pgjobs.store import memos
 from tests.chaos import wait_judging
 from tests.chaos import wait_scenes as waits
 from tests.chaos.playing import Judge, Stage, asked_for, called, staged
@@ -93,7 +93,7 @@ def test_without_its_guard_some_order_does_harm(
 
 def test_without_the_lock_of_the_event_some_job_sleeps_on(stage: Stage[World], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sabotaged twin: a waiter that does not lock the event before it looks whether it was sent."""
-    monkeypatch.setattr(statements, "await_events", lambda *_, **__: None)
+    monkeypatch.setattr(memos, "await_events", lambda *_, **__: None)
     _, found = stage.play(waits.known, (waits.goes_on, waits.sends))
     assert "is asleep" in found[1]
 

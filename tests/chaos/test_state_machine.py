@@ -31,7 +31,8 @@ from hypothesis.stateful import (
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
+from django_pgjobs.store.finalising import End, FenceReading
 from tests.chaos.model import ABANDONED, CANCELLED, SUCCEEDED, Model, ModelJob
 from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, patience, register
 from tests.plugins.sabotage import fence_lines, line_id, sabotage
@@ -51,8 +52,8 @@ class Holding:
     max_attempts: int
     ending: str | None
 
-    def ends(self, **facts: Any) -> list[store.End]:
-        return [store.End(self.id, self.claim, **facts)]
+    def ends(self, **facts: Any) -> list[End]:
+        return [End(self.id, self.claim, **facts)]
 
 
 class JobsMachine(RuleBasedStateMachine):
@@ -125,16 +126,16 @@ class JobsMachine(RuleBasedStateMachine):
         job = self.model.jobs.get(held.id)
         assert bool(written) == (job is not None and allowed(job))
         if job is None:
-            assert store.read_fences(self.db, [(held.id, held.claim)]) == {}
+            assert finalising.read_fences(self.db, [(held.id, held.claim)]) == {}
             return
         if written:
             then(job)
             return
-        reading = store.read_fences(self.db, [(held.id, held.claim)])[held.id]
+        reading = finalising.read_fences(self.db, [(held.id, held.claim)])[held.id]
         _, kept = self.model.history.get((held.id, held.claim), (0, ""))
         if kept == "timeout":  # only a rescue writes it here, and no worker takes that for an end of its own
             kept = "lost"
-        assert reading == store.FenceReading(
+        assert reading == FenceReading(
             held.id,
             ours=job.claim == held.claim,
             ended=job.outcome is not None,
@@ -149,7 +150,7 @@ class JobsMachine(RuleBasedStateMachine):
     def succeeds(self, held: Holding) -> None:
         """Or its callback does."""
         if held.ending is None:
-            written = store.finalise_success(self.db, held.ends(result="1"), AUTHOR)
+            written = finalising.finalise_success(self.db, held.ends(result="1"), AUTHOR)
             self._write(held, written, lambda job: job.held_by(held.claim), lambda job: job.end(SUCCEEDED))
         else:
             self._end(held, held.ending, cause=None)
@@ -158,7 +159,7 @@ class JobsMachine(RuleBasedStateMachine):
     def fails(self, held: Holding) -> None:
         """What is written depends on what the worker believes to have left."""
         if held.attempt < held.max_attempts or held.ending is not None:
-            written = store.finalise_retry(self.db, held.ends(cause="failed", failure=FAILURE), AUTHOR)
+            written = finalising.finalise_retry(self.db, held.ends(cause="failed", failure=FAILURE), AUTHOR)
             self._write(held, written, lambda job: job.may_go_back(held.claim), lambda job: self._retried(held, job))
         elif self._has_callbacks(held):
             self._mark(held, ABANDONED)
@@ -183,7 +184,7 @@ class JobsMachine(RuleBasedStateMachine):
 
     def _mark(self, held: Holding, outcome: str) -> None:
         ends = held.ends(outcome=outcome, cause="failed", failure=FAILURE)
-        written = store.mark_ending(self.db, ends, AUTHOR, allowance_seconds=5)
+        written = finalising.mark_ending(self.db, ends, AUTHOR, allowance_seconds=5)
 
         def marked(job: ModelJob) -> None:
             job.ending, job.ending_attempt, job.overdue = outcome, 1, False
@@ -194,7 +195,7 @@ class JobsMachine(RuleBasedStateMachine):
 
     def _end(self, held: Holding, outcome: str, cause: str | None) -> None:
         failure = FAILURE if cause else None
-        written = store.finalise_end(self.db, held.ends(outcome=outcome, cause=cause, failure=failure), AUTHOR)
+        written = finalising.finalise_end(self.db, held.ends(outcome=outcome, cause=cause, failure=failure), AUTHOR)
 
         def ended(job: ModelJob) -> None:
             job.end(outcome)
@@ -206,14 +207,14 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(held=holdings)
     def snoozes(self, held: Holding) -> None:
         if held.ending is None:
-            written = store.finalise_snooze(self.db, held.ends(delay=0.0))
+            written = finalising.finalise_snooze(self.db, held.ends(delay=0.0))
             self._write(held, written, lambda job: job.may_go_back(held.claim), lambda job: job.give_back())
 
     @rule(held=holdings)
     def goes_on(self, held: Holding) -> None:
         """Its row becomes its next step, which has no callbacks."""
         if held.ending is None:
-            written = store.next_step(self.db, held.ends(columns=STEP), AUTHOR)
+            written = finalising.next_step(self.db, held.ends(columns=STEP), AUTHOR)
 
             def stepped(job: ModelJob) -> None:
                 job.go_on(max_attempts=2, retried_attempts=get_conf().default_max_attempts)
@@ -223,7 +224,7 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(held=holdings)
     def releases(self, held: Holding) -> None:
-        written = store.release_jobs(self.db, held.ends(), AUTHOR)
+        written = finalising.release_jobs(self.db, held.ends(), AUTHOR)
         self._write(held, written, lambda job: job.may_go_back(held.claim), lambda job: job.give_back())
 
     @rule(held=holdings)
@@ -232,29 +233,29 @@ class JobsMachine(RuleBasedStateMachine):
             job.give_back()
             job.parked = True
 
-        written = store.park_jobs(self.db, held.ends(reason="not known", fingerprint="old"))
+        written = finalising.park_jobs(self.db, held.ends(reason="not known", fingerprint="old"))
         self._write(held, written, lambda job: job.may_go_back(held.claim), parked)
 
     @rule(held=holdings)
     def writes_progress(self, held: Holding) -> None:
-        written = store.write_progress(self.db, [(held.id, held.claim, '{"n": 1}')])
+        written = finalising.write_progress(self.db, [(held.id, held.claim, '{"n": 1}')])
         self._write(held, written, lambda job: job.held_by(held.claim), lambda job: None)
 
     @rule(held=holdings)
     def reads_its_payload(self, held: Holding) -> None:
         job = self.model.jobs.get(held.id)
         ours = job is not None and job.held_by(held.claim)
-        assert (store.read_payload(self.db, held.id, held.claim) is not None) == ours
+        assert (finalising.read_payload(self.db, held.id, held.claim) is not None) == ours
 
     @rule(held=holdings)
     def renews(self, held: Holding) -> None:
-        renewed = store.renew_claims(self.db, {held.claim: 30.0}, lease_seconds=30)
+        renewed = keeping.renew_claims(self.db, {held.claim: 30.0}, lease_seconds=30)
         assert renewed == {held.claim} & self.model.ledger.keys()
         self.model.expired -= renewed
 
     @rule(held=holdings)
     def strikes_the_claim(self, held: Holding) -> None:
-        assert bool(store.delete_claims(self.db, [held.claim])) == self.model.forget(held.claim)
+        assert bool(finalising.delete_claims(self.db, [held.claim])) == self.model.forget(held.claim)
 
     @rule(held=consumes(holdings))
     def forgets(self, held: Holding) -> None:
@@ -282,7 +283,7 @@ class JobsMachine(RuleBasedStateMachine):
     def rescues(self) -> None:
         self.db.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")  # it looks at all, and leaves alone what lives
         live = {n: job for n, job in self.model.jobs.items() if job.overdue and job.claim not in self.model.expired}
-        rescued = store.rescue_jobs(
+        rescued = keeping.rescue_jobs(
             self.db,
             limit=100,
             quiet_seconds=0,
@@ -298,7 +299,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule()
     def unparks(self) -> None:
         parked = {number for number, job in self.model.jobs.items() if job.parked}
-        free = store.unpark_jobs(self.db, {PLAIN: "new", WITH_CALLBACKS: "new"}, limit=100)
+        free = keeping.unpark_jobs(self.db, {PLAIN: "new", WITH_CALLBACKS: "new"}, limit=100)
         assert {job.id for job in free} == parked
         for number in parked:
             self.model.jobs[number].parked = False

@@ -21,7 +21,9 @@ from django_pgjobs.execution import finalise
 from django_pgjobs.execution.finalise import REQUEUES
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import End
 from django_pgjobs.values.built_in import OWN_QUEUE
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, from_the_beginning
@@ -59,8 +61,8 @@ class World:
 
     db: RawDatabase
     jobs: list[int] = field(default_factory=list)
-    held: list[tuple[store.ClaimedJob, str]] = field(default_factory=list)
-    left: list[tuple[store.ClaimedJob, str, store.End]] = field(default_factory=list)
+    held: list[tuple[ClaimedJob, str]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, str, End]] = field(default_factory=list)
     sent: dict[str, str] = field(default_factory=dict)
     withdrawn: int = 0
     """How many were told that they have taken the event back."""
@@ -69,7 +71,7 @@ class World:
     outcomes: set[str] = field(default_factory=lambda: {"succeeded"})
     gathers: bool = False
 
-    def perform(self, db: Any, held: tuple[store.ClaimedJob, str]) -> None:
+    def perform(self, db: Any, held: tuple[ClaimedJob, str]) -> None:
         """Run a claimed job and write its end on ``db``."""
         Once(db, AUTHOR, left=self.left).perform(*held)
 
@@ -90,13 +92,13 @@ class World:
 class Once(Performer):
     """Writes an end once, and leaves one that met a locked row to whoever asks later."""
 
-    left: list[tuple[store.ClaimedJob, str, store.End]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, str, End]] = field(default_factory=list)
 
-    def _record(self, job: store.ClaimedJob, kind: str, end: store.End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
         counted = finalise.is_counted(job.extras)
         if self._write(kind, end, remember=False, counted=counted):
             return Ended(kind, end, recorded=True)
-        now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
+        now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
         if now is not None and now.ours and not now.ended:
             if now.cancelled and not now.ending and kind in REQUEUES:
                 cancel = finalise.end_of(
@@ -107,7 +109,7 @@ class Once(Performer):
                 self.left.append((job, kind, end))
         return Ended(kind, end, recorded=False)
 
-    def again(self, job: store.ClaimedJob, kind: str, end: store.End) -> None:
+    def again(self, job: ClaimedJob, kind: str, end: End) -> None:
         """Write an end that was left."""
         self._record(job, kind, end)
 
@@ -211,7 +213,7 @@ def other_goes_on(world: World, actor: Actor) -> None:
 def both_go_on(world: World, actor: Actor) -> None:
     """One worker suspends both by one statement, which has their events locked."""
     ends = [
-        store.End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", events=(approval.name,))
+        End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", events=(approval.name,))
         for each, fence in world.held
     ]
     with actor.transaction():
@@ -294,7 +296,7 @@ def releases(world: World, actor: Actor) -> None:
 
 def rescues(world: World, actor: Actor) -> None:
     """A worker takes back what is dead."""
-    store.rescue_jobs(
+    keeping.rescue_jobs(
         actor, limit=10, quiet_seconds=0, grace_seconds=1, stale_seconds=60,
         without_on_cancel=[waits.name], without_on_abandon=[waits.name],
     )  # fmt: skip

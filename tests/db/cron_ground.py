@@ -10,7 +10,9 @@ from typing import Any
 
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import Database, Params, Rows
+from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.values import schedule
 from tests.plugins.fix_db import RawDatabase
 
@@ -25,14 +27,14 @@ PLAIN = {
 def clean() -> None: ...
 
 
-def declare(db: store.Database, name: str = "clean", **changes: Any) -> None:
+def declare(db: Database, name: str = "clean", **changes: Any) -> None:
     """Bring an entry into its row as code would; ``options`` are changes to ``PLAIN``."""
     options = json.dumps({**PLAIN, **changes.pop("options", {})})
     facts = {
         "name": name, "job_name": "test.clean", "expression": "*/10 * * * *", "zone": "UTC",
         "payload": '{"args": [1], "kwargs": {}}', "options": options, "misfire": "once", "overlap": "allow", **changes,
     }  # fmt: skip
-    store.declare_cron(db, store.DeclaredCron(**facts), overwrite=True, fresh_seconds=0)
+    firing.declare_cron(db, DeclaredCron(**facts), overwrite=True, fresh_seconds=0)
 
 
 def entry(name: str = "clean") -> CronEntry:
@@ -58,7 +60,7 @@ def latest(raw: RawDatabase, expression: str = "*/10 * * * *") -> datetime:
     return found
 
 
-def tick(db: store.Database) -> None:
+def tick(db: Database) -> None:
     """Look as a new leader does."""
     Firer()(db)
 
@@ -73,7 +75,7 @@ def statements(raw: RawDatabase) -> Iterator[list[str]]:
     asked: list[str] = []
     fetch = raw.fetch
 
-    def noted(name: str, params: store.Params) -> store.Rows:
+    def noted(name: str, params: Params) -> Rows:
         asked.append(name)
         return fetch(name, params)
 

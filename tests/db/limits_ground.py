@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Admitted, Bounds, StartRate, Terms
+from django_pgjobs.store import admitting, finalising
+from django_pgjobs.store.admitting import Admitted, Bounds, StartRate, Terms
+from django_pgjobs.store.claiming import Pair
+from django_pgjobs.store.database import Transacting
 from tests.plugins.fix_db import (
     AUTHOR,
     RawDatabase,
@@ -31,10 +33,10 @@ def terms(**fields: Any) -> Terms:
 PER_KEY = terms(of_key=Bounds(1))
 
 
-def admit(db: store.Transacting, *given: Terms, **options: Any) -> list[Admitted]:
+def admit(db: Transacting, *given: Terms, **options: Any) -> list[Admitted]:
     """Take one turn; fail if somebody else is at it."""
     sizes = {"lanes": 500, "limit": 500, "lookahead": 1000, "notify": False, **options}
-    found = store.admit_jobs(db, given or [terms()], rates=list(dict.fromkeys(rates(*given))), **sizes)
+    found = admitting.admit_jobs(db, given or [terms()], rates=list(dict.fromkeys(rates(*given))), **sizes)
     assert found is not None
     return found
 
@@ -48,7 +50,7 @@ def rates(*given: Terms) -> Iterator[StartRate]:
                     yield StartRate(f"{kind}:{each.job}", bounds.per, name=name, keyed=kind == "key")
 
 
-def entered(db: store.Transacting, *given: Terms, **options: Any) -> int:
+def entered(db: Transacting, *given: Terms, **options: Any) -> int:
     return sum(each.jobs for each in admit(db, *given, **options))
 
 
@@ -59,9 +61,9 @@ def admitted_ids() -> list[int]:
 def end(db: RawDatabase, *ids: int) -> None:
     """End jobs as a worker does, whichever they are."""
     for each in ids:
-        claimed = claim(db, 1, [store.Pair(job(each).queue, job(each).priority, *_before(each))])
+        claimed = claim(db, 1, [Pair(job(each).queue, job(each).priority, *_before(each))])
         assert claimed.ids == [each]
-        store.finalise_success(db, claimed.ends(), AUTHOR)
+        finalising.finalise_success(db, claimed.ends(), AUTHOR)
 
 
 def _before(job_id: int) -> tuple[Any, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, register
 
 ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
@@ -51,17 +51,17 @@ def paused(raw: RawDatabase) -> int:
 
 def succeeded(raw: RawDatabase) -> int:
     register()
-    return store.finalise_success(raw, claim(raw).ends(), AUTHOR)[0]
+    return finalising.finalise_success(raw, claim(raw).ends(), AUTHOR)[0]
 
 
 def cancelled(raw: RawDatabase) -> int:
     register()
-    return store.finalise_end(raw, claim(raw).ends(outcome="cancelled"), AUTHOR)[0]
+    return finalising.finalise_end(raw, claim(raw).ends(outcome="cancelled"), AUTHOR)[0]
 
 
 def abandoned(raw: RawDatabase) -> int:
     register()
-    return store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)[0]
+    return finalising.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)[0]
 
 
 def ending(raw: RawDatabase) -> int:

@@ -14,7 +14,8 @@ from django.test import Client
 from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import on
 from tests.plugins.fix_admin import html
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_other_entries")]
@@ -133,7 +134,7 @@ def test_a_form_with_something_wrong_says_so_and_saves_nothing(
     root: Client, definition: Any, changes: dict[str, str], says: str
 ) -> None:
     declared = Cron("@daily", definition.bind(1), name="code")
-    store.declare_cron(store.on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
     answer = root.post(f"{LIST}add/", {**GIVEN, **changes})
     assert answer.status_code == 200
     assert (says in html(answer), 'role="alert"' in html(answer)) == (True, True)
@@ -185,7 +186,7 @@ def test_what_code_declares_or_does_not_expose_is_not_changed_by_form(root: Clie
     assert root.get(f"{LIST}nobody/schedule/").status_code == 302
     assert root.post(steer("remove")).status_code == 302
     declared = Cron("@daily", definition.bind(1), name=NAME)
-    store.declare_cron(store.on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
     assert "pgjobs-remove" not in html(root.get(PAGE))
     assert "Nothing is deleted" in html(root.post(steer("remove"), follow=True))
 

@@ -17,8 +17,9 @@ from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.finalise import NEXT, RETRY, SUCCESS
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Job
-from django_pgjobs.store import atomic
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import atomic, finalising, keeping, steering
+from django_pgjobs.store.database import on
+from django_pgjobs.store.finalising import End
 from tests.db.atomic_ground import goes_on, makes, marks, told
 from tests.plugins.fix_db import AUTHOR, WORKER, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
@@ -29,9 +30,9 @@ def no_users(committed: None) -> None:
     User.objects.all().delete()
 
 
-def ends_of(count: int = 1) -> list[store.End]:
+def ends_of(count: int = 1) -> list[End]:
     register(count)
-    return claim(store.on("default"), count).ends(seconds=1.5, result='"kept"')
+    return claim(on("default"), count).ends(seconds=1.5, result='"kept"')
 
 
 def rescue(db: RawDatabase) -> list[int]:
@@ -39,7 +40,7 @@ def rescue(db: RawDatabase) -> list[int]:
     db.query("UPDATE pgjobs_claim SET check_at = lease_expires_at")
     return [
         rescued.id
-        for rescued in store.rescue_jobs(
+        for rescued in keeping.rescue_jobs(
             db,
             limit=10,
             quiet_seconds=0,
@@ -57,7 +58,7 @@ def rescue(db: RawDatabase) -> list[int]:
 def test_an_end_is_there_once_its_transaction_is_committed(raw: RawDatabase, other: RawDatabase) -> None:
     """P35: result, duration, and the worker that claimed it."""
     [end] = ends_of()
-    assert store.end_atomic(other, end)
+    assert atomic.end_atomic(other, end)
     assert job(end.id).state == "running"
     other.commit()
     after = job(end.id)
@@ -67,9 +68,9 @@ def test_an_end_is_there_once_its_transaction_is_committed(raw: RawDatabase, oth
 def test_a_rescue_passes_by_an_end_that_is_not_committed(raw: RawDatabase, other: RawDatabase) -> None:
     """It skips the locked row, and finds it ended later; a rollback leaves the job to it."""
     first, second = ends_of(2)
-    assert store.end_atomic(other, first)
+    assert atomic.end_atomic(other, first)
     other.query("SAVEPOINT second")
-    assert store.end_atomic(other, second)
+    assert atomic.end_atomic(other, second)
     assert rescue(raw) == []
     other.query("ROLLBACK TO SAVEPOINT second")
     other.commit()
@@ -81,14 +82,14 @@ def test_a_transaction_whose_job_was_rescued_learns_it(raw: RawDatabase, other: 
     """C40: the rescue holds the row; the end waits for it, and finds the claim gone."""
     [end] = ends_of()
     rescue(raw)
-    for write in (store.end_atomic, store.end_atomic_keyed):
+    for write in (atomic.end_atomic, atomic.end_atomic_keyed):
         assert not write(other, end)
-    assert not store.mark_atomic(other, end, allowance_seconds=1.0)
+    assert not atomic.mark_atomic(other, end, allowance_seconds=1.0)
     other.query("DELETE FROM pgjobs_job")
-    assert not store.end_atomic_keyed(other, end)
+    assert not atomic.end_atomic_keyed(other, end)
 
 
-@pytest.mark.parametrize("write", [store.end_atomic, store.end_atomic_keyed])
+@pytest.mark.parametrize("write", [atomic.end_atomic, atomic.end_atomic_keyed])
 def test_an_end_waits_for_a_locked_row(
     raw: RawDatabase, other: RawDatabase, background: Background, write: Any
 ) -> None:
@@ -97,7 +98,7 @@ def test_an_end_waits_for_a_locked_row(
 
     def write_in_a_transaction() -> bool:
         with transaction.atomic():
-            return bool(write(store.on("default"), end))
+            return bool(write(on("default"), end))
 
     waiting = background(write_in_a_transaction)
     wait_until(lambda: blocked_by(raw, other.pid), 10, "the end waits")
@@ -106,7 +107,7 @@ def test_an_end_waits_for_a_locked_row(
     assert job(end.id).outcome == "succeeded"
 
 
-@pytest.mark.parametrize("write", [store.end_atomic, store.end_atomic_keyed])
+@pytest.mark.parametrize("write", [atomic.end_atomic, atomic.end_atomic_keyed])
 def test_an_end_does_not_wait_for_ever(
     raw: RawDatabase, other: RawDatabase, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:
@@ -117,11 +118,11 @@ def test_an_end_does_not_wait_for_ever(
     [end] = ends_of()
     other.lock(end.id)
     with pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
-        write(store.on("default"), end)
+        write(on("default"), end)
     assert job(end.id).state == "running"
 
 
-@pytest.mark.parametrize("write", [store.end_atomic, store.end_atomic_keyed])
+@pytest.mark.parametrize("write", [atomic.end_atomic, atomic.end_atomic_keyed])
 @pytest.mark.parametrize("outermost", [True, False])
 def test_a_commit_waits_as_long_as_the_project_allows(
     raw: RawDatabase, other: RawDatabase, write: Any, outermost: bool
@@ -137,7 +138,7 @@ def test_a_commit_waits_as_long_as_the_project_allows(
     assert other.value("SHOW idle_in_transaction_session_timeout") == "0"
 
 
-@pytest.mark.parametrize("write", [store.end_atomic, store.end_atomic_keyed])
+@pytest.mark.parametrize("write", [atomic.end_atomic, atomic.end_atomic_keyed])
 def test_a_client_that_is_gone_does_not_keep_the_row_locked(
     raw: RawDatabase, other: RawDatabase, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:
@@ -146,8 +147,8 @@ def test_a_client_that_is_gone_does_not_keep_the_row_locked(
     [end] = ends_of()
     fence = (end.id, end.claim_id)
     assert write(other, end)
-    assert store.settle_doubts(raw, [fence]) == {}
-    wait_until(lambda: store.settle_doubts(raw, [fence]), 10, "the row is free")
+    assert atomic.settle_doubts(raw, [fence]) == {}
+    wait_until(lambda: atomic.settle_doubts(raw, [fence]), 10, "the row is free")
     assert job(end.id).state == "running"
     with pytest.raises(psycopg.Error, match="idle-in-transaction timeout"):
         other.commit()
@@ -156,16 +157,16 @@ def test_a_client_that_is_gone_does_not_keep_the_row_locked(
 def test_what_became_of_jobs_in_doubt(raw: RawDatabase, other: RawDatabase) -> None:
     """Committed, marked, rolled back, ended by a rescue, claimed by another, locked, gone."""
     ended, marked_only, open_one, abandoned, taken, locked, gone = ends_of(7)
-    store.end_atomic(raw, ended)
+    atomic.end_atomic(raw, ended)
     marked_only.outcome = "succeeded"
     with raw.raw.transaction():
-        assert store.mark_atomic(raw, marked_only, allowance_seconds=5.0)
-    store.finalise_end(raw, [store.End(abandoned.id, abandoned.claim_id, outcome="abandoned")], AUTHOR)
+        assert atomic.mark_atomic(raw, marked_only, allowance_seconds=5.0)
+    finalising.finalise_end(raw, [End(abandoned.id, abandoned.claim_id, outcome="abandoned")], AUTHOR)
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [taken.id])
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [gone.id])
     other.lock(locked.id)
     fences = [(end.id, end.claim_id) for end in (ended, marked_only, open_one, abandoned, taken, locked, gone)]
-    found = {job_id: (now.ours, now.succeeded, now.marked) for job_id, now in store.settle_doubts(raw, fences).items()}
+    found = {job_id: (now.ours, now.succeeded, now.marked) for job_id, now in atomic.settle_doubts(raw, fences).items()}
     assert found == {
         ended.id: (True, True, False),
         marked_only.id: (True, False, True),
@@ -178,10 +179,10 @@ def test_what_became_of_jobs_in_doubt(raw: RawDatabase, other: RawDatabase) -> N
 def test_a_success_of_its_own_is_no_loss(raw: RawDatabase) -> None:
     """P19: between the COMMIT and its report the row is ended, and nobody may stop the job for that."""
     own, rescued = ends_of(2)
-    store.cancel_jobs(raw, [own.id], mode="kill", by="", reason="", with_callback=[])
-    store.end_atomic(raw, own)
-    store.finalise_end(raw, [store.End(rescued.id, rescued.claim_id, outcome="abandoned")], AUTHOR)
-    flags = store.read_flags(raw, [(own.id, own.claim_id), (rescued.id, rescued.claim_id)])
+    steering.cancel_jobs(raw, [own.id], mode="kill", by="", reason="", with_callback=[])
+    atomic.end_atomic(raw, own)
+    finalising.finalise_end(raw, [End(rescued.id, rescued.claim_id, outcome="abandoned")], AUTHOR)
+    flags = keeping.read_flags(raw, [(own.id, own.claim_id), (rescued.id, rescued.claim_id)])
     assert [(flag.id, flag.lost) for flag in flags] == [(rescued.id, True)]
 
 
@@ -245,7 +246,7 @@ def test_a_cancel_requested_meanwhile_undoes_an_atomic_step(raw: RawDatabase, ot
     made = goes_on.register("ada")
 
     def is_cancelled(prepared: Prepared) -> decide.Decision:
-        store.cancel_jobs(other, [made.pk], mode="ask", by="", reason="", with_callback=[])
+        steering.cancel_jobs(other, [made.pk], mode="ask", by="", reason="", with_callback=[])
         other.commit()
         return attempt.run_here(prepared)
 

@@ -16,7 +16,8 @@ from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.finalise import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.store.statements import Author, ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import Author
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, from_the_beginning, job
 

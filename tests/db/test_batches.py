@@ -16,7 +16,8 @@ from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import gates, pruning
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.values.built_in import Act, refusal
 from tests.db.batches_ground import (  # nothing_ran: a fixture
@@ -41,7 +42,7 @@ def test_a_batch_whose_members_have_not_ended_is_not_let_go_on_by_mistake() -> N
     """Whoever settles ends may find a member retried since it looked."""
     with Batch("waits") as batch:
         batch.add(work.bind(1))
-    assert store.open_gates(store.on("default"), [batch.job.pk]) == []
+    assert gates.open_gates(on("default"), [batch.job.pk]) == []
     assert Job.objects.get(pk=batch.job.pk).state == "waiting"
 
 
@@ -412,17 +413,16 @@ def test_a_retry_of_some_failed_members_fails_the_batch_again() -> None:
 
 
 def test_members_are_kept_while_their_batch_waits() -> None:
-    from django_pgjobs.store import statements as store
 
     batch = Batch("kept").open()
     batch.add_many(work.bind(n) for n in range(2))
     run_jobs()
     ended = list(Job.objects.filter(outcome="succeeded").values_list("pk", flat=True))
-    assert store.prune_jobs(store.on("default"), ended, until="infinity") == []
+    assert pruning.prune_jobs(on("default"), ended, until="infinity") == []
     batch.close()
     run_jobs()
     everything = list(Job.objects.values_list("pk", flat=True))
-    assert len(store.prune_jobs(store.on("default"), everything, until="infinity")) == 3
+    assert len(pruning.prune_jobs(on("default"), everything, until="infinity")) == 3
     assert (Job.objects.count(), Gate.objects.count(), Link.objects.count()) == (0, 0, 0)
 
 
@@ -437,7 +437,6 @@ def test_a_member_whose_key_is_taken_is_not_counted() -> None:
 def test_the_last_end_opens_a_gate_whose_job_was_locked(background: Background) -> None:
     """The worker does not wait for an operator's transaction; another duty opens the gate."""
     from django_pgjobs.maintenance.gates import open_due_gates
-    from django_pgjobs.store import statements as store
 
     batch = batch_of(1, succeeded=None, failed=None, settled=None)
     with transaction.atomic():
@@ -445,7 +444,7 @@ def test_the_last_end_opens_a_gate_whose_job_was_locked(background: Background) 
         background(run_jobs).result()
         due = background(Gate.objects.filter(due=True).count).result()
     assert due == 1
-    assert open_due_gates(store.on("default")) == 1
-    assert open_due_gates(store.on("default")) == 0
+    assert open_due_gates(on("default")) == 1
+    assert open_due_gates(on("default")) == 0
     run_jobs()
     assert batch.job.outcome == "succeeded"

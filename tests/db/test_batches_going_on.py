@@ -10,7 +10,7 @@ from django_pgjobs import Batch, job
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.models import Job
 from django_pgjobs.registering import members
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keys
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background
 
@@ -86,7 +86,7 @@ def test_a_member_that_another_producer_adds_and_that_ends_meanwhile_runs_once(
 ) -> None:
     """Between the look and the insert."""
     batch = Batch("newsletter 7", key="newsletter:7").open()
-    look, looked = store.find_members, list[bool]()
+    look, looked = keys.find_members, list[bool]()
 
     def ends_meanwhile(*given: Any) -> Any:
         found = look(*given)

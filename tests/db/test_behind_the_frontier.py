@@ -14,8 +14,9 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
-from django_pgjobs.worker.threads import claimer as claiming
+from django_pgjobs.store import admitting, claiming, finalising
+from django_pgjobs.store.finalising import End
+from django_pgjobs.worker.threads import claimer as claimer_module
 from django_pgjobs.worker.threads import frontier as rules
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
@@ -64,8 +65,8 @@ class Worker:
     def done(self) -> None:
         """Let everything that it holds succeed."""
         for claimed in self.heard.of(Claimed):
-            ends = [store.End(job.id, claimed.claim_id, result="1") for job in claimed.jobs]
-            store.finalise_success(self.db, ends, AUTHOR)
+            ends = [End(job.id, claimed.claim_id, result="1") for job in claimed.jobs]
+            finalising.finalise_success(self.db, ends, AUTHOR)
 
 
 @pytest.fixture
@@ -138,13 +139,11 @@ def test_a_bulk_retry_is_found_beside_a_backlog(worker: Worker) -> None:
     failed = register(300)
     worker.claim(0.05, 300)
     ends = [
-        store.End(
-            job.id, claimed.claim_id, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0
-        )
+        End(job.id, claimed.claim_id, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0)
         for claimed in worker.heard.of(Claimed)
         for job in claimed.jobs
     ]
-    store.finalise_end(worker.db, ends, AUTHOR)
+    finalising.finalise_end(worker.db, ends, AUTHOR)
     busy(worker, 600)
     Job.objects.filter(pk__in=failed).retry()
     assert worker.claim_for(3.0, set(failed)) is not None
@@ -189,7 +188,7 @@ def test_what_another_worker_has_released_is_found(worker: Worker, db_connection
     for _ in range(6):
         second.claim(0.05)
     [claimed, *_] = worker.heard.of(Claimed)
-    store.release_jobs(worker.db, [store.End(job.id, claimed.claim_id) for job in claimed.jobs], AUTHOR)
+    finalising.release_jobs(worker.db, [End(job.id, claimed.claim_id) for job in claimed.jobs], AUTHOR)
     assert second.claim_for(3.0, set(first_claim)) is not None
 
 
@@ -228,7 +227,7 @@ def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, 
     raw.query("UPDATE pgjobs_job SET run_at = '2026-01-01' WHERE hold = 'limited'")
     busy(worker)
     for each in held:
-        assert store.admit_one(raw, each)
+        assert admitting.admit_one(raw, each)
         worker.claimer.wake_for_admitted(("default", 0))
         worker.claimer._learn()
         assert worker.claim_for(0.2, {each}) is not None
@@ -249,7 +248,7 @@ def test_a_row_that_was_locked_when_its_turn_came_waits_about_as_long_again(
         claimer.wake_for(("default", 0))
     else:  # nothing has happened for long, and now the job for which the thread has slept
         dues = itertools.chain([0.5], itertools.repeat(None))
-        monkeypatch.setattr(store, "next_due", lambda db, pairs: next(dues))
+        monkeypatch.setattr(claiming, "next_due", lambda db, pairs: next(dues))
     began = now[0] if announced else now[0] + 0.5
 
     def sleep(pause: float, notified: int) -> bool:
@@ -262,4 +261,4 @@ def test_a_row_that_was_locked_when_its_turn_came_waits_about_as_long_again(
     while not (found := worker.claim()) and now[0] < began + 3600.0:
         claimer._rest(worker.db, claimer.notified)
     assert found == [job_id]
-    assert now[0] - began <= 2 * seconds + claiming.FIRST_POLL_SECONDS
+    assert now[0] - began <= 2 * seconds + claimer_module.FIRST_POLL_SECONDS

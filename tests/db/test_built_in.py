@@ -23,7 +23,8 @@ from django_pgjobs.models import CronEntry, Gate, Job, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, paused
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.jobs import Steered, close_batches
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import pausing
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
 from django_pgjobs.worker.threads.frontier import Frontier
@@ -336,7 +337,7 @@ def test_every_worker_serves_their_queue(frontier: Frontier) -> None:
 def test_a_pause_that_somebody_has_written_by_hand_holds_none_of_them() -> None:
     QueueState.objects.create(kind="queue", name=OWN_QUEUE)
     QueueState.objects.create(kind="job", name="pgjobs.wake")
-    assert not store.read_pauses(store.on("default"))
+    assert not pausing.read_pauses(on("default"))
 
 
 # In lists

@@ -18,8 +18,9 @@ from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.registering.token_bucket import of_this_process
-from django_pgjobs.store import notifying
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, gating, notifying
+from django_pgjobs.store.claiming import Pair
+from django_pgjobs.store.database import statement
 from django_pgjobs.testing import run_jobs
 from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, register, wait_until
@@ -73,9 +74,9 @@ def test_a_full_queue_takes_no_more_and_an_end_frees_a_place(ten: None, raw: Raw
         send.register(number)
     assert full(send.register, 10)
     assert in_mail() == 10
-    held = claim(raw, 1, [store.Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
+    held = claim(raw, 1, [Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
     assert full(send.register, 10)
-    assert store.finalise_success(raw, held.ends(), AUTHOR)
+    assert finalising.finalise_success(raw, held.ends(), AUTHOR)
     assert not full(send.register, 10)
     assert full(send.register, 11)
 
@@ -85,7 +86,7 @@ def test_jobs_that_are_held_count_and_other_queues_do_not(ten: None, raw: RawDat
     ids = register(9, queue="mail")
     for hold, job_id in zip(("parked", "limited", "paused", "waiting"), ids, strict=False):
         raw.query("UPDATE pgjobs_job SET hold = %s WHERE id = %s", [hold, job_id])
-    claim(raw, 2, [store.Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
+    claim(raw, 2, [Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
     register(30, queue="bulk")
     assert not full(send.register, 10)
     assert full(send.register, 11)
@@ -197,8 +198,8 @@ def test_eight_producers_never_exceed_a_thousand(settings: Any, raw: RawDatabase
 
     def consume() -> None:
         while not stop.is_set() and ended[0] < 120:
-            held = claim(raw, 3, [store.Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
-            ended[0] += len(store.finalise_success(raw, held.ends(), AUTHOR))
+            held = claim(raw, 3, [Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
+            ended[0] += len(finalising.finalise_success(raw, held.ends(), AUTHOR))
 
     with ThreadPoolExecutor(10) as pool:
         background = Background(pool)
@@ -230,7 +231,7 @@ def test_the_next_producer_waits_for_the_commit_of_the_one_before(
 ) -> None:
     """A44: registering waits for uncommitted jobs, and counts them once they are committed."""
     register(9, queue="mail")
-    store.lock_queues(other, ["mail"])
+    gating.lock_queues(other, ["mail"])
     other.query("INSERT INTO pgjobs_job (name, queue, payload) VALUES ('x', 'mail', '{}')")
     waiting = background(full, send.register, 1)
     elsewhere = background(copy.register, 1)
@@ -262,8 +263,8 @@ def test_locks_are_taken_in_one_order_whatever_the_order_of_the_queues(
     """Two transactions with the same queues in different orders do not deadlock."""
     second = db_connection(autocommit=False)
     for queues in (["mail", "bulk", "a", "b"], ["b", "a", "bulk", "mail"]):
-        store.lock_queues(other, queues)
-        waiting = background(store.lock_queues, second, list(reversed(queues)))
+        gating.lock_queues(other, queues)
+        waiting = background(gating.lock_queues, second, list(reversed(queues)))
         other.commit()
         assert waiting.result(30) == "read committed"
         second.commit()
@@ -360,7 +361,7 @@ def test_counting_reads_no_more_than_the_capacity(
     )
     raw.query("VACUUM pgjobs_job")
     producer = db_connection(pins=False)
-    text = store.statement("count_unfinished")
+    text = statement("count_unfinished")
     cursor = psycopg.ClientCursor(producer.raw)
     cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", {"queues": ["mail"], "most": most})
     row = cursor.fetchone()

@@ -15,7 +15,10 @@ import pytest
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Claim, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising, keeping
+from django_pgjobs.store.claiming import ClaimedJob, Line, Pair
+from django_pgjobs.store.database import Database, Params, Rows, on, statement
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.supervisor.dispatcher import is_suspect
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -87,8 +90,8 @@ def test_the_claim_starts_behind_the_frontier(raw: RawDatabase) -> None:
     """A row before the frontier waits for the sweep; a wrong frontier costs a second, never a job."""
     register(4)
     first, second, *rest = claim(raw, 4).jobs
-    store.release_jobs(raw, [store.End(item.id, _claim_of(raw, item.id)) for item in (first, second, *rest)], AUTHOR)
-    behind = [store.Pair("default", 0, second.run_at, second.id)]
+    finalising.release_jobs(raw, [End(item.id, _claim_of(raw, item.id)) for item in (first, second, *rest)], AUTHOR)
+    behind = [Pair("default", 0, second.run_at, second.id)]
     assert claim(raw, 10, behind).ids == [item.id for item in rest]
     assert claim(raw, 10).ids == [first.id, second.id]
 
@@ -98,14 +101,14 @@ def test_the_claim_of_a_slice_ends_at_its_end(raw: RawDatabase) -> None:
     ids = register(6)
     Job.objects.filter(pk__in=ids).update(run_at="2001-01-01T00:00:00Z")
     instant = Job.objects.get(pk=ids[0]).run_at
-    piece = store.Pair("default", 0, instant, ids[0], until=(instant, ids[2]))
-    assert claim(raw, 9, [piece, store.Pair("default", 0, instant, ids[4])]).ids == [ids[1], ids[2], ids[5]]
+    piece = Pair("default", 0, instant, ids[0], until=(instant, ids[2]))
+    assert claim(raw, 9, [piece, Pair("default", 0, instant, ids[4])]).ids == [ids[1], ids[2], ids[5]]
 
 
 def test_a_frontier_in_the_future_begins_seconds_ago(raw: RawDatabase) -> None:
     """The clock was set back: new jobs would be behind the frontier until the clock catches up."""
     [new] = register()
-    assert claim(raw, 9, [store.Pair("default", 0, datetime(2999, 1, 1, tzinfo=UTC), 5)]).ids == [new]
+    assert claim(raw, 9, [Pair("default", 0, datetime(2999, 1, 1, tzinfo=UTC), 5)]).ids == [new]
 
 
 def test_two_connections_never_claim_the_same_job_and_never_wait(raw: RawDatabase, other: RawDatabase) -> None:
@@ -242,7 +245,7 @@ def test_the_claim_returns_what_an_executor_needs(raw: RawDatabase) -> None:
 
 def test_texts_that_no_registration_writes_come_cut_so_that_a_claim_stays_quick(raw: RawDatabase) -> None:
     """A row forged with endless headers, description or error must not hold up its queue; its worker parks it."""
-    long = store.MOST_CHARS + 1
+    long = claiming.MOST_CHARS + 1
     ids = register(3)
     raw.query("UPDATE pgjobs_job SET headers = to_jsonb(repeat('h', %s)) WHERE id = %s", [2 * long, ids[0]])
     raw.query("UPDATE pgjobs_job SET description = repeat('d', %s) WHERE id = %s", [2 * long, ids[1]])
@@ -254,7 +257,7 @@ def test_texts_that_no_registration_writes_come_cut_so_that_a_claim_stays_quick(
 
 def test_a_payload_too_big_for_the_channel_is_not_returned_but_read_under_the_fence(raw: RawDatabase) -> None:
     """The size that counts is that of the text, also where the stored value is compressed to little."""
-    limit = store.INLINE_PAYLOAD_BYTES
+    limit = claiming.INLINE_PAYLOAD_BYTES
     noise = os.urandom(limit).hex()
     contents = [noise, "x" * limit, "x" * (limit - 100), "short"]
     ids = [register(payload=f'{{"args": ["{content}"], "kwargs": {{}}}}')[0] for content in contents]
@@ -262,8 +265,8 @@ def test_a_payload_too_big_for_the_channel_is_not_returned_but_read_under_the_fe
     claimed = claim(raw, 4)
     inline = {taken.id for taken in claimed.jobs if taken.payload is not None}
     assert inline == set(ids[2:])
-    assert noise in (store.read_payload(raw, big, str(claimed.claim_id)) or "")
-    assert store.read_payload(raw, big, str(uuid4())) is None
+    assert noise in (finalising.read_payload(raw, big, str(claimed.claim_id)) or "")
+    assert finalising.read_payload(raw, big, str(uuid4())) is None
 
 
 @pytest.mark.parametrize(
@@ -285,7 +288,7 @@ def test_a_row_that_changes_during_the_claim_is_not_claimed_by_its_old_version(
     gate = db_connection(autocommit=False)
     gate.query("SELECT pg_advisory_lock(1)")
     claimer = db_connection(autocommit=False)
-    text = store.statement("claim_jobs").replace(
+    text = statement("claim_jobs").replace(
         "until_run_at, until_id, is_async),",
         "until_run_at, until_id, is_async), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
     )
@@ -305,11 +308,11 @@ def test_a_lost_answer_is_found_by_the_claim_id(raw: RawDatabase) -> None:
     """The worker adopts or releases what an ambiguous claim took; ended or released jobs are no part of it."""
     ids = register(3)
     claimed = claim(raw, 3)
-    assert sorted(store.read_claim(raw, claimed.claim_id)) == ids
-    store.finalise_success(raw, claimed.ends()[:1], AUTHOR)
-    store.release_jobs(raw, claimed.ends()[1:2], AUTHOR)
-    assert store.read_claim(raw, claimed.claim_id) == ids[2:]
-    assert store.read_claim(raw, uuid4()) == []
+    assert sorted(claiming.read_claim(raw, claimed.claim_id)) == ids
+    finalising.finalise_success(raw, claimed.ends()[:1], AUTHOR)
+    finalising.release_jobs(raw, claimed.ends()[1:2], AUTHOR)
+    assert claiming.read_claim(raw, claimed.claim_id) == ids[2:]
+    assert claiming.read_claim(raw, uuid4()) == []
 
 
 def test_a_claim_id_used_twice_is_refused_by_the_ledger(raw: RawDatabase) -> None:
@@ -317,7 +320,7 @@ def test_a_claim_id_used_twice_is_refused_by_the_ledger(raw: RawDatabase) -> Non
     register(2)
     first = claim(raw)
     with pytest.raises(psycopg.errors.UniqueViolation):
-        store.claim_jobs(
+        claiming.claim_jobs(
             raw,
             from_the_beginning(("default", 0)),
             claim_id=first.claim_id,
@@ -338,33 +341,33 @@ def test_the_pairs_are_those_with_something_to_claim_or_running(raw: RawDatabase
     [ended] = register(queue="ended")
     Job.objects.filter(pk=held).update(hold="parked")
     raw.query("UPDATE pgjobs_job SET outcome = 'succeeded', finished_at = now() WHERE id = %s", [ended])
-    assert sorted(store.list_pairs(raw)) == [("a", -3), ("a", 7), ("b", 0)]
+    assert sorted(claiming.list_pairs(raw)) == [("a", -3), ("a", 7), ("b", 0)]
 
 
 def test_the_next_due_instant_is_of_an_unclaimed_job_of_the_pairs(raw: RawDatabase) -> None:
     """P8: the earliest future instant; null if there is none."""
     pairs = [("default", 0), ("mail", 0)]
-    assert store.next_due(raw, pairs) is None
+    assert claiming.next_due(raw, pairs) is None
     register()
     register(queue="elsewhere", delay_seconds=5)
     [held] = register(delay_seconds=7)
     Job.objects.filter(pk=held).update(hold="waiting")
-    assert store.next_due(raw, pairs) is None
+    assert claiming.next_due(raw, pairs) is None
     register(delay_seconds=100)
     register(queue="mail", delay_seconds=50)
-    assert store.next_due(raw, pairs) == pytest.approx(50, abs=5)
+    assert claiming.next_due(raw, pairs) == pytest.approx(50, abs=5)
 
 
 def test_what_is_due_already_is_claimed_and_is_nothing_to_wait_for(raw: RawDatabase) -> None:
     """P9: a start in the past or now: no negative wait, and none of zero either while somebody else has the job."""
     now = raw.value("SELECT statement_timestamp()")
     ids = [*register(run_at=now - timedelta(days=400)), *register(run_at=now), *register(delay_seconds=0.0)]
-    assert store.next_due(raw, [("default", 0)]) is None
+    assert claiming.next_due(raw, [("default", 0)]) is None
     held = claim(raw, 10)
     assert sorted(held.ids) == ids
-    assert store.next_due(raw, [("default", 0)]) is None
-    assert len(store.finalise_snooze(raw, held.ends(delay=0.0))) == 3
-    assert store.next_due(raw, [("default", 0)]) is None
+    assert claiming.next_due(raw, [("default", 0)]) is None
+    assert len(finalising.finalise_snooze(raw, held.ends(delay=0.0))) == 3
+    assert claiming.next_due(raw, [("default", 0)]) is None
     assert sorted(claim(raw, 10).ids) == ids
 
 
@@ -374,18 +377,18 @@ def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> No
     Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
     with pytest.raises(psycopg.DataError):
         claim(raw, 1)
-    assert store.next_claimable(raw, from_the_beginning(("default", 0))) == poison
+    assert claiming.next_claimable(raw, from_the_beginning(("default", 0))) == poison
     with pytest.raises(psycopg.DataError):
         claim_one(raw, poison)
-    assert store.park_unclaimable(raw, poison, "timeout out of range", {"test.job": "this code"}) == [poison]
+    assert claiming.park_unclaimable(raw, poison, "timeout out of range", {"test.job": "this code"}) == [poison]
     assert (job(poison).state, job(poison).hold_reason, job(poison).attempt) == ("parked", "timeout out of range", 0)
-    assert store.unpark_jobs(raw, {"test.job": "this code"}, limit=5) == [], "it would fail here again and again"
+    assert keeping.unpark_jobs(raw, {"test.job": "this code"}, limit=5) == [], "it would fail here again and again"
     assert claim(raw, 5).ids == [normal]
-    assert [found.id for found in store.unpark_jobs(raw, {"test.job": "other code"}, limit=5)] == [poison]
+    assert [found.id for found in keeping.unpark_jobs(raw, {"test.job": "other code"}, limit=5)] == [poison]
 
 
-def claim_one(db: store.Database, job_id: int) -> list[store.ClaimedJob]:
-    return store.claim_one(
+def claim_one(db: Database, job_id: int) -> list[ClaimedJob]:
+    return claiming.claim_one(
         db, job_id, claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     )
 
@@ -395,26 +398,26 @@ def test_two_workers_that_look_for_a_bad_row_at_once_park_no_good_one(raw: RawDa
     poison, good = register(2, timeout_seconds=1.0)
     Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
     pairs = from_the_beginning(("default", 0))
-    found = [store.next_claimable(db, pairs) for db in (raw, other)]
+    found = [claiming.next_claimable(db, pairs) for db in (raw, other)]
     other.commit()
     assert found == [poison, poison]
-    assert store.park_unclaimable(raw, poison, "bad", {"test.job": "code"}) == [poison]
+    assert claiming.park_unclaimable(raw, poison, "bad", {"test.job": "code"}) == [poison]
     assert claim_one(other, poison) == []
-    assert store.park_unclaimable(other, poison, "bad", {"test.job": "code"}) == []
-    assert store.next_claimable(other, pairs) == good
+    assert claiming.park_unclaimable(other, poison, "bad", {"test.job": "code"}) == []
+    assert claiming.next_claimable(other, pairs) == good
     other.commit()
     assert [job.id for job in claim_one(raw, good)] == [good]
-    assert store.next_claimable(raw, pairs) is None
-    assert store.park_unclaimable(raw, good, "bad", {"test.job": "code"}) == [], "somebody has claimed it"
+    assert claiming.next_claimable(raw, pairs) is None
+    assert claiming.park_unclaimable(raw, good, "bad", {"test.job": "code"}) == [], "somebody has claimed it"
 
 
 def test_a_row_that_somebody_holds_is_not_taken_for_the_bad_one(raw: RawDatabase, other: RawDatabase) -> None:
     """The claim skips it, and so does the search for the row that made the claim fail."""
     held, poison = register(2)
     other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [held])
-    assert store.next_claimable(raw, from_the_beginning(("default", 0))) == poison
+    assert claiming.next_claimable(raw, from_the_beginning(("default", 0))) == poison
     assert claim_one(raw, held) == []
-    assert store.park_unclaimable(raw, held, "bad", {}) == []
+    assert claiming.park_unclaimable(raw, held, "bad", {}) == []
 
 
 @pytest.mark.parametrize(
@@ -439,8 +442,8 @@ def test_a_claim_by_id_takes_only_a_ready_job(
 
 def test_who_is_asked_about_is_the_first_that_a_claim_of_many_takes() -> None:
     """Else another row would be taken for the bad one."""
-    candidates = store.statement("claim_jobs").partition("claimed AS (")[0]
-    first = " ".join(store.statement("next_claimable").split())
+    candidates = statement("claim_jobs").partition("claimed AS (")[0]
+    first = " ".join(statement("next_claimable").split())
     for of_lines, of_one in (
         ("line.most", "1"),
         (", %(pair_lines)s::boolean[]", ""),
@@ -456,12 +459,12 @@ def test_who_is_asked_about_is_the_first_that_a_claim_of_many_takes() -> None:
 def test_everything_works_in_a_transaction_of_django(committed: None) -> None:
     """The tests of a project run claims inside atomic(), through Django's cursor."""
     [one] = register()
-    assert claim(store.on("default")).ids == [one]
+    assert claim(on("default")).ids == [one]
 
 
 def _claim_with(db: RawDatabase, text: str) -> list[int]:
     class Gated:
-        def fetch(self, name: str, params: store.Params) -> store.Rows:
+        def fetch(self, name: str, params: Params) -> Rows:
             return db.raw.execute(text, params).fetchall()
 
     return claim(Gated(), 5).ids
@@ -480,9 +483,9 @@ def claim_lines(
     """Claim by colour from queue ``default``; return the ids for threads, and those for the loop."""
     beginning = from_the_beginning(("default", 0))
     limits = {False: threads, True: loop}
-    claimed = store.claim_lines(
+    claimed = claiming.claim_lines(
         db,
-        {is_async: store.Line(beginning, most) for is_async, most in limits.items() if most is not None},
+        {is_async: Line(beginning, most) for is_async, most in limits.items() if most is not None},
         async_names,
         claim_id=uuid4(),
         worker=WORKER,
@@ -510,9 +513,9 @@ def test_several_pairs_share_the_room_of_their_colour(raw: RawDatabase) -> None:
         register(3, name="on.loop", priority=priority)
         register(3, priority=priority)
     pairs = from_the_beginning(("default", 1), ("default", 0))
-    claimed = store.claim_lines(
+    claimed = claiming.claim_lines(
         raw,
-        {False: store.Line(pairs, 4), True: store.Line(pairs, 5)},
+        {False: Line(pairs, 4), True: Line(pairs, 5)},
         ["on.loop"],
         claim_id=uuid4(),
         worker=WORKER,
@@ -531,8 +534,8 @@ def test_names_nobody_knows_and_callbacks_are_for_threads(raw: RawDatabase) -> N
     [callback, unknown] = [*register(name="on.loop"), *register(name="of.newer.code")]
     raw.query("UPDATE pgjobs_job SET ending = 'abandoned' WHERE id = %s", [callback])
     pairs = from_the_beginning(("default", 0))
-    assert store.next_claimable(raw, pairs, is_async=True, async_names=["on.loop"]) is None
-    assert store.next_claimable(raw, pairs, async_names=["on.loop"]) == callback
+    assert claiming.next_claimable(raw, pairs, is_async=True, async_names=["on.loop"]) is None
+    assert claiming.next_claimable(raw, pairs, async_names=["on.loop"]) == callback
     assert claim_lines(raw, ["on.loop"], loop=5) == ([], [])
     assert claim_lines(raw, ["on.loop"], threads=5) == ([callback, unknown], [])
 
@@ -540,7 +543,7 @@ def test_names_nobody_knows_and_callbacks_are_for_threads(raw: RawDatabase) -> N
 # Suspects
 
 
-def marks(jobs: Sequence[store.ClaimedJob]) -> list[bool]:
+def marks(jobs: Sequence[ClaimedJob]) -> list[bool]:
     return [is_suspect(job.extras) for job in jobs]
 
 
@@ -550,16 +553,16 @@ def test_a_suspect_that_is_given_back_is_one_until_its_attempt_is_charged(raw: R
     first, second = register(2)
     raw.query("UPDATE pgjobs_job SET cron_entry = 'nightly'")  # so that a claim tells more of them than their marks
     claimed = claim(raw, 2)
-    give_back: Any = store.hold_jobs if how == "held" else partial(store.release_jobs, author=AUTHOR)
+    give_back: Any = finalising.hold_jobs if how == "held" else partial(finalising.release_jobs, author=AUTHOR)
     give_back(raw, claimed.ends(suspect=True, reason="paused")[:1])
     give_back(raw, claimed.ends(reason="paused")[1:])
     raw.query("UPDATE pgjobs_job SET hold = NULL")
     again = claim(raw, 2)
     assert (again.ids, marks(again.jobs)) == ([first, second], [True, False])
     assert [one.attempt for one in again.jobs] == [1, 1]
-    store.release_jobs(raw, again.ends(), AUTHOR)
+    finalising.release_jobs(raw, again.ends(), AUTHOR)
     again = claim(raw, 2)
     assert marks(again.jobs) == [True, False], "what did not start is no less suspect"
     failure = Failure("x.Crash", "it crashed")
-    store.finalise_retry(raw, again.ends(failure=failure, cause="crashed"), AUTHOR)
+    finalising.finalise_retry(raw, again.ends(failure=failure, cause="crashed"), AUTHOR)
     assert marks(claim(raw, 2).jobs) == [False, False]

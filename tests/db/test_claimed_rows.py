@@ -13,7 +13,9 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.database import Database, Params, Rows, on
 from tests.plugins.fix_db import WORKER, RawDatabase, from_the_beginning, job, register
 
 TERMS: dict[str, Any] = {"worker": WORKER, "lease_seconds": 30.0, "allowance_seconds": 5.0, "grace_seconds": 10.0}
@@ -47,13 +49,13 @@ RARE: dict[str, Callable[[random.Random, datetime], Any]] = {
 }
 
 
-def claim_all(db: store.Database) -> list[store.ClaimedJob]:
-    return store.claim_jobs(db, from_the_beginning(("default", 0)), claim_id=uuid4(), limit=1000, **TERMS)
+def claim_all(db: Database) -> list[ClaimedJob]:
+    return claiming.claim_jobs(db, from_the_beginning(("default", 0)), claim_id=uuid4(), limit=1000, **TERMS)
 
 
-def claim_each(db: store.Database) -> list[store.ClaimedJob]:
+def claim_each(db: Database) -> list[ClaimedJob]:
     ids = Job.objects.order_by("run_at", "id").values_list("id", flat=True)
-    return [taken for number in ids for taken in store.claim_one(db, number, claim_id=uuid4(), **TERMS)]
+    return [taken for number in ids for taken in claiming.claim_one(db, number, claim_id=uuid4(), **TERMS)]
 
 
 def told(row: Job) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def told(row: Job) -> dict[str, Any]:
     }
 
 
-def said(taken: store.ClaimedJob) -> dict[str, Any]:
+def said(taken: ClaimedJob) -> dict[str, Any]:
     """Return what the claim has said of a job, read as an executor reads it."""
     facts = taken._asdict()
     for name in ("payload", "headers"):
@@ -94,7 +96,7 @@ def said(taken: store.ClaimedJob) -> dict[str, Any]:
 @pytest.mark.parametrize("db", ["worker", "django"])
 @pytest.mark.parametrize("way", [claim_all, claim_each])
 def test_a_claim_says_of_any_job_what_its_row_says(
-    raw: RawDatabase, committed: None, way: Callable[[store.Database], list[store.ClaimedJob]], db: str
+    raw: RawDatabase, committed: None, way: Callable[[Database], list[ClaimedJob]], db: str
 ) -> None:
     """P10: a worker sees nothing of a job but this, whatever combination of rare columns is set."""
     seed = random.randrange(2**32)
@@ -107,7 +109,7 @@ def test_a_claim_says_of_any_job_what_its_row_says(
         if "fire_at" in names:
             names.add("cron_entry")
         Job.objects.filter(pk=number).update(**{name: RARE[name](dice, now) for name in sorted(names)})
-    taken = way(raw if db == "worker" else store.on(connection.alias))
+    taken = way(raw if db == "worker" else on(connection.alias))
     assert [one.id for one in taken] == ids
     for one in taken:
         assert said(one) == told(job(one.id)), f"seed {seed}"
@@ -118,7 +120,7 @@ def test_nothing_rare_travels_with_a_plain_job(raw: RawDatabase) -> None:
     seen: list[tuple[Any, ...]] = []
 
     class Seeing:
-        def fetch(self, name: str, params: store.Params) -> store.Rows:
+        def fetch(self, name: str, params: Params) -> Rows:
             rows = raw.fetch(name, params)
             seen.extend(rows)
             return rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import sessions
+from django_pgjobs.store.database import WrapperDatabase
 from django_pgjobs.worker.executor.plain import is_plain
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +45,7 @@ def found(*texts: str) -> dict[str, frozenset[str]]:
     with connection.cursor() as cursor:
         for text in texts:
             cursor.execute(text)
-    return store.list_codeless_tables(store.WrapperDatabase(connection), ['"tried"'])
+    return sessions.list_codeless_tables(WrapperDatabase(connection), ['"tried"'])
 
 
 @pytest.mark.parametrize("kind", CODE)

@@ -16,7 +16,10 @@ from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, keeping
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.db.cron_ground import MINUTE, ago, clean, declare, entry, latest, put, statements, tick
 from tests.plugins.fix_db import AUTHOR, RawDatabase, patience
@@ -24,7 +27,7 @@ from tests.plugins.fix_db import AUTHOR, RawDatabase, patience
 pytestmark = pytest.mark.usefixtures("no_other_entries", "steady")
 
 
-OTHER = store.Author(UUID(int=9), "other")
+OTHER = Author(UUID(int=9), "other")
 
 
 def report(kind: str) -> None: ...
@@ -59,13 +62,13 @@ def test_very_many_entries_are_declared_a_part_in_each_tick(
 ) -> None:
     """W36: each costs its time; the leader's term and the fires that are due share the thread."""
     names = [f"many:{number:02}" for number in range(20)]
-    declaring = store.declare_cron
+    declaring = firing.declare_cron
 
-    def dear(db: store.Database, declared: store.DeclaredCron, **options: Any) -> bool:
+    def dear(db: Database, declared: DeclaredCron, **options: Any) -> bool:
         time(cron_firing.REST_SECONDS / 4.9)
         return declaring(db, declared, **options)
 
-    monkeypatch.setattr(store, "declare_cron", dear)
+    monkeypatch.setattr(firing, "declare_cron", dear)
     definition = job(name="test.clean")(clean)
     declared = {name: Cron("@daily", definition.bind(), name=name).declared() for name in names}
     leader = Leader(AUTHOR)
@@ -163,7 +166,7 @@ def test_one_bad_entry_does_not_keep_the_others(
     Cron("@daily", definition.using(queue="forbidden").bind("x"), name="d")
     whole = Cron.declared
 
-    def declared(self: Cron) -> store.DeclaredCron:
+    def declared(self: Cron) -> DeclaredCron:
         return whole(self)._replace(payload="no json") if self.name == "b" else whole(self)
 
     monkeypatch.setattr(Cron, "declared", declared)
@@ -228,7 +231,7 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     sync.tick(raw)
     declare(raw, "stays")
     put(raw, "test.clean", declared_at=ago(raw, seconds=cron_firing.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))
-    MarkMissing()(store.on("default"))
+    MarkMissing()(on("default"))
     assert [row.name for row in CronEntry.objects.exclude(missing_since=None)] == ["test.clean"]
     assert "declared by no worker's code any more" in caplog.text
     tick(raw)
@@ -261,7 +264,7 @@ def test_entries_without_code_are_marked_on_the_workers_own_connection_and_held_
         MarkMissing()(db)
         assert not CronEntry.objects.filter(missing_since=None).exists()
         assert db.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        assert store.read_identity(db) == db.identity
+        assert keeping.read_identity(db) == db.identity
     finally:
         db.close()
 
@@ -293,21 +296,21 @@ def test_a_fire_is_planned_only_for_an_entry_that_stands_as_it_was_read(
 ) -> None:
     """An operator or another leader was faster; each of these columns alone is reason enough."""
     declare(raw)
-    [read] = store.list_crons(raw, everything=True)
+    [read] = firing.list_crons(raw, everything=True)
     put(raw, **changed)
-    assert not store.plan_cron(raw, read, latest(raw))
-    [read] = store.list_crons(raw, everything=True)
-    assert store.plan_cron(raw, read, latest(raw))
+    assert not firing.plan_cron(raw, read, latest(raw))
+    [read] = firing.list_crons(raw, everything=True)
+    assert firing.plan_cron(raw, read, latest(raw))
 
 
 def test_a_declaration_seen_lately_is_not_written_again(raw: RawDatabase) -> None:
     """Many workers say the same each minute; the row is written by the first of them."""
     declare(raw)
     before = raw.value("SELECT xmin::text FROM pgjobs_cron_entry")
-    assert store.refresh_crons(raw, ["clean", "unknown"], fresh_seconds=30) == {"clean": False}
+    assert firing.refresh_crons(raw, ["clean", "unknown"], fresh_seconds=30) == {"clean": False}
     assert raw.value("SELECT xmin::text FROM pgjobs_cron_entry") == before
     put(raw, declared_at=ago(raw, seconds=31))
-    store.refresh_crons(raw, ["clean"], fresh_seconds=30)
+    firing.refresh_crons(raw, ["clean"], fresh_seconds=30)
     assert entry().declared_at > ago(raw, seconds=20)
 
 

@@ -17,7 +17,9 @@ from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.duties import TimedDuty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import Database, statement
+from django_pgjobs.store.firing import Fired, ListedCron
 from django_pgjobs.values import schedule
 from django_pgjobs.worker.threads.maintainer import do_duty
 from tests.db.cron_ground import MINUTE, PLAIN, ago, declare, entry, fires, latest, put, tick
@@ -118,20 +120,20 @@ def test_three_missed_fires_under_each_policy(
 @pytest.fixture
 def slow(raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let each fire take so long that two are a turn; what it returns lets ten seconds pass on the database's clock."""
-    fire, listed, now = store.fire_cron, store.list_crons, [ago(raw, hours=1).replace(microsecond=0)]
+    fire, listed, now = firing.fire_cron, firing.list_crons, [ago(raw, hours=1).replace(microsecond=0)]
 
-    def dear(*args: Any, **kwargs: Any) -> list[store.Fired]:
+    def dear(*args: Any, **kwargs: Any) -> list[Fired]:
         time(cron_firing.REST_SECONDS * 0.6)
         return fire(*args, **kwargs)
 
     def passes() -> None:
         now[0] += 10 * SECOND
 
-    monkeypatch.setattr(store, "fire_cron", dear)
+    monkeypatch.setattr(firing, "fire_cron", dear)
     monkeypatch.setattr(cron_firing, "SLICE", 1)
-    monkeypatch.setattr(store, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(firing, "LATE_SECONDS", 0.0)
     monkeypatch.setattr(
-        store,
+        firing,
         "list_crons",
         lambda db, **asked: [row._replace(now=now[0]) for row in listed(db, **asked)],
     )
@@ -141,7 +143,7 @@ def slow(raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.Mo
 def missed(raw: RawDatabase, name: str, misfire: str) -> datetime:
     """Declare an entry of every second that has missed twenty fires an hour ago; return that instant."""
     declare(raw, name, expression="* * * * * *", misfire=misfire)
-    until = store.list_crons(raw, everything=True)[0].now
+    until = firing.list_crons(raw, everything=True)[0].now
     put(raw, name, created_at=until - 20 * SECOND)
     return until
 
@@ -229,8 +231,8 @@ def test_ten_evaluators_at_once_make_one_job(
     """W46: each on a connection of its own, all having read the same row."""
     declare(raw, misfire="all(5)")
     put(raw, created_at=latest(raw) - 15 * MINUTE)
-    read = store.list_crons(raw, everything=False)[0]
-    made = [background(store.fire_cron, db_connection(), read, [latest(raw)], None, notify=True) for _ in range(10)]
+    read = firing.list_crons(raw, everything=False)[0]
+    made = [background(firing.fire_cron, db_connection(), read, [latest(raw)], None, notify=True) for _ in range(10)]
     fired = [result for one in made if (result := one.result(patience(10)))]
     assert len(fired) == 1
     assert Job.objects.count() == 1
@@ -250,14 +252,14 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
     known = {duty.name: duty for duty in duties(leader, lambda rescued: None, {})}
     assert {"cron_sync", "cron_eval", "cron_missing", "rescue", "audit", "lead"} <= known.keys()
     leader.tick(raw)
-    whole, failures = store.list_crons, [psycopg.OperationalError("the statement took too long")]
+    whole, failures = firing.list_crons, [psycopg.OperationalError("the statement took too long")]
 
-    def failing(db: store.Database, **asked: Any) -> list[store.ListedCron]:
+    def failing(db: Database, **asked: Any) -> list[ListedCron]:
         if failures:
             raise failures.pop()
         return whole(db, **asked)
 
-    monkeypatch.setattr(store, "list_crons", failing)
+    monkeypatch.setattr(firing, "list_crons", failing)
     evaluation = cast(TimedDuty, known["cron_eval"])
     connection = cast(Any, SimpleNamespace(fetch=raw.fetch, gone=False))
     for _ in range(2):
@@ -273,10 +275,10 @@ def test_a_fire_that_another_has_claimed_is_no_error(
     """W47: a line for debugging, nothing more."""
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
-    read = store.list_crons(raw, everything=False)
+    read = firing.list_crons(raw, everything=False)
     tick(other)
     other.commit()
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: read)
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: read)
     with caplog.at_level(logging.DEBUG, logger="django_pgjobs"):
         tick(raw)
     assert Job.objects.count() == 1
@@ -288,7 +290,7 @@ def test_each_part_of_the_comparison_is_needed(raw: RawDatabase, monkeypatch: py
     """W46, the sabotaged twins: without it, outdated values make a fire."""
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
-    read = store.list_crons(raw, everything=False)[0]
+    read = firing.list_crons(raw, everything=False)[0]
     changed: dict[str, Any] = {
         "last_fire_at": latest(raw),
         "last_job_id": 7,
@@ -296,9 +298,9 @@ def test_each_part_of_the_comparison_is_needed(raw: RawDatabase, monkeypatch: py
         "zone": "Asia/Tokyo",
     }
     put(raw, **{column: changed[column]})
-    fire = lambda: store.fire_cron(raw, read, [latest(raw)], None, notify=False)  # noqa: E731
+    fire = lambda: firing.fire_cron(raw, read, [latest(raw)], None, notify=False)  # noqa: E731
     assert fire() == []
-    whole = store.statement("fire_cron")
+    whole = statement("fire_cron")
     lines = [line for line in whole.splitlines() if f"%({column})s" not in line]
     assert len(lines) == len(whole.splitlines()) - 1
     monkeypatch.setattr("django_pgjobs.sql.statement", lambda name: "\n".join(lines))
@@ -310,9 +312,9 @@ def test_nothing_fires_before_its_time_whatever_the_leader_thinks(
 ) -> None:
     """W52: a leader whose clock is an hour ahead fires nothing; the statement reads the database's clock."""
     declare(raw)
-    read = store.list_crons(raw, everything=False)[0]
+    read = firing.list_crons(raw, everything=False)[0]
     ahead = read._replace(now=read.now + timedelta(hours=1))
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: [ahead])
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: [ahead])
     tick(raw)
     assert Job.objects.count() == 0
     assert entry().last_fire_at is None
@@ -349,10 +351,10 @@ def test_a_paused_missing_or_broken_entry_does_not_fire(raw: RawDatabase, column
     """The statement looks itself: one that was paused since it was read does not fire either."""
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
-    [read] = store.list_crons(raw, everything=False)
+    [read] = firing.list_crons(raw, everything=False)
     if columns:
         put(raw, **columns)
-    made = store.fire_cron(raw, read, [latest(raw)], None, notify=False)
+    made = firing.fire_cron(raw, read, [latest(raw)], None, notify=False)
     tick(raw)
     assert (made != [], Job.objects.count()) == (bool(fired), fired)
 
@@ -501,7 +503,7 @@ def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, other: Ra
     other.query("SELECT name FROM pgjobs_cron_entry FOR UPDATE")
     raw.query("SET lock_timeout = '100ms'")
     tick(raw)
-    store.refresh_crons(raw, ["clean"], fresh_seconds=0)
+    firing.refresh_crons(raw, ["clean"], fresh_seconds=0)
     assert Job.objects.count() == 0
     other.rollback()
     tick(raw)

@@ -12,7 +12,8 @@ import pytest
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.firing import Fired
 from django_pgjobs.values import calendar
 from django_pgjobs.values import schedule as cron
 from tests.db.cron_ground import MINUTE, ago, declare, entry, fires, latest, put, statements
@@ -76,9 +77,11 @@ def test_what_was_evaluated_is_kept_until_it_is_made(
     """Each entry is evaluated once, however many turns and hours it takes, and whatever comes due meanwhile."""
     names = [f"late:{n}" for n in range(4)]
     now = [missed(raw, name, 350) for name in names][-1] + timedelta(seconds=1)
-    listed = store.list_crons
+    listed = firing.list_crons
     monkeypatch.setattr(cron_firing, "SLICE", 100)
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: [row._replace(now=now) for row in listed(db, **asked)])
+    monkeypatch.setattr(
+        firing, "list_crons", lambda db, **asked: [row._replace(now=now) for row in listed(db, **asked)]
+    )
     firer = Firer()
     for turn in range(4 * 4):
         firer(raw)
@@ -91,8 +94,8 @@ def test_what_was_evaluated_is_kept_until_it_is_made(
 @pytest.mark.usefixtures("one_step")
 def test_what_is_due_goes_first_whatever_is_late(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """W50: more are late than the leader reads at a time; an entry of every second is fired in each turn."""
-    listed = store.list_crons
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: listed(db, **asked, most=3))
+    listed = firing.list_crons
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: listed(db, **asked, most=3))
     for n in range(9):
         missed(raw, f"late:{n}", 1000)
     declare(raw, "tick", expression="every 1 second")
@@ -109,8 +112,8 @@ def test_what_is_due_goes_first_whatever_is_late(raw: RawDatabase, monkeypatch: 
 @pytest.mark.usefixtures("one_step")
 def test_of_what_is_late_those_that_make_one_fire_go_first(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a weekend an entry of every second is as late as the others, and back in time by the first turns."""
-    listed = store.list_crons
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: listed(db, **asked, most=3))
+    listed = firing.list_crons
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: listed(db, **asked, most=3))
     for n in range(9):
         missed(raw, f"late:{n}", 1000)
     missed(raw, "tick", 900, "once")
@@ -132,9 +135,9 @@ def test_those_that_are_late_share_what_is_left(raw: RawDatabase) -> None:
     assert sorted(by_entry().values()) == [2 * cron_firing.SLICE] * 3
 
 
-def fire(raw: RawDatabase, times: list[datetime], upcoming: datetime | None = None) -> list[store.Fired]:
-    [read] = store.list_crons(raw, everything=True)
-    return store.fire_cron(raw, read, times, upcoming, notify=False)
+def fire(raw: RawDatabase, times: list[datetime], upcoming: datetime | None = None) -> list[Fired]:
+    [read] = firing.list_crons(raw, everything=True)
+    return firing.fire_cron(raw, read, times, upcoming, notify=False)
 
 
 def test_a_slice_ends_with_the_fires_that_an_entry_may_make(raw: RawDatabase) -> None:

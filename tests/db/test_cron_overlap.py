@@ -9,7 +9,7 @@ import pytest
 
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
 from tests.db.cron_ground import MINUTE, ago, declare, entry, fires, latest, put, statements, tick
 from tests.plugins.fix_db import RawDatabase, claim
 
@@ -85,9 +85,9 @@ def test_a_fire_is_skipped_while_the_last_job_runs(raw: RawDatabase, caplog: pyt
     """X6: ``skip``, also while it only waits, and although the leader read it before that job was there."""
     declare(raw, overlap="skip")
     put(raw, last_fire_at=latest(raw) - 10 * MINUTE)
-    [read] = store.list_crons(raw, everything=False)
+    [read] = firing.list_crons(raw, everything=False)
     tick(raw)
-    assert store.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
+    assert firing.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
     for _ in range(2):
         put(raw, last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None)
         with caplog.at_level(logging.INFO):

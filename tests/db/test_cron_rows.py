@@ -26,14 +26,16 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.schedules import read_back
 from django_pgjobs.steering import cron_rows as steering_rows
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, scheduling
+from django_pgjobs.store.database import on, statement
+from django_pgjobs.store.finalising import Author
 from tests.db.cron_ground import MINUTE, ago, declare, entry, fires, latest, put, tick
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, patience
 
 pytestmark = [pytest.mark.usefixtures("no_other_entries", "steady")]
 NAME = "report:acme"
 SOON = datetime(2030, 1, 2, tzinfo=UTC)
-OTHER = store.Author(UUID(int=9), "other")
+OTHER = Author(UUID(int=9), "other")
 
 
 def report(tenant_id: int, kind: str = "daily") -> None: ...
@@ -244,7 +246,7 @@ def test_nothing_fires_before_the_start_nor_after_the_end(raw: RawDatabase, defi
     assert fires() == [last - 30 * MINUTE, last - 20 * MINUTE, last - 10 * MINUTE]
     row = entry(NAME)
     assert (row.status, row.next_fire_at, row.next_fires()) == ("ended", None, [])
-    assert store.list_crons(raw, everything=False) == []
+    assert firing.list_crons(raw, everything=False) == []
 
 
 def test_the_statement_itself_keeps_the_bounds(
@@ -256,20 +258,20 @@ def test_the_statement_itself_keeps_the_bounds(
         "starts_at": last + MINUTE, "ends_at": last - MINUTE, "max_fires": 0, "enabled": False,
         "paused_at": last, "missing_since": last,
     }  # fmt: skip
-    whole = store.statement("fire_cron")
+    whole = statement("fire_cron")
     for number, (column, value) in enumerate(columns.items()):
         name = f"bound:{number}"
         if column == "missing_since":
             declare(raw, name)
         else:
             schedule(definition, name=name)
-        [read] = store.list_crons(raw, everything=False)
+        [read] = firing.list_crons(raw, everything=False)
         put(raw, name, **{column: value})
-        assert store.fire_cron(raw, read, [last], None, notify=False) == [], column
+        assert firing.fire_cron(raw, read, [last], None, notify=False) == [], column
         lines = [line for line in whole.splitlines() if not re.search(rf"^AND .*e\.{column}\b", line)]
         assert len(lines) == len(whole.splitlines()) - 1
         monkeypatch.setattr(sql, "statement", {"fire_cron": "\n".join(lines)}.__getitem__)
-        assert store.fire_cron(raw, read, [last], None, notify=False) != [], column
+        assert firing.fire_cron(raw, read, [last], None, notify=False) != [], column
         monkeypatch.undo()
         put(raw, name, enabled=False)
 
@@ -316,8 +318,8 @@ def test_what_may_not_fire_is_put_aside_until_that_changes(raw: RawDatabase, def
     put(raw, "many:2", enabled=False)
     put(raw, "many:3", max_fires=1, fires_made=1)
     put(raw, "code", missing_since=ago(raw))
-    assert len(store.shelve_crons(raw, seconds=3600)) == 5
-    assert store.shelve_crons(raw, seconds=3600) == []
+    assert len(firing.shelve_crons(raw, seconds=3600)) == 5
+    assert firing.shelve_crons(raw, seconds=3600) == []
     assert entry("many:1").check_at == entry("many:1").paused_until
     tick(raw)
     assert not CronEntry.objects.exclude(next_fire_at=None).exists()
@@ -325,7 +327,7 @@ def test_what_may_not_fire_is_put_aside_until_that_changes(raw: RawDatabase, def
         entry(name).resume()
     schedule(definition, name="many:2", enabled=True)
     schedule(definition, name="many:3", max_fires=2)
-    store.refresh_crons(raw, ["code"], fresh_seconds=0)
+    firing.refresh_crons(raw, ["code"], fresh_seconds=0)
     tick(raw)
     assert CronEntry.objects.exclude(next_fire_at=None).count() == 5
 
@@ -337,10 +339,10 @@ def test_a_schedule_is_removed_and_its_jobs_stay(raw: RawDatabase, definition: A
     """A26: cancel by its name; it fires no more, also if the leader has just read it."""
     schedule(definition)
     put(raw, NAME, created_at=ago(raw, hours=1))
-    [read] = store.list_crons(raw, everything=False)
+    [read] = firing.list_crons(raw, everything=False)
     entry(NAME).run_now()
     assert entry(NAME).remove() == 1
-    assert store.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
+    assert firing.fire_cron(raw, read, [latest(raw)], None, notify=False) == []
     tick(raw)
     assert (CronEntry.objects.count(), Job.objects.count()) == (0, 1)
 
@@ -378,7 +380,7 @@ def deploy(func: Callable[..., None] | None) -> None:
 def test_a_schedule_is_never_missing(raw: RawDatabase, definition: Any) -> None:
     schedule(definition)
     put(raw, NAME, declared_at=ago(raw, days=3), missing_since=None)
-    MarkMissing()(store.on("default"))
+    MarkMissing()(on("default"))
     assert entry(NAME).missing_since is None
     put(raw, NAME, missing_since=ago(raw), created_at=ago(raw, hours=1))
     assert entry(NAME).status == "on", "a worker of an older version marked it"
@@ -499,12 +501,12 @@ def test_a_judgement_of_a_schedule_that_has_changed_meanwhile_is_dropped(
     raw: RawDatabase, definition: Any, changed: str
 ) -> None:
     schedule(definition)
-    [read] = store.list_unchecked_crons(raw, "shop.report", "other", most=10)
+    [read] = scheduling.list_unchecked_crons(raw, "shop.report", "other", most=10)
     put(raw, NAME, **{changed: "[]"})
-    assert store.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == []
+    assert scheduling.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == []
     assert entry(NAME).broken == ""
-    [read] = store.list_unchecked_crons(raw, "shop.report", "other", most=10)
-    assert store.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == [(NAME, "bad")]
+    [read] = scheduling.list_unchecked_crons(raw, "shop.report", "other", most=10)
+    assert scheduling.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == [(NAME, "bad")]
 
 
 # Beside others
@@ -530,9 +532,9 @@ def test_two_who_register_one_name_at_once_make_one_row(
     raw.query("DELETE FROM pgjobs_cron_entry WHERE name = 'other'")
     row = definition.schedule("@daily", name=NAME)._row((7,), {})
     first, second, third = db_connection(autocommit=False), db_connection(), db_connection()
-    assert store.put_cron(first, row) is True
-    assert store.put_cron(third, row._replace(name="another")) is True, "nobody waits for another name"
-    waiting = background(store.put_cron, second, row)
+    assert scheduling.put_cron(first, row) is True
+    assert scheduling.put_cron(third, row._replace(name="another")) is True, "nobody waits for another name"
+    waiting = background(scheduling.put_cron, second, row)
     first.commit()
     assert waiting.result(patience(10)) is None
     assert CronEntry.objects.filter(pk=NAME).count() == 1
@@ -546,8 +548,8 @@ def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, definitio
     other.query("SELECT name FROM pgjobs_cron_entry FOR UPDATE")
     raw.query("SET lock_timeout = '100ms'")
     confirm(raw)
-    store.shelve_crons(raw, seconds=1)
-    store.orphan_crons(raw, "shop.report", "bad", older_seconds=-1, most=5)
+    firing.shelve_crons(raw, seconds=1)
+    scheduling.orphan_crons(raw, "shop.report", "bad", older_seconds=-1, most=5)
     other.rollback()
     assert entry(NAME).broken == ""
 

@@ -14,7 +14,8 @@ from django_pgjobs import Cron, job
 from django_pgjobs.management import cron_rows
 from django_pgjobs.models import Action, CronEntry
 from django_pgjobs.schedules import read_back, schedulable
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, scheduling
+from django_pgjobs.store.database import on
 from tests.plugins.fix_db import RawDatabase
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_other_entries")]
@@ -102,7 +103,7 @@ def test_what_is_wrong_is_said_in_one_sentence_and_changes_nothing(
 ) -> None:
     job(name="shop.hidden")(report)
     declared = Cron("@daily", definition.bind(1), name="code")
-    store.declare_cron(store.on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared.declared(), overwrite=True, fresh_seconds=0)
     text, status = wrong(*arguments)
     assert (says in text, status, "\n" in text) == (True, 2, False), text
     assert (CronEntry.objects.count(), Action.objects.count()) == (1, 0)
@@ -152,7 +153,7 @@ def test_an_addition_changes_nothing_that_somebody_else_has_just_added(
     theirs = definition.schedule("@hourly", name=NAME).check(tenant_id=1)
 
     def then_added(name: str) -> Any:
-        assert store.put_cron(raw, theirs)
+        assert scheduling.put_cron(raw, theirs)
         return schedulable(name)
 
     monkeypatch.setattr(cron_rows, "schedulable", then_added)

@@ -11,7 +11,7 @@ from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
 from tests.plugins.fix_db import Background, RawDatabase, blocked_by, patience, wait_until
 
 LONG_PAST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +25,7 @@ def known(raw: RawDatabase) -> Iterator[None]:
     """One entry, in its row."""
     with registry.isolated():
         declared = Cron("0 3 * * *", job(name="shop.clean")(clean).bind(), name="clean", overlap="skip").declared()
-        store.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
+        firing.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
         yield
 
 
@@ -34,12 +34,12 @@ def entry() -> CronEntry:
 
 
 def run(db: RawDatabase) -> object:
-    return store.run_cron(db, "clean")
+    return firing.run_cron(db, "clean")
 
 
 def fire(db: RawDatabase) -> object:
-    [read] = store.list_crons(db, everything=True)
-    return store.fire_cron(db, read, [LONG_PAST], None, notify=False)
+    [read] = firing.list_crons(db, everything=True)
+    return firing.fire_cron(db, read, [LONG_PAST], None, notify=False)
 
 
 @pytest.mark.parametrize("make", [run, fire])

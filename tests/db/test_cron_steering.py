@@ -24,7 +24,9 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.steering import jobs as steering
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, registering
+from django_pgjobs.store.database import on
+from django_pgjobs.store.registering import NewJob
 from tests.plugins.fix_admin import html
 from tests.plugins.fix_db import RawDatabase
 
@@ -51,7 +53,7 @@ def known() -> Iterator[None]:
 def declare(**changes: Any) -> None:
     [entry] = registry.crons()
     declared = entry.declared()._replace(**changes)
-    store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
 
 
 def entry() -> CronEntry:
@@ -141,7 +143,7 @@ def test_a_pause_that_makes_no_sense_is_refused(words: dict[str, Any], says: str
 def test_stopping_pauses_and_cancels_what_is_not_finished() -> None:
     """A55: no next fire, and the job that waits or runs is cancelled."""
     first, second = entry().run_now(), entry().run_now()
-    other = Job.objects.get(pk=store.register_job("default", store.NewJob("x", "{}")).id)
+    other = Job.objects.get(pk=registering.register_job("default", NewJob("x", "{}")).id)
     Job.objects.filter(pk=second.pk).update(claim_id="00000000-0000-4000-8000-00000000000c")
     steered = entry().stop(by="ann", reason="for good")
     assert steered.changed == 2
@@ -566,7 +568,7 @@ def test_one_that_cannot_run_keeps_no_other_from_it(root: Client) -> None:
     put(declared_options={"queue": None})
     [declared] = registry.crons()
     good = declared.declared()._replace(name="other")
-    store.declare_cron(store.on("default"), good, overwrite=True, fresh_seconds=0)
+    firing.declare_cron(on("default"), good, overwrite=True, fresh_seconds=0)
     answer = root.post(LIST, {"action": "run_now", "_selected_action": [NAME, "other"]})
     refused, done = map(str, get_messages(answer.wsgi_request))
     assert ("its job cannot be inserted" in refused, "Run now: 1 entry. Its job: " in done) == (True, True)
@@ -587,7 +589,7 @@ def test_running_many_now_names_some_of_the_jobs(root: Client) -> None:
     names = [f"entry {n:02}" for n in range(11)]
     for name in names:
         one = declared.declared()._replace(name=name)
-        store.declare_cron(store.on("default"), one, overwrite=True, fresh_seconds=0)
+        firing.declare_cron(on("default"), one, overwrite=True, fresh_seconds=0)
     answer = root.post(LIST, {"action": "run_now", "_selected_action": names})
     [done] = map(str, get_messages(answer.wsgi_request))
     assert (done.startswith("Run now: 11 entries. Their jobs: <a "), done.count("<a "), done[-1]) == (True, 10, "…")

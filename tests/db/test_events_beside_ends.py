@@ -13,7 +13,9 @@ from django_pgjobs.execution import attempt, finalise
 from django_pgjobs.execution.finalise import AWAIT, SUCCESS
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos
+from django_pgjobs.store.database import on
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads.finaliser import Finaliser
@@ -61,7 +63,7 @@ class Flushing:
             waits = decide.Suspend(event, "event", 3600.0, event=event)
             self.finaliser.put(*self._entry(run, waits))
 
-    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[str, HeldRun, store.End]:
+    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[str, HeldRun, End]:
         kind, end = finalise.end_of(decision, run.job.id, run.claim.claim_id, run.job.name, 0.0)
         assert kind == AWAIT
         return kind, run, end
@@ -85,18 +87,18 @@ def test_an_event_that_a_sender_has_locked_keeps_only_its_waiters_busy(
     register(10)
     first, second, third = claim(raw, 6), claim(raw, 2), claim(raw, 2)
     if known:
-        store.await_events(raw, ["locked"])
-    assert store.send_event(other, "locked", '"yes"', "")
+        memos.await_events(raw, ["locked"])
+    assert memos.send_event(other, "locked", '"yes"', "")
     flushing.put(first, "a", "b", "locked", "c", "locked", "a")
     free = [first.ids[n] for n in (0, 1, 3, 5)]
     stored, waited = flushing.flush()
     assert stored == free
-    assert (waited[0], set(waited[1:])) == (store.EVENT_SECONDS, {store.NO_SECONDS}), "the others waited once"
+    assert (waited[0], set(waited[1:])) == (memos.EVENT_SECONDS, {memos.NO_SECONDS}), "the others waited once"
     flushing.put(second, "a", "d")
     flushing.put(third)
     stored, waited = flushing.flush()
     assert stored == [*second.ids, *third.ids]
-    assert set(waited) == {store.NO_SECONDS}
+    assert set(waited) == {memos.NO_SECONDS}
     assert raw.value("SELECT count(*) FROM pgjobs_memo") == 6
     other.commit()
     stored, _ = flushing.flush()
@@ -134,8 +136,8 @@ def test_a_run_that_finds_its_claim_lost_decides_nothing(
         decided.append(attempt.run_here(prepared))
         return decide.Lost() if decided[0] == decide.Lost() else pytest.fail(str(decided))
 
-    taken = claim(store.on("default"))
-    Performer(store.on("default"), AUTHOR, run).perform(taken.jobs[0], str(taken.claim_id))
+    taken = claim(on("default"))
+    Performer(on("default"), AUTHOR, run).perform(taken.jobs[0], str(taken.claim_id))
     assert decided == [decide.Lost()]
     assert "abandoned" not in caplog.text
     assert "lease lost, nothing of the job was changed" in caplog.text

@@ -16,7 +16,8 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, firing, keeping
+from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, isolated_registry, run_jobs
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim
 from tests.plugins.sabotage import sabotage
@@ -108,14 +109,14 @@ def test_once_it_has_started_a_job_expires_no_more(raw: RawDatabase, how: str) -
     claimed = claim(raw, lease=-1.0 if how == "rescue" else 30.0)
     [end] = claimed.ends(cause="released" if how == "release" else "failed")
     if how == "retry":
-        store.finalise_retry(raw, [store.End(end.id, end.claim_id, 0.0, cause="failed")], AUTHOR)
+        finalising.finalise_retry(raw, [End(end.id, end.claim_id, 0.0, cause="failed")], AUTHOR)
     elif how == "snooze":
-        store.finalise_snooze(raw, [end])
+        finalising.finalise_snooze(raw, [end])
     elif how == "release":
-        store.release_jobs(raw, [store.End(end.id, end.claim_id, 0.1, cause="released")], AUTHOR)
+        finalising.release_jobs(raw, [End(end.id, end.claim_id, 0.1, cause="released")], AUTHOR)
     else:
         raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-        store.rescue_jobs(
+        keeping.rescue_jobs(
             raw, limit=10, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=[],
             without_on_abandon=[],
         )  # fmt: skip
@@ -128,7 +129,7 @@ def test_a_job_that_is_released_before_its_start_may_still_expire(raw: RawDataba
     def body() -> None: ...
 
     registered = body.using(expires=60).register()
-    store.release_jobs(raw, claim(raw).ends(), AUTHOR)
+    finalising.release_jobs(raw, claim(raw).ends(), AUTHOR)
     expire()
     assert swept(raw) == [registered.pk]
 
@@ -141,7 +142,7 @@ def test_a_job_that_an_older_worker_has_started_expires_no_more(raw: RawDatabase
 
     registered = body.using(expires=60).register()
     [end] = claim(raw).ends(cause="failed")
-    store.finalise_retry(raw, [store.End(end.id, end.claim_id, 0.0, cause="failed")], AUTHOR)
+    finalising.finalise_retry(raw, [End(end.id, end.claim_id, 0.0, cause="failed")], AUTHOR)
     expire()
     assert swept(raw) == []
     assert registered.why().code != "expired"
@@ -159,11 +160,11 @@ def test_a_suspect_has_started_and_expires_no_more(raw: RawDatabase, how: str) -
 
     body.using(expires=60).register()
     [end] = claim(raw).ends()
-    suspect = store.End(end.id, end.claim_id, suspect=True)
+    suspect = End(end.id, end.claim_id, suspect=True)
     if how == "release":
-        store.release_jobs(raw, [suspect], AUTHOR)
+        finalising.release_jobs(raw, [suspect], AUTHOR)
     else:
-        store.hold_jobs(raw, [suspect])
+        finalising.hold_jobs(raw, [suspect])
     assert Job.objects.get().expires_at is None
 
 
@@ -399,7 +400,7 @@ def test_jobs_of_a_schedule_expire_by_the_time_they_fire(raw: RawDatabase) -> No
 
     declared = {entry.name: entry.declared() for entry in registry.crons()}
     assert '"expires_seconds": 300' in declared[body.name].options
-    store.declare_cron(raw, declared[body.name], overwrite=True, fresh_seconds=0.0)
+    firing.declare_cron(raw, declared[body.name], overwrite=True, fresh_seconds=0.0)
     CronEntry.objects.get().run_now()
     row = Job.objects.get()
     assert row.expires_at == row.run_at + timedelta(seconds=300)

@@ -21,7 +21,10 @@ from django.db import connection
 from django_pgjobs import sql
 from django_pgjobs.execution.finalise import SUCCESS
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, registering, steering
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author, End
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -61,9 +64,9 @@ class Ground:
     def __init__(self, raw: RawDatabase, other: RawDatabase, chance: random.Random) -> None:
         self.db = raw
         self.chance = chance
-        keyed = [store.NewJob("test.job", "{}", idempotency_key=f"k{n % 5}") for n in range(12)]
+        keyed = [NewJob("test.job", "{}", idempotency_key=f"k{n % 5}") for n in range(12)]
         for new in keyed:
-            store.register_special("default", new)
+            registering.register_special("default", new)
         register(48)
         claims = [claim(raw, 15) for _ in range(3)]
         self.fences = [fence for claimed in claims for fence in claimed.fences()]
@@ -71,10 +74,10 @@ class Ground:
         self.claims = [str(claimed.claim_id) for claimed in claims]
         ended, lost, cancelled, waited, locked, foreign = (self._some(LOCKED) for _ in range(6))
         for job_id, _ in waited:
-            store.mark_waited(raw, job_id)
-        store.cancel_jobs(raw, [job_id for job_id, _ in cancelled], mode="ask", by="", reason="", with_callback=[])
-        store.finalise_success(raw, [store.End(*fence, result='"before"') for fence in ended], AUTHOR)
-        store.release_jobs(raw, [store.End(*fence) for fence in lost], AUTHOR)
+            keeping.mark_waited(raw, job_id)
+        steering.cancel_jobs(raw, [job_id for job_id, _ in cancelled], mode="ask", by="", reason="", with_callback=[])
+        finalising.finalise_success(raw, [End(*fence, result='"before"') for fence in ended], AUTHOR)
+        finalising.release_jobs(raw, [End(*fence) for fence in lost], AUTHOR)
         self.claims.append(str(claim(raw, RELEASED).claim_id))
         raw.query(
             "UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = ANY (%s)", [[job for job, _ in foreign]]
@@ -93,7 +96,7 @@ class Ground:
         taken, self.fences = self.fences[:count], [*self.fences[count:], *self.fences[:count]]
         return taken
 
-    def batch(self, number: int) -> list[store.End]:
+    def batch(self, number: int) -> list[End]:
         """Return the ends of some jobs: mostly of their owners, some with a claim that was never theirs.
 
         A locked job is among those of batch ``number`` 0, 10, 20 …, each of which takes its 50 ms; one result or more
@@ -114,7 +117,7 @@ class Ground:
         for fence in dict.fromkeys(fences):
             poisoned = fence == culprit or (culprit is not None and chance.random() < 0.3)
             result = chance.choice(POISON if poisoned else results)
-            ends.append(store.End(*fence, chance.choice((None, 0.0, chance.randrange(10**8) / 1e6)), result))
+            ends.append(End(*fence, chance.choice((None, 0.0, chance.randrange(10**8) / 1e6)), result))
         if chance.random() < 0.02:
             chance.choice(ends).result = SEVERAL
         return ends
@@ -134,15 +137,15 @@ class Ground:
 Form = Callable[..., list[int]]
 
 
-def deletes_fast(db: store.Database, ends: Sequence[store.End], author: store.Author, *, remember: bool) -> list[int]:
-    return store.finalise_delete_fast(db, ends)
+def deletes_fast(db: Database, ends: Sequence[End], author: Author, *, remember: bool) -> list[int]:
+    return finalising.finalise_delete_fast(db, ends)
 
 
-def deletes(db: store.Database, ends: Sequence[store.End], author: store.Author, *, remember: bool) -> list[int]:
-    return store.finalise_delete(db, ends)
+def deletes(db: Database, ends: Sequence[End], author: Author, *, remember: bool) -> list[int]:
+    return finalising.finalise_delete(db, ends)
 
 
-SKIPS: dict[Form, Form] = {store.finalise_success_fast: store.finalise_success, deletes_fast: deletes}
+SKIPS: dict[Form, Form] = {finalising.finalise_success_fast: finalising.finalise_success, deletes_fast: deletes}
 """For each fast form the one that skips locked rows."""
 
 
@@ -153,11 +156,11 @@ class Came(list[int]):
     gave_up = False
 
 
-def written(ground: Ground, form: Form, ends: Sequence[store.End], *, remember: bool) -> Came:
+def written(ground: Ground, form: Form, ends: Sequence[End], *, remember: bool) -> Came:
     """Write a batch as the finaliser does: in halves if a row cannot be stored, without the locked rows if it must."""
     came = Came()
     came.poisoned = set()
-    halves: list[Sequence[store.End]] = [ends]
+    halves: list[Sequence[End]] = [ends]
     while halves:
         some = halves.pop()
         try:
@@ -177,18 +180,18 @@ def written(ground: Ground, form: Form, ends: Sequence[store.End], *, remember: 
     return came
 
 
-def forms_differ(ground: Ground, ends: list[store.End], fast_form: Form, *, remember: bool) -> tuple[str, Came]:
+def forms_differ(ground: Ground, ends: list[End], fast_form: Form, *, remember: bool) -> tuple[str, Came]:
     """Return how the two forms differ about a batch, empty if they do not, and what the fast one wrote."""
     answers = list[Came]()
     rows = list[tuple[list[Any], list[Any]]]()
     for form in (fast_form, SKIPS[fast_form]):
         with ground.db.raw.transaction(force_rollback=True):
             came = written(ground, form, ends, remember=remember)
-            if form is store.finalise_success_fast and any(end.result == SEVERAL for end in ends):
+            if form is finalising.finalise_success_fast and any(end.result == SEVERAL for end in ends):
                 # Nothing of its batch, or of its half, was written: the finaliser takes these jobs for busy, and the
                 # other form next, even if another half has given up meanwhile.
                 left = [end for end in ends if end.id not in came and (end.id, end.claim_id) not in came.poisoned]
-                again = written(ground, store.finalise_success, left, remember=remember)
+                again = written(ground, finalising.finalise_success, left, remember=remember)
                 came.poisoned |= again.poisoned
                 came += again
             answers.append(came)
@@ -219,7 +222,7 @@ def test_both_forms_agree_on_every_row_of_random_batches(raw: RawDatabase, other
     for number in range(batches):
         ends = ground.batch(number)
         remember = chance.random() < 0.5
-        how, came = forms_differ(ground, ends, store.finalise_success_fast, remember=remember)
+        how, came = forms_differ(ground, ends, finalising.finalise_success_fast, remember=remember)
         assert not how, (SEED, number, how, remember, ends)
         seen["written"] += len(came)
         seen["missing"] += len(came) < len(ends)
@@ -250,8 +253,8 @@ def test_both_forms_agree_where_one_half_gives_up_and_the_other_has_a_result_of_
     """The fast form writes nothing of that half and does not complain; the ends that are left show the culprit."""
     ground = Ground(raw, other, random.Random(SEED))
     fences = [ground.locked_fences[0], *[fence for fence in ground.free if fence in ground.owned][:3]]
-    ends = [store.End(*fence, result=result) for fence, result in zip(fences, ("1", "2", SEVERAL, "}{"), strict=True)]
-    how, came = forms_differ(ground, ends, store.finalise_success_fast, remember=True)
+    ends = [End(*fence, result=result) for fence, result in zip(fences, ("1", "2", SEVERAL, "}{"), strict=True)]
+    how, came = forms_differ(ground, ends, finalising.finalise_success_fast, remember=True)
     assert not how
     assert (came, came.poisoned, came.gave_up) == ([fences[1][0]], {*fences[2:]}, True)
 
@@ -266,8 +269,8 @@ def test_a_waiter_who_comes_while_the_fast_delete_waits_keeps_the_row(
         patient(monkeypatch, "finalise_delete_fast")
         if sabotaged:
             sabotage(monkeypatch, "finalise_delete_fast", "AND NOT j.waited")
-        store.mark_waited(other, one)
-        answer = background(store.finalise_delete_fast, raw, ends)
+        keeping.mark_waited(other, one)
+        answer = background(finalising.finalise_delete_fast, raw, ends)
         wait_until(lambda: blocked_by(other, other.pid), 10, "the delete waits for the row")
         other.commit()
         assert answer.result(30) == ([one] if sabotaged else [])
@@ -281,12 +284,12 @@ def test_without_its_guard_a_result_of_two_values_would_move_those_behind_it(
     register(3)
     ends = claim(raw, 3).ends(result="7")
     ends[0].result = SEVERAL
-    assert store.finalise_success_fast(raw, ends, AUTHOR) == []
+    assert finalising.finalise_success_fast(raw, ends, AUTHOR) == []
     with pytest.raises(psycopg.DataError):
-        store.finalise_success(raw, ends, AUTHOR)
+        finalising.finalise_success(raw, ends, AUTHOR)
     [(_, line)] = lines_of("json_array_length", ("finalise_success_fast",))
     sabotage(monkeypatch, "finalise_success_fast", line)
-    assert len(store.finalise_success_fast(raw, ends, AUTHOR)) == 3
+    assert len(finalising.finalise_success_fast(raw, ends, AUTHOR)) == 3
     assert list(Job.objects.order_by("pk").values_list("result", flat=True)) == [1, 2, 7]
 
 
@@ -304,15 +307,15 @@ def test_a_locked_row_makes_the_fast_form_give_up_with_nothing_written(
     claimed = claim(raw, 500)
     held, lost = claimed.ids[250], claimed.ids[400]
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
-    store.cancel_jobs(other, [held], mode="ask", by="anna", reason="", with_callback=[])
+    steering.cancel_jobs(other, [held], mode="ask", by="anna", reason="", with_callback=[])
     ends = claimed.ends(result='"done"', seconds=0.5)
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        store.finalise_success_fast(raw, ends, AUTHOR, remember=remember)
+        finalising.finalise_success_fast(raw, ends, AUTHOR, remember=remember)
     assert raw.value("SELECT count(*) FROM pgjobs_job WHERE outcome IS NOT NULL") == 0
     others = sorted(set(claimed.ids) - {held, lost})
-    assert sorted(store.finalise_success(raw, ends, AUTHOR, remember=remember)) == others
+    assert sorted(finalising.finalise_success(raw, ends, AUTHOR, remember=remember)) == others
     other.commit()
-    assert store.finalise_success_fast(raw, ends, AUTHOR, remember=remember) == [held]
+    assert finalising.finalise_success_fast(raw, ends, AUTHOR, remember=remember) == [held]
     freed = raw.row(held)
     assert (freed["outcome"], freed["result"], freed["duration_seconds"]) == ("succeeded", "done", 0.5)
     assert freed["cancel_requested_at"] is not None
@@ -346,7 +349,7 @@ def test_a_fence_that_changes_while_the_fast_form_waits_writes_nothing(
     end = claim(raw).ends(result="1")
     patient(monkeypatch, name)
     other.query(f"UPDATE pgjobs_job SET {change} WHERE id = %s", [one])
-    answer = background(store.finalise_success_fast, raw, end, AUTHOR, remember=remember)
+    answer = background(finalising.finalise_success_fast, raw, end, AUTHOR, remember=remember)
     wait_until(lambda: blocked_by(other, other.pid), 10, "the end waits for the row")
     other.commit()
     assert answer.result(30) == ([one] if sabotaged else [])
@@ -367,11 +370,11 @@ def test_the_lock_timeout_ends_with_the_statement(raw: RawDatabase, other: RawDa
     register(2)
     claimed = claim(raw, 2)
     raw.query("SET lock_timeout = '7s'")
-    store.finalise_success_fast(raw, claimed.ends()[:1], AUTHOR)
+    finalising.finalise_success_fast(raw, claimed.ends()[:1], AUTHOR)
     assert raw.value("SHOW lock_timeout") == "7s"
     other.lock(claimed.ids[1])
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        store.finalise_success_fast(raw, claimed.ends(), AUTHOR)
+        finalising.finalise_success_fast(raw, claimed.ends(), AUTHOR)
     assert raw.value("SHOW lock_timeout") == "7s"
 
 
@@ -380,8 +383,8 @@ def test_a_waiter_is_notified_of_an_end_that_the_fast_form_writes(raw: RawDataba
     other.query("LISTEN pgjobs_ended")
     waited, _ = register(2)
     claimed = claim(raw, 2)
-    store.mark_waited(raw, waited)
-    store.finalise_success_fast(raw, claimed.ends(), AUTHOR)
+    keeping.mark_waited(raw, waited)
+    finalising.finalise_success_fast(raw, claimed.ends(), AUTHOR)
     assert [notice.payload for notice in other.raw.notifies(timeout=10, stop_after=1)] == [str(waited)]
 
 
@@ -425,7 +428,7 @@ class Flushing:
         self.link = link
         self.sent: list[str] = []
         for name in ("finalise_success", "finalise_success_fast"):
-            monkeypatch.setattr(store, name, partial(self._send, name, getattr(store, name)))
+            monkeypatch.setattr(finalising, name, partial(self._send, name, getattr(finalising, name)))
 
     def _send(self, name: str, form: Form, *args: Any, **options: Any) -> list[int]:
         self.sent.append(name)
@@ -526,11 +529,11 @@ def test_a_deadlock_is_ours_to_give_up(
         one, two = register(2)
         flushing.put(claim(raw, 2))
         cancel = {"mode": "ask", "by": "anna", "reason": "", "with_callback": []}
-        store.cancel_jobs(other, [two], **cancel)  # type: ignore[arg-type]
+        steering.cancel_jobs(other, [two], **cancel)  # type: ignore[arg-type]
         patient(monkeypatch, FAST)  # so that it is a deadlock for certain, and the detector of our session ends it
         ends = background(flushing.flush)
         wait_until(lambda: blocked_by(other, other.pid), 10, "the end waits for the operator")
-        store.cancel_jobs(other, [one], **cancel)  # type: ignore[arg-type]
+        steering.cancel_jobs(other, [one], **cancel)  # type: ignore[arg-type]
         other.commit()
         stored, sent = ends.result(30)
         assert sent == [FAST, SKIPPING]

@@ -15,7 +15,11 @@ import pytest
 
 from django_pgjobs import sql
 from django_pgjobs.models import Attempt, Memo, Step
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import atomic, finalising, keeping, memos, steering
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import Rescued
+from django_pgjobs.store.memos import NewMemo
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -33,31 +37,31 @@ from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 LATER = '{"memo": "sleep", "kind": "sleep", "event": null, "delay": 60, "failures": 0, "progressed": true}'
 NEXT = '{"name": "test.next", "queue": "default", "max_attempts": 5, "payload": {}}'
 
-WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
-    "finalise_success": lambda db, end: store.finalise_success(db, [end], AUTHOR),
-    "finalise_success_fast": lambda db, end: store.finalise_success_fast(db, [end], AUTHOR),
-    "finalise_retry": lambda db, end: store.finalise_retry(db, [end], AUTHOR),
-    "finalise_snooze": lambda db, end: store.finalise_snooze(db, [end]),
-    "next_step": lambda db, end: store.next_step(db, [replace(end, columns=NEXT)], AUTHOR),
-    "finalise_end": lambda db, end: store.finalise_end(db, [end], AUTHOR),
-    "finalise_delete": lambda db, end: store.finalise_delete(db, [end]),
-    "finalise_delete_fast": lambda db, end: store.finalise_delete_fast(db, [end]),
-    "finalise_success_keyed": lambda db, end: store.finalise_success(db, [end], AUTHOR, remember=True),
-    "finalise_success_keyed_fast": lambda db, end: store.finalise_success_fast(db, [end], AUTHOR, remember=True),
-    "finalise_delete_keyed": lambda db, end: store.finalise_delete(db, [replace(end, outcome="")], remember=True),
-    "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
-    "park_jobs": lambda db, end: store.park_jobs(db, [end]),
-    "hold_jobs": lambda db, end: store.hold_jobs(db, [end]),
-    "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),
-    "write_progress": lambda db, end: store.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
-    "suspend_jobs": lambda db, end: store.suspend_jobs(db, [replace(end, columns=LATER)], AUTHOR),
-    "write_memo": lambda db, end: store.write_memo(db, end.id, end.claim_id, store.NewMemo("pay", "step", "1", 0, 32)),
+WRITES: dict[str, Callable[[Database, End], object]] = {
+    "finalise_success": lambda db, end: finalising.finalise_success(db, [end], AUTHOR),
+    "finalise_success_fast": lambda db, end: finalising.finalise_success_fast(db, [end], AUTHOR),
+    "finalise_retry": lambda db, end: finalising.finalise_retry(db, [end], AUTHOR),
+    "finalise_snooze": lambda db, end: finalising.finalise_snooze(db, [end]),
+    "next_step": lambda db, end: finalising.next_step(db, [replace(end, columns=NEXT)], AUTHOR),
+    "finalise_end": lambda db, end: finalising.finalise_end(db, [end], AUTHOR),
+    "finalise_delete": lambda db, end: finalising.finalise_delete(db, [end]),
+    "finalise_delete_fast": lambda db, end: finalising.finalise_delete_fast(db, [end]),
+    "finalise_success_keyed": lambda db, end: finalising.finalise_success(db, [end], AUTHOR, remember=True),
+    "finalise_success_keyed_fast": lambda db, end: finalising.finalise_success_fast(db, [end], AUTHOR, remember=True),
+    "finalise_delete_keyed": lambda db, end: finalising.finalise_delete(db, [replace(end, outcome="")], remember=True),
+    "mark_ending": lambda db, end: finalising.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
+    "park_jobs": lambda db, end: finalising.park_jobs(db, [end]),
+    "hold_jobs": lambda db, end: finalising.hold_jobs(db, [end]),
+    "release_jobs": lambda db, end: finalising.release_jobs(db, [end], AUTHOR),
+    "write_progress": lambda db, end: finalising.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
+    "suspend_jobs": lambda db, end: memos.suspend_jobs(db, [replace(end, columns=LATER)], AUTHOR),
+    "write_memo": lambda db, end: memos.write_memo(db, end.id, end.claim_id, NewMemo("pay", "step", "1", 0, 32)),
     "finish_wait": lambda db, end: _finish_wait(db, end),
-    "begin_gather": lambda db, end: store.begin_gather(
+    "begin_gather": lambda db, end: memos.begin_gather(
         db, end.id, end.claim_id, name="gather", event="done", before=None, result="{}", seconds=60
     ),
-    "end_atomic": lambda db, end: store.end_atomic(db, end),
-    "read_payload": lambda db, end: store.read_payload(db, end.id, end.claim_id),
+    "end_atomic": lambda db, end: atomic.end_atomic(db, end),
+    "read_payload": lambda db, end: finalising.read_payload(db, end.id, end.claim_id),
 }
 """Every fenced statement, written by an attempt that failed."""
 
@@ -66,59 +70,59 @@ REQUEUE = (
 )  # fmt: skip
 
 
-def _finish_wait(db: store.Database, end: store.End) -> object:
-    store.send_event(db, "approval", '"yes"', "")
-    return store.finish_wait(db, end.id, end.claim_id, name="approval", kind="event", event="approval")
+def _finish_wait(db: Database, end: End) -> object:
+    memos.send_event(db, "approval", '"yes"', "")
+    return memos.finish_wait(db, end.id, end.claim_id, name="approval", kind="event", event="approval")
 
 
-def stale(job_id: int, claim_id: object) -> store.End:
-    return store.End(
+def stale(job_id: int, claim_id: object) -> End:
+    return End(
         job_id, str(claim_id), 1.0, '"stale"', 0.0, "abandoned", "failed", "stale", "stale", FAILURE
     )  # fmt: skip
 
 
-def reclaimed(db: RawDatabase) -> store.End:
+def reclaimed(db: RawDatabase) -> End:
     """C44, C45: lost, and the same worker has claimed the job again; attempt and worker are equal."""
     register()
     first = claim(db)
-    store.release_jobs(db, first.ends(), AUTHOR)
+    finalising.release_jobs(db, first.ends(), AUTHOR)
     second = claim(db)
     assert second.ids == first.ids
     return stale(first.ids[0], first.claim_id)
 
 
-def ended(db: RawDatabase) -> store.End:
+def ended(db: RawDatabase) -> End:
     """C46: this very claim has ended the job, and an ended row keeps its claim_id."""
     register()
     claimed = claim(db)
-    store.finalise_success(db, claimed.ends(result='"kept"'), AUTHOR)
+    finalising.finalise_success(db, claimed.ends(result='"kept"'), AUTHOR)
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-def snoozed(db: RawDatabase) -> store.End:
+def snoozed(db: RawDatabase) -> End:
     """C46, C55: nobody has claimed the job now."""
     register()
     claimed = claim(db)
-    store.finalise_snooze(db, claimed.ends(delay=0.0))
+    finalising.finalise_snooze(db, claimed.ends(delay=0.0))
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-def retried_by_an_operator(db: RawDatabase) -> store.End:
+def retried_by_an_operator(db: RawDatabase) -> End:
     """C46: ended by this claim, and made ready again since."""
     register()
     claimed = claim(db)
-    store.finalise_end(db, claimed.ends(outcome="abandoned"), AUTHOR)
-    store.retry_jobs(db, claimed.ids, attempts={}, default_attempts=5)
+    finalising.finalise_end(db, claimed.ends(outcome="abandoned"), AUTHOR)
+    steering.retry_jobs(db, claimed.ids, attempts={}, default_attempts=5)
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-def never_claimed(db: RawDatabase) -> store.End:
+def never_claimed(db: RawDatabase) -> End:
     """A claim_id that no claim has."""
     [job_id] = register()
     return stale(job_id, uuid4())
 
 
-def deleted(db: RawDatabase) -> store.End:
+def deleted(db: RawDatabase) -> End:
     """C47: the row is gone."""
     register()
     claimed = claim(db)
@@ -126,11 +130,11 @@ def deleted(db: RawDatabase) -> store.End:
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-def to_be_cancelled(db: RawDatabase) -> store.End:
+def to_be_cancelled(db: RawDatabase) -> End:
     """A54: still ours, but an operator's request has come; such a job must not go back into the queue."""
     register()
     claimed = claim(db)
-    store.cancel_jobs(db, claimed.ids, mode="ask", by="", reason="", with_callback=[])
+    steering.cancel_jobs(db, claimed.ids, mode="ask", by="", reason="", with_callback=[])
     return stale(claimed.ids[0], claimed.claim_id)
 
 
@@ -144,7 +148,7 @@ def _remembered() -> int:
     return Attempt.objects.count() + Step.objects.count() + Memo.objects.count()
 
 
-def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]) -> list[str]:
+def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], End]) -> list[str]:
     """Return what a write without a right has left behind."""
     end = scenario(db)
     before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), _remembered()
@@ -171,7 +175,7 @@ def test_every_fenced_statement_is_tested_here() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", WRITES)
 def test_a_claim_without_a_right_leaves_no_trace(
-    raw: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]
+    raw: RawDatabase, name: str, scenario: Callable[[RawDatabase], End]
 ) -> None:
     """C39, C40, C44 to C47, C55, C57: zero rows is a normal answer, and nothing is visible of the write."""
     assert violations(raw, name, scenario) == []
@@ -210,11 +214,11 @@ def test_the_guard_of_the_ledger_is_needed(raw: RawDatabase, monkeypatch: pytest
     """A ledger row deleted too early strands its job: running, and nothing to find it by."""
     register()
     claimed = claim(raw)
-    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 0
+    assert finalising.delete_claims(raw, [str(claimed.claim_id)]) == 0
     [(_, line)] = lines_of("j.id = ANY (k.job_ids)", ("delete_claims",))
     whole = sql.statement
     monkeypatch.setattr(sql, "statement", lambda name: whole(name).replace(line, "WHERE false"))
-    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 1
+    assert finalising.delete_claims(raw, [str(claimed.claim_id)]) == 1
 
 
 def test_the_readings_tell_lost_from_done_from_busy(raw: RawDatabase, other: RawDatabase) -> None:
@@ -228,7 +232,7 @@ def test_the_readings_tell_lost_from_done_from_busy(raw: RawDatabase, other: Raw
     [held] = claim(raw, 1, from_the_beginning(("held", 0))).ends()
     other.lock(held.id)
     fences = [(end.id, end.claim_id) for end in (*cases.values(), held)]
-    readings = store.read_fences(raw, [*fences, (0, str(uuid4()))])
+    readings = finalising.read_fences(raw, [*fences, (0, str(uuid4()))])
     told = {name: (readings[end.id].ours, readings[end.id].ended) for name, end in {**cases, "busy": held}.items()}
     assert told == {
         "reclaimed": (False, False),
@@ -247,10 +251,10 @@ def test_the_flags_name_only_what_is_no_longer_plainly_ours(raw: RawDatabase) ->
     claimed = claim(raw, 5)
     plain, lost, cancelled, released, gone = claimed.ids
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
-    store.cancel_jobs(raw, [cancelled], mode="kill", by="anna", reason="too slow", with_callback=[])
-    store.request_release(raw, [released])
+    steering.cancel_jobs(raw, [cancelled], mode="kill", by="anna", reason="too slow", with_callback=[])
+    steering.request_release(raw, [released])
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [gone])
-    flags = {flag.id: flag[2:] for flag in store.read_flags(raw, claimed.fences())}
+    flags = {flag.id: flag[2:] for flag in keeping.read_flags(raw, claimed.fences())}
     assert plain not in flags
     assert flags == {
         lost: (True, False, "", "", "", False),
@@ -265,17 +269,17 @@ def test_the_flags_name_only_what_is_no_longer_plainly_ours(raw: RawDatabase) ->
 
 def ends_it(db: RawDatabase, claimed: Claimed) -> None:
     """The owner records its late end."""
-    store.finalise_success(db, claimed.ends(result='"late"'), AUTHOR)
+    finalising.finalise_success(db, claimed.ends(result='"late"'), AUTHOR)
 
 
 def loses_it(db: RawDatabase, claimed: Claimed) -> None:
     """The owner gives it back, and it is claimed again at once."""
-    store.release_jobs(db, claimed.ends(), AUTHOR)
+    finalising.release_jobs(db, claimed.ends(), AUTHOR)
     assert claim(db).ids == claimed.ids
 
 
-def rescue(db: RawDatabase) -> list[store.Rescued]:
-    return store.rescue_jobs(
+def rescue(db: RawDatabase) -> list[Rescued]:
+    return keeping.rescue_jobs(
         db,
         limit=10,
         quiet_seconds=0,

@@ -21,8 +21,9 @@ from django_pgjobs.maintenance import statistics
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState, Statistic
-from django_pgjobs.store import statements as store
-from django_pgjobs.store import troubles
+from django_pgjobs.store import counting, finalising, leading, noticing, numbers, scheduling, troubles
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.explaining import list_running
 from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.testing import backdate
 from tests import jobs
@@ -47,8 +48,8 @@ def fill(raw: RawDatabase) -> None:
         Job.objects.filter(pk=register()[0]).update(hold=hold)
     register(3)
     good, bad, _ = claim(raw), claim(raw), claim(raw)
-    store.finalise_success(raw, good.ends(), AUTHOR)
-    store.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    finalising.finalise_success(raw, good.ends(), AUTHOR)
+    finalising.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
     ended("succeeded", 1)
     ended("abandoned", 1)
     backdate(job(register()[0]), run_at=90)
@@ -67,7 +68,7 @@ def ended(
     Minute.objects.create(**{**facts, "minute": minute, **given, **more})
 
 
-def measured(db: store.Database, **how: Any) -> dict[str, dict[str, Any]]:
+def measured(db: Database, **how: Any) -> dict[str, dict[str, Any]]:
     found = figures.measure(db, silent_seconds=20, stale_seconds=60, **how)
     return {each["queue"]: each for each in found["queues"]}
 
@@ -169,17 +170,17 @@ def test_figures_cost_the_same_however_many_jobs_there_are(db_connection: Any) -
         claim(raw, 500)
         most = 1000
         runs = {
-            "count_due": lambda db: store.count_due(db, most=most, budget=10 * most),
+            "count_due": lambda db: counting.count_due(db, most=most, budget=10 * most),
             "count_held": lambda db: troubles.count_held(db, [("default", "limited")], most=most),
             "list_held_pairs": troubles.list_held_pairs,
             "list_parked": lambda db: troubles.list_parked(db, ["default"]),
-            "count_running": lambda db: store.count_running(db, most=most),
-            "count_ended": lambda db: store.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
-            "count_sizes": lambda db: store.count_sizes(db, ["succeeded", "abandoned"], most=most),
-            "count_retrying": lambda db: store.count_retrying(db, [("mail", 0), ("default", 0)], most=most),
-            "list_running": lambda db: store.list_running(db, [WORKER], most=most),
-            "list_fired": lambda db: store.list_fired(db, ["nightly"], most=10),
-            "list_failures": lambda db: store.list_failures(db, seconds=86_400, groups=20, most=most),
+            "count_running": lambda db: counting.count_running(db, most=most),
+            "count_ended": lambda db: counting.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
+            "count_sizes": lambda db: counting.count_sizes(db, ["succeeded", "abandoned"], most=most),
+            "count_retrying": lambda db: counting.count_retrying(db, [("mail", 0), ("default", 0)], most=most),
+            "list_running": lambda db: list_running(db, [WORKER], most=most),
+            "list_fired": lambda db: scheduling.list_fired(db, ["nightly"], most=10),
+            "list_failures": lambda db: noticing.list_failures(db, seconds=86_400, groups=20, most=most),
         }
         explaining = Explaining(raw, set())
         for name, run in runs.items():
@@ -211,7 +212,7 @@ def test_the_leader_keeps_one_row_of_figures(raw: RawDatabase) -> None:
 
 def test_only_the_leader_measures_and_now_and_then(raw: RawDatabase) -> None:
     """W1: a worker that does not lead writes nothing."""
-    leader, ours = Leader(AUTHOR), store.on("default")
+    leader, ours = Leader(AUTHOR), on("default")
     duty = slow_duty(leader, "statistics")
     duty.tick(ours)
     assert not Statistic.objects.exists()
@@ -224,7 +225,7 @@ def test_only_the_leader_measures_and_now_and_then(raw: RawDatabase) -> None:
 
 
 def test_the_leader_says_what_keeps_jobs_from_running(raw: RawDatabase) -> None:
-    leader, ours = Leader(AUTHOR), store.on("default")
+    leader, ours = Leader(AUTHOR), on("default")
     backdate(job(register(queue="mail")[0]), run_at=90)
     leader.tick(raw)
     slow_duty(leader, "statistics").tick(ours)
@@ -265,7 +266,7 @@ def stats(*arguments: object) -> dict[str, Any]:
 def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
     fill(raw)
     beat()
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     Job._base_manager.all().delete()
     Minute.objects.all().delete()
@@ -283,7 +284,7 @@ def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
 def test_stats_count_where_nobody_did_or_long_ago(raw: RawDatabase) -> None:
     fill(raw)
     assert stats()["measured_by"] is None
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     assert stats()["measured_by"] == "test worker"
     Statistic.objects.update(measured_at=Now() - timedelta(seconds=61))
@@ -316,7 +317,7 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     assert rows[0].split()[0] == "\\x1b[31mred"
     assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥0", "≥1", *["≥1"] * 4, "1", "0", "1", "0"]
     assert rows[2].startswith("mail (paused)  ")
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     assert "\n\nCounted " in pgjobs("stats")[1]
     assert " ago by test worker.\n" in pgjobs("stats")[1]
@@ -385,7 +386,7 @@ def test_stats_by_size_are_counted_once(other: str) -> None:
 @pytest.mark.parametrize("gone", ["its term is over", "another leads"])
 def test_figures_of_a_leader_that_is_gone_are_not_shown_as_current(raw: RawDatabase, gone: str) -> None:
     fill(raw)
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     assert stats()["measured_by"] == "test worker"
     if gone == "another leads":
@@ -399,7 +400,7 @@ def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
     """What the leader kept is of its time; who lives is read when somebody asks."""
     beat(name="web-1", queues=["default"])
     register()
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     assert (stats()["workers"]["live"], stats()["queues"][0]["workers"]) == (1, 1)
     Heartbeat.objects.update(last_beat_at=Now() - timedelta(seconds=25))
@@ -426,13 +427,13 @@ def test_no_queue_is_left_out_however_many_there_are(raw: RawDatabase) -> None:
     found = measured(raw)
     assert len(found) == 1001
     assert {each["ready"] for each in found.values()} == {3}
-    late = [due.queue for due in store.count_due(raw, most=1, budget=1000) if (due.oldest_seconds or 0) > 3600]
+    late = [due.queue for due in counting.count_due(raw, most=1, budget=1000) if (due.oldest_seconds or 0) > 3600]
     assert late == ["q1000"]
 
 
 def test_before_anything_was_measured_there_are_no_figures(raw: RawDatabase) -> None:
     """A leader measures from time to time; an earlier caller learns that, and the time."""
-    found = store.read_statistic(raw)
+    found = counting.read_statistic(raw)
     assert tuple(found)[:4] == (None, None, None, None)
     assert tuple(found)[4] is not None
 
@@ -454,7 +455,7 @@ def test_what_operators_end_is_in_the_figures_and_the_charts(raw: RawDatabase) -
     assert found["default"]["ended"]["cancelled"] == 1
     names = dict(Minute.objects.values_list("name").annotate(Sum("jobs")))
     assert names == {SUCCEEDS: 5, "others": 1}
-    [bucket] = store.read_trend(raw, step=3600, buckets=2, most=100)[-1:]
+    [bucket] = numbers.read_trend(raw, step=3600, buckets=2, most=100)[-1:]
     assert bucket.ended == {"cancelled": 4, "abandoned": 2}
 
 

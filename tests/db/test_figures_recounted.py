@@ -16,7 +16,7 @@ from django.test import Client
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState
 from django_pgjobs.states import FLEET, TREND
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from tests.plugins.fix_admin import ids_on
 from tests.plugins.fix_db import AUTHOR
 
@@ -127,7 +127,7 @@ def test_each_figure_is_what_sql_counts(seed: int) -> None:
             id=1, term=1, worker=uuid4(), worker_name=AUTHOR.name, taken_at=Now(),
             expires_at=Now() + timedelta(minutes=1),
         )  # fmt: skip
-        Measurer(AUTHOR, problems_of)(store.on("default"))
+        Measurer(AUTHOR, problems_of)(on("default"))
     root = Client()
     root.force_login(User.objects.create_superuser("root"))
     shown = sections(root.get(PAGE))

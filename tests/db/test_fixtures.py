@@ -13,7 +13,7 @@ from django.core.management import call_command
 
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Attempt, Claim, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, register
 
 
@@ -21,7 +21,7 @@ def test_what_is_dumped_can_be_loaded(raw: RawDatabase, tmp_path: Path) -> None:
     """With jobs in every stage, a claim of several among them: its ids are a list, and come back as one."""
     register(4)
     failed = claim(raw)
-    store.finalise_end(raw, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    finalising.finalise_end(raw, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
     held = claim(raw, 2)
     rows = {table: rows_of(raw, table) for table in TABLES}
     for form in ("json", "xml"):

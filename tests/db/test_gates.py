@@ -16,8 +16,8 @@ from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.states import Rule
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.gates import NewGate, is_met
+from django_pgjobs.store import finalising, gates, keeping
+from django_pgjobs.store.gates import NewGate, Opened, is_met
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, Claimed, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import line_id, lines_of, sabotage
@@ -55,7 +55,7 @@ def sometimes() -> None:
 def waits() -> None: ...
 
 
-def end(db: RawDatabase, taken: Claimed, outcome: str = "", *, remember: bool = False) -> list[store.Opened]:
+def end(db: RawDatabase, taken: Claimed, outcome: str = "", *, remember: bool = False) -> list[Opened]:
     """End claimed jobs as a worker does, and what waits for them with them."""
     ends = taken.ends(outcome=outcome, failure=FAILURE if outcome else None)
     with db.transaction():
@@ -217,10 +217,10 @@ def needed(raw: RawDatabase) -> Claimed:
 def written(raw: RawDatabase, name: str, taken: Claimed) -> list[int]:
     remember = "keyed" in name
     if name == "finalise_end":
-        return store.finalise_end(raw, taken.ends(outcome="abandoned"), AUTHOR)
+        return finalising.finalise_end(raw, taken.ends(outcome="abandoned"), AUTHOR)
     if name.endswith("_fast"):
-        return store.finalise_success_fast(raw, taken.ends(), AUTHOR, remember=remember)
-    return store.finalise_success(raw, taken.ends(), AUTHOR, remember=remember)
+        return finalising.finalise_success_fast(raw, taken.ends(), AUTHOR, remember=remember)
+    return finalising.finalise_success(raw, taken.ends(), AUTHOR, remember=remember)
 
 
 def test_every_statement_that_writes_an_outcome_asks_whether_it_counts() -> None:
@@ -267,7 +267,7 @@ def test_an_expiry_leaves_the_end_of_a_needed_job_to_a_worker(raw: RawDatabase) 
     child = waits.using(after=parent, when="failed").register()
     names = ["gates.plain"]
     wait_until(
-        lambda: store.expire_jobs(raw, after="-infinity", limit=10, reason="", without_on_cancel=names).jobs,
+        lambda: keeping.expire_jobs(raw, after="-infinity", limit=10, reason="", without_on_cancel=names).jobs,
         10,
         "it expires",
     )
@@ -280,7 +280,7 @@ def test_a_rescue_leaves_the_end_of_a_needed_job_to_a_worker(raw: RawDatabase) -
     parent = plain.register()
     child = waits.using(after=parent, when="failed").register()
     claim(raw, lease=0.0)
-    rescued = store.rescue_jobs(
+    rescued = keeping.rescue_jobs(
         raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=["gates.plain"],
         without_on_abandon=["gates.plain"],
     )  # fmt: skip
@@ -299,7 +299,7 @@ def test_an_end_that_is_being_written_is_waited_for(
     parent = plain.register()
     taken = claim(raw)
     ends = taken.ends()
-    store.finalise_success(other, ends, AUTHOR, settled=True)
+    finalising.finalise_success(other, ends, AUTHOR, settled=True)
     child = background(waits.using(after=parent).register)
     wait_until(lambda: blocked_by(raw, other.pid), 10, "the registration waits for the end")
     other.commit()
@@ -312,9 +312,9 @@ def test_a_registration_that_is_open_keeps_the_end_waiting(raw: RawDatabase, bac
     taken = claim(raw)
     with transaction.atomic():
         child = waits.using(after=parent).register()
-        assert background(store.finalise_success, raw, taken.ends(), AUTHOR).result(10) == []
-    assert store.finalise_success(raw, taken.ends(), AUTHOR) == []
-    assert store.read_fences(raw, taken.fences())[parent.pk].counted
+        assert background(finalising.finalise_success, raw, taken.ends(), AUTHOR).result(10) == []
+    assert finalising.finalise_success(raw, taken.ends(), AUTHOR) == []
+    assert finalising.read_fences(raw, taken.fences())[parent.pk].counted
     assert [job.id for job in end(raw, taken)] == [child.pk]
 
 
@@ -342,12 +342,12 @@ def test_a_gate_that_is_locked_for_long_is_given_up(raw: RawDatabase, other: Raw
     with pytest.raises(Exception, match="lock timeout"), raw.transaction():
         finalise.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
     assert row(taken.ids[0]).outcome is None
-    assert store.list_locked_gates(raw, taken.ids) == {taken.ids[0]: {child.pk}}
+    assert gates.list_locked_gates(raw, taken.ids) == {taken.ids[0]: {child.pk}}
     other.rollback()
-    assert store.list_locked_gates(raw, taken.ids) == {}
+    assert gates.list_locked_gates(raw, taken.ids) == {}
     with other.transaction():
-        store.list_locked_gates(other, taken.ids)
-        assert store.list_locked_gates(raw, taken.ids) == {}, "another worker's look is no lock"
+        gates.list_locked_gates(other, taken.ids)
+        assert gates.list_locked_gates(raw, taken.ids) == {}, "another worker's look is no lock"
     assert len(end(raw, taken)) == 1
 
 

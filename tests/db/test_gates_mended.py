@@ -19,7 +19,8 @@ from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.states import Rule
 from django_pgjobs.steering import key_conflicts, reopening
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import gates, pruning
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -87,7 +88,7 @@ def test_a_recount_keeps_the_figures_of_members_that_were_pruned(raw: RawDatabas
     run_jobs()
     failing.clear()
     ended = list(Job.objects.filter(outcome="succeeded").values_list("pk", flat=True))
-    assert len(store.prune_jobs(store.on("default"), ended, until="infinity")) == 2
+    assert len(pruning.prune_jobs(on("default"), ended, until="infinity")) == 2
     batch.retry()
     assert Recount()(raw) == 0
     run_jobs()
@@ -100,7 +101,7 @@ def test_a_recount_keeps_the_figures_of_needed_jobs_that_were_pruned(raw: RawDat
     child = waits.using(after=[well, bad]).register()
     run_jobs()
     failing.clear()
-    assert store.prune_jobs(store.on("default"), [well.pk], until="infinity") == [well.pk]
+    assert pruning.prune_jobs(on("default"), [well.pk], until="infinity") == [well.pk]
     row(bad.pk).retry()
     assert row(child.pk).state == "waiting"
     Recount()(raw)
@@ -165,14 +166,14 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
     """
     monkeypatch.setattr(finaliser, "BATCH", 2)
     waited = asked = 0
-    write_counted, list_locked_gates = finalise.write_counted, store.list_locked_gates
+    write_counted, list_locked_gates = finalise.write_counted, gates.list_locked_gates
 
     def listed(*args: Any) -> Any:
         nonlocal asked
         asked += 1
         return list_locked_gates(*args)
 
-    monkeypatch.setattr(store, "list_locked_gates", listed)
+    monkeypatch.setattr(gates, "list_locked_gates", listed)
 
     def written(*args: Any, **options: Any) -> Any:
         nonlocal waited
@@ -296,7 +297,7 @@ def test_a_need_that_had_ended_before_is_reopened_and_kept_all_the_same() -> Non
     run_jobs()
     assert row(child.pk).outcome == "succeeded"
     later = waits.using(after=[parent, maybe.using(delay=60).register()]).register()
-    assert store.prune_jobs(store.on("default"), [parent.pk], until="infinity") == []
+    assert pruning.prune_jobs(on("default"), [parent.pk], until="infinity") == []
     assert row(later.pk).state == "waiting"
 
 

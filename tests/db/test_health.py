@@ -16,7 +16,8 @@ from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueSta
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.health import OVERDUE_SECONDS
 from django_pgjobs.presentation.problem import Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, leading
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import backdate
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age
 from tests.plugins.shell import pgjobs, run
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("committed")
 @pytest.fixture
 def led(raw: RawDatabase) -> RawDatabase:
     """A worker leads."""
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     return raw
 
 
@@ -136,7 +137,7 @@ def test_leases_that_nobody_takes_back(led: RawDatabase) -> None:
 
 def test_somebody_leads_or_did_a_moment_ago(raw: RawDatabase) -> None:
     assert problems() == [("leader", None)]
-    store.take_term(raw, AUTHOR, seconds=1)
+    leading.take_term(raw, AUTHOR, seconds=1)
     LeaderTerm.objects.update(expires_at=Now() - timedelta(seconds=20))
     assert problems() == []
     LeaderTerm.objects.update(expires_at=Now() - timedelta(seconds=40))
@@ -149,7 +150,7 @@ def test_thresholds_of_parked_and_abandoned_jobs(led: RawDatabase) -> None:
     Job.objects.filter(pk__in=register(3)).update(hold="parked")
     register(2)
     failed = claim(led, 2)
-    store.finalise_end(led, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    finalising.finalise_end(led, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
     assert problems() == [("parked", "default")]
     assert problems("--max-parked", 3, "--max-abandoned", 2) == []
     assert problems("--max-parked", 2, "--max-abandoned", 1) == [("parked", "default"), ("abandoned", None)]
@@ -162,7 +163,7 @@ def test_one_parked_job_is_a_problem_everywhere(led: RawDatabase) -> None:
     """The overview, ``top``, ``stats`` and notices have no threshold to set."""
     beat()
     Job.objects.filter(pk__in=register()).update(hold="parked")
-    [problem] = health.problems(store.on("default"), "default", Limits())
+    [problem] = health.problems(on("default"), "default", Limits())
     assert (problem.code, problem.is_note) == ("parked", False)
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, registering, steering
+from django_pgjobs.store.registering import NewJob
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
 
 JOBS = 10_000
@@ -111,15 +112,15 @@ def test_requests_progress_and_releases_are_hot(raw: RawDatabase) -> None:
     claims = claim_all(raw)
     with hot_share(raw, 0.9):
         for claimed in claims[:4]:
-            store.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="late", with_callback=[])
+            steering.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="late", with_callback=[])
         for claimed in claims[4:8]:
-            store.write_progress(raw, [(job, fence, '{"n": 1, "total": 10}') for job, fence in claimed.fences()])
+            finalising.write_progress(raw, [(job, fence, '{"n": 1, "total": 10}') for job, fence in claimed.fences()])
         for claimed in claims[8:12]:
-            store.release_jobs(raw, claimed.ends(), AUTHOR)
+            finalising.release_jobs(raw, claimed.ends(), AUTHOR)
         for claimed in claims[12:16]:
-            store.request_release(raw, claimed.ids)
+            steering.request_release(raw, claimed.ids)
         for claimed in claims[16:]:
-            store.mark_ending(raw, claimed.ends(outcome="abandoned"), AUTHOR, allowance_seconds=5)
+            finalising.mark_ending(raw, claimed.ends(outcome="abandoned"), AUTHOR, allowance_seconds=5)
 
 
 @pytest.mark.usefixtures("filled")
@@ -127,7 +128,7 @@ def test_a_renewal_writes_no_job(raw: RawDatabase) -> None:
     """P16: the lease lives in the ledger."""
     claims = claim_all(raw)
     before = counters(raw)
-    store.renew_claims(raw, {str(claimed.claim_id): 30.0 for claimed in claims}, lease_seconds=30.0)
+    keeping.renew_claims(raw, {str(claimed.claim_id): 30.0 for claimed in claims}, lease_seconds=30.0)
     assert counters(raw) == before
 
 
@@ -135,10 +136,10 @@ def test_a_renewal_writes_no_job(raw: RawDatabase) -> None:
 def test_a_refused_write_writes_nothing(raw: RawDatabase) -> None:
     """C57: what a zombie sends changes no counter."""
     [claimed, *_] = claim_all(raw)
-    store.release_jobs(raw, claimed.ends(), AUTHOR)
+    finalising.release_jobs(raw, claimed.ends(), AUTHOR)
     before = counters(raw)
-    store.finalise_success(raw, claimed.ends(), AUTHOR)
-    store.finalise_snooze(raw, claimed.ends())
+    finalising.finalise_success(raw, claimed.ends(), AUTHOR)
+    finalising.finalise_snooze(raw, claimed.ends())
     assert counters(raw) == before
 
 
@@ -146,12 +147,12 @@ def test_claims_of_jobs_with_keys_are_hot(raw: RawDatabase) -> None:
     """The claim leaves the key of such a job as it is; only one with the scope ``until_started`` gives it up."""
     raw.query("TRUNCATE pgjobs_job")
     payload = f'{{"args": ["{"x" * 120}"], "kwargs": {{}}}}'
-    new = [store.NewJob("test.job", payload, key=f"k{n}", key_scope="until_finished") for n in range(JOBS)]
-    store.register_special_jobs("default", new)
+    new = [NewJob("test.job", payload, key=f"k{n}", key_scope="until_finished") for n in range(JOBS)]
+    registering.register_special_jobs("default", new)
     with hot_share(raw, 0.9):
         claim_all(raw)
     raw.query("TRUNCATE pgjobs_job")
-    store.register_special_jobs("default", [one._replace(key_scope="until_started") for one in new])
+    registering.register_special_jobs("default", [one._replace(key_scope="until_started") for one in new])
     before = counters(raw)
     claim_all(raw)
     updates, hot = (after - then for after, then in zip(counters(raw), before, strict=True))

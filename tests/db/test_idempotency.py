@@ -17,7 +17,8 @@ from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Job, KeyWindow, StoredResult
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keys
+from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import lines_of, sabotage
@@ -218,7 +219,7 @@ def test_without_attempts_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch, 
     one = charge.register(7)
     raw.query("UPDATE pgjobs_job SET attempt = max_attempts")
     looked: list[str] = []
-    monkeypatch.setattr(store, "find_result", lambda *_: looked.append("looked"))
+    monkeypatch.setattr(keys, "find_result", lambda *_: looked.append("looked"))
     assert run_jobs().abandoned == [one.pk]
     assert (ran, looked) == ([], [])
 
@@ -249,7 +250,7 @@ def test_a_snooze_stores_nothing() -> None:
     assert not StoredResult.objects.exists()
 
 
-def keyed(raw: RawDatabase, *keys: str | None) -> list[store.End]:
+def keyed(raw: RawDatabase, *keys: str | None) -> list[End]:
     """Claim a job for each idempotency key, and return their ends."""
     for key in keys:
         quiet.using(idempotency_key=key).register()
@@ -266,7 +267,7 @@ def stored() -> dict[str, Any]:
 def test_one_statement_ends_them_and_stores_their_results(raw: RawDatabase) -> None:
     """Row C23: jobs with a key; of two with the same key, the first by id."""
     ends = keyed(raw, "b", None, "a", "b")
-    assert sorted(store.finalise_success(raw, ends, AUTHOR, remember=True)) == sorted(end.id for end in ends)
+    assert sorted(finalising.finalise_success(raw, ends, AUTHOR, remember=True)) == sorted(end.id for end in ends)
     assert stored() == {"a": 2, "b": 0}
     assert list(Job.objects.order_by("pk").values_list("outcome", "result")) == [("succeeded", n) for n in range(4)]
 
@@ -274,8 +275,8 @@ def test_one_statement_ends_them_and_stores_their_results(raw: RawDatabase) -> N
 def test_the_first_that_ends_is_remembered(raw: RawDatabase) -> None:
     """Two run at once, both run: the result of the second is its own, and not stored."""
     first, second = keyed(raw, "k", "k")
-    store.finalise_success(raw, [second], AUTHOR, remember=True)
-    store.finalise_success(raw, [first], AUTHOR, remember=True)
+    finalising.finalise_success(raw, [second], AUTHOR, remember=True)
+    finalising.finalise_success(raw, [first], AUTHOR, remember=True)
     assert stored() == {"k": 1}
     assert list(Job.objects.order_by("pk").values_list("result", flat=True)) == [0, 1]
 
@@ -285,8 +286,8 @@ def test_two_workers_that_end_jobs_of_the_same_keys_meet_in_no_deadlock(
 ) -> None:
     """Results are stored in the order of their keys; who comes second waits for a short statement."""
     ends = keyed(raw, "b", "a", "a", "b")
-    store.finalise_success(other, ends[:2], AUTHOR, remember=True)
-    second = background(store.finalise_success, raw, ends[2:], AUTHOR, remember=True)
+    finalising.finalise_success(other, ends[:2], AUTHOR, remember=True)
+    second = background(finalising.finalise_success, raw, ends[2:], AUTHOR, remember=True)
     wait_until(lambda: blocked_by(other, other.pid), 10, "the second waits for the first")
     other.commit()
     assert len(second.result(30)) == 2
@@ -301,9 +302,9 @@ def test_a_result_that_somebody_deletes_holds_up_no_end(raw: RawDatabase, other:
     other.query("DELETE FROM pgjobs_stored_result")
     raw.query("SET statement_timeout = '2s'")
     if kept:
-        done = store.finalise_success(raw, ends, AUTHOR, remember=True)
+        done = finalising.finalise_success(raw, ends, AUTHOR, remember=True)
     else:
-        done = store.finalise_delete(raw, ends, remember=True)
+        done = finalising.finalise_delete(raw, ends, remember=True)
     assert sorted(done) == sorted(end.id for end in ends)
     other.commit()
     assert stored() == {}
@@ -313,7 +314,7 @@ def test_what_is_deleted_at_its_end_leaves_its_result(raw: RawDatabase) -> None:
     """Row C23, at retention 0: a success does, an abandoned job not."""
     ends = keyed(raw, "a", "b", None)
     ends[1].outcome = "abandoned"
-    assert len(store.finalise_delete(raw, ends, remember=True)) == 3
+    assert len(finalising.finalise_delete(raw, ends, remember=True)) == 3
     assert not Job.objects.exists()
     assert stored() == {"a": 0}
 
@@ -326,23 +327,23 @@ def test_a_claim_without_a_right_stores_no_result(
     """Row C23, C47: fenced; and without a line of its fence it would."""
     [end] = keyed(raw, "k")
     if sabotaged == "outcome":
-        store.finalise_end(raw, [store.End(end.id, end.claim_id, outcome="abandoned")], AUTHOR)
+        finalising.finalise_end(raw, [End(end.id, end.claim_id, outcome="abandoned")], AUTHOR)
     else:
-        store.release_jobs(raw, [end], AUTHOR)
+        finalising.release_jobs(raw, [end], AUTHOR)
         claim(raw)
     if sabotaged:
         [line] = [line for _, line in lines_of("-- fence", (name,)) if f".{sabotaged} " in line]
         sabotage(monkeypatch, name, line)
     if name == "finalise_success_keyed":
-        store.finalise_success(raw, [end], AUTHOR, remember=True)
+        finalising.finalise_success(raw, [end], AUTHOR, remember=True)
     else:
-        store.finalise_delete(raw, [end], remember=True)
+        finalising.finalise_delete(raw, [end], remember=True)
     assert StoredResult.objects.exists() is bool(sabotaged)
 
 
 def test_a_success_without_the_statement_of_its_own_would_be_forgotten(raw: RawDatabase) -> None:
     """The plain statement knows nothing of keys: that costs the jobs without one nothing."""
-    store.finalise_success(raw, keyed(raw, "k"), AUTHOR)
+    finalising.finalise_success(raw, keyed(raw, "k"), AUTHOR)
     assert stored() == {}
     assert "stored_result" not in sql.statement("finalise_success") + sql.statement("finalise_delete")
 
@@ -363,7 +364,7 @@ def test_a_job_whose_key_cannot_be_looked_up_is_not_run(
         raise error
 
     one = definition.register(7)
-    monkeypatch.setattr(store, "find_result", away)
+    monkeypatch.setattr(keys, "find_result", away)
     assert run_jobs().snoozed == [one.pk]
     one.refresh_from_db()
     assert (one.attempt, one.outcome, ran) == (0, None, [])

@@ -17,7 +17,9 @@ from django_pgjobs.models import Job, KeyWindow
 from django_pgjobs.registering import conflicts
 from django_pgjobs.registering.conflicts import TRIES
 from django_pgjobs.signals import job_registered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising, keeping
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate
 from tests.db.keys_ground import latest, plain, reindex
 from tests.plugins.explaining import Explaining, nodes
@@ -48,7 +50,7 @@ def undo(context: JobContext) -> None: ...
 
 def finish(raw: RawDatabase, **facts: Any) -> list[int]:
     """Claim and end the first job of queue ``default``."""
-    return store.finalise_success(raw, claim(raw).ends(**facts), AUTHOR)
+    return finalising.finalise_success(raw, claim(raw).ends(**facts), AUTHOR)
 
 
 @job(name="keys.to_be_given", on_conflict="raise")
@@ -109,7 +111,7 @@ def test_a_second_job_of_a_live_key_is_the_first_one(raw: RawDatabase) -> None:
     assert (first.key, first.unique_key, first.key_scope) == ("welcome:7", "welcome:7", "until_finished")
     claimed = claim(raw)
     assert plain.using(key="welcome:7").register().pk == first.pk  # it runs: not free yet
-    store.finalise_success(raw, claimed.ends(), AUTHOR)
+    finalising.finalise_success(raw, claimed.ends(), AUTHOR)
     assert plain.using(key="welcome:7").register().pk not in (first.pk, elsewhere.pk)
 
 
@@ -127,9 +129,9 @@ def test_any_end_frees_the_key(raw: RawDatabase, outcome: str) -> None:
     first = plain.using(key="k").register()
     ends = claim(raw).ends(outcome=outcome)
     if outcome == "succeeded":
-        store.finalise_success(raw, ends, AUTHOR)
+        finalising.finalise_success(raw, ends, AUTHOR)
     else:
-        store.finalise_end(raw, ends, AUTHOR)
+        finalising.finalise_end(raw, ends, AUTHOR)
     assert plain.using(key="k").register().pk != first.pk
 
 
@@ -138,11 +140,11 @@ def test_ends_that_no_attempt_writes_free_it_too(raw: RawDatabase, way: str) -> 
     """Row A18: deleted at retention 0, rescued on its last attempt, ended by an operator."""
     first = plain.using(key="k", max_attempts=1).register()
     if way == "delete":
-        store.finalise_delete(raw, claim(raw).ends())
+        finalising.finalise_delete(raw, claim(raw).ends())
     elif way == "rescue":
         claim(raw, lease=-1.0)
         raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-        store.rescue_jobs(
+        keeping.rescue_jobs(
             raw, limit=10, quiet_seconds=0, grace_seconds=0, stale_seconds=60,
             without_on_cancel=[plain.name], without_on_abandon=[plain.name],
         )  # fmt: skip
@@ -157,12 +159,12 @@ def test_what_goes_back_into_the_queue_keeps_its_key(raw: RawDatabase, way: str)
     first = plain.using(key="k").register()
     ends = claim(raw).ends(cause="failed", reason="", fingerprint="")
     writes: dict[str, Callable[[], object]] = {
-        "retry": lambda: store.finalise_retry(
-            raw, [store.End(e.id, e.claim_id, 0.0, cause="failed") for e in ends], AUTHOR
+        "retry": lambda: finalising.finalise_retry(
+            raw, [End(e.id, e.claim_id, 0.0, cause="failed") for e in ends], AUTHOR
         ),
-        "snooze": lambda: store.finalise_snooze(raw, ends),
-        "park": lambda: store.park_jobs(raw, ends),
-        "release": lambda: store.release_jobs(raw, [store.End(e.id, e.claim_id) for e in ends], AUTHOR),
+        "snooze": lambda: finalising.finalise_snooze(raw, ends),
+        "park": lambda: finalising.park_jobs(raw, ends),
+        "release": lambda: finalising.release_jobs(raw, [End(e.id, e.claim_id) for e in ends], AUTHOR),
     }
     writes[way]()
     assert plain.using(key="k").register().pk == first.pk
@@ -201,7 +203,7 @@ def test_a_job_that_ended_in_between_is_no_reason_to_give_up(monkeypatch: pytest
     first = plain.using(key="k").register()
     looks = 0
 
-    def ends_meanwhile(db: store.Database, wanted: Any) -> list[None]:
+    def ends_meanwhile(db: Database, wanted: Any) -> list[None]:
         nonlocal looks
         looks += 1
         if looks == 3:
@@ -294,7 +296,7 @@ def test_until_started_the_key_is_free_from_the_claim_on(raw: RawDatabase) -> No
     second = reindex.register("a")
     assert second.pk != first.pk
     # What comes back does not take it again: a rival may have it, and both run, one after the other or at once.
-    store.release_jobs(raw, claimed.ends(), AUTHOR)
+    finalising.release_jobs(raw, claimed.ends(), AUTHOR)
     first.refresh_from_db()
     assert (first.key, first.unique_key, first.state) == ("reindex:a", None, "ready")
     assert reindex.register("a").pk == second.pk
@@ -302,7 +304,7 @@ def test_until_started_the_key_is_free_from_the_claim_on(raw: RawDatabase) -> No
 
 def test_claim_one_frees_it_too(raw: RawDatabase) -> None:
     one = reindex.register("a")
-    store.claim_one(
+    claiming.claim_one(
         raw, one.pk,
         claim_id=uuid4(), worker=AUTHOR.worker, lease_seconds=30.0, allowance_seconds=5.0, grace_seconds=5.0,
     )  # fmt: skip

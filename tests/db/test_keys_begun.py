@@ -11,7 +11,9 @@ from django_pgjobs import JobContext, Next, Window, job, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keys
+from django_pgjobs.store.database import on
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import run_job
 from tests.db.keys_ground import latest, plain
 from tests.plugins.sabotage import lines_of, sabotage
@@ -99,12 +101,12 @@ def test_without_its_line_a_job_that_has_begun_would_be_taken(
     begun = sleeps.using(key="k", key_scope=Window(86_400 * 365) if window else "until_finished").register("sleep")
     run_job(begun)
     seconds = 86_400.0 * 365 if window else None
-    wanted = store.NewJob("keys.sleeps", "{}", key="k", window_seconds=seconds, delay_seconds=1.0)
-    db = store.on("default")
+    wanted = NewJob("keys.sleeps", "{}", key="k", window_seconds=seconds, delay_seconds=1.0)
+    db = on("default")
     keeps: dict[str, Callable[[], Any]] = {
-        "find_keys": lambda: [holder and holder.started for holder in store.find_keys(db, [wanted])] == [True],
-        "free_keys": lambda: not store.free_keys(db, [wanted]),
-        "postpone_jobs": lambda: not store.postpone_jobs(db, [wanted]).ids,
+        "find_keys": lambda: [holder and holder.started for holder in keys.find_keys(db, [wanted])] == [True],
+        "free_keys": lambda: not keys.free_keys(db, [wanted]),
+        "postpone_jobs": lambda: not keys.postpone_jobs(db, [wanted]).ids,
     }
     assert keeps[name]()
     sabotage(monkeypatch, name, line, line.replace("j.flow & 40", "0"))

@@ -17,7 +17,10 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
 from django_pgjobs.registering import conflicts
 from django_pgjobs.steering import jobs
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keys, pruning, steering
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.steering import Moved
 from tests.db.keys_ground import abandoned, latest, plain, reindex
 from tests.plugins.explaining import Explaining, nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
@@ -92,7 +95,7 @@ def test_a_retry_of_many_skips_those_whose_key_is_taken() -> None:
 def test_a_retry_of_a_parked_job_keeps_its_key_from_an_ended_one(raw: RawDatabase) -> None:
     old = abandoned()
     parked = plain.using(key="k").register()
-    store.park_jobs(raw, claim(raw).ends(reason="unknown"))
+    finalising.park_jobs(raw, claim(raw).ends(reason="unknown"))
     done = Job.objects.all().retry()
     assert (done.changed, done.skipped) == (1, {"key taken": 1})
     assert Job.objects.get(finished_at=None).pk == parked.pk != old.pk
@@ -101,7 +104,7 @@ def test_a_retry_of_a_parked_job_keeps_its_key_from_an_ended_one(raw: RawDatabas
 def test_a_retry_of_a_job_that_has_started_once_does_not_take_its_key_again(raw: RawDatabase) -> None:
     """Scope until_started: its rival waits, both run."""
     one = reindex.register("a")
-    store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)
+    finalising.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)
     rival = reindex.register("a")
     assert one.retry().changed == 1
     one.refresh_from_db()
@@ -125,10 +128,10 @@ def test_a_rival_that_comes_while_it_runs_fails_no_batch(
 ) -> None:
     """The unique index objects to the whole statement: the batch is halved until that job stands alone."""
     ended = [abandoned(f"k{number}") for number in range(40)]
-    whole = store.retry_jobs
+    whole = steering.retry_jobs
     rivals = iter(["k7", "k23"])
 
-    def raced(db: store.Database, ids: Any, **options: Any) -> store.Moved:
+    def raced(db: Database, ids: Any, **options: Any) -> Moved:
         for key in rivals:
             raw.query(
                 "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key)"
@@ -137,7 +140,7 @@ def test_a_rival_that_comes_while_it_runs_fails_no_batch(
             )
         return whole(db, ids, **options)
 
-    monkeypatch.setattr(store, "retry_jobs", raced)
+    monkeypatch.setattr(steering, "retry_jobs", raced)
     # Blind to them, as it would be a moment earlier.
     blind(monkeypatch, "retry_jobs")
     done = Job.objects.filter(outcome="abandoned").retry()
@@ -179,7 +182,7 @@ def test_without_a_look_at_rivals_whole_batches_would_fail(
     if "rival" in line:
         plain.using(key="twin").register()
         ids = ids[:1]
-    assert len(store.retry_jobs(raw, ids, attempts={}, default_attempts=1).taken) == 1
+    assert len(steering.retry_jobs(raw, ids, attempts={}, default_attempts=1).taken) == 1
     raw.query(
         "UPDATE pgjobs_job SET outcome = 'abandoned', finished_at = now() WHERE outcome IS NULL AND id = ANY (%s)",
         [ids],
@@ -187,7 +190,7 @@ def test_without_a_look_at_rivals_whole_batches_would_fail(
     [(_, found)] = lines_of(line, ("retry_jobs",))
     sabotage(monkeypatch, "retry_jobs", found, "AND false" if "rival" in line else "true")
     with pytest.raises(psycopg.errors.UniqueViolation):
-        store.retry_jobs(raw, ids, attempts={}, default_attempts=1)
+        steering.retry_jobs(raw, ids, attempts={}, default_attempts=1)
 
 
 # Plans
@@ -218,18 +221,18 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     many_keys(db)
     explaining = Explaining(db, set())
     db.query("UPDATE pgjobs_job SET parent_id = id / 20000")
-    wanted = [store.NewJob("keys.plain", "{}", key=f"k{n}", key_scope="until_finished") for n in range(1, 1000, 10)]
+    wanted = [NewJob("keys.plain", "{}", key=f"k{n}", key_scope="until_finished") for n in range(1, 1000, 10)]
     wanted += [one._replace(window_seconds=60.0) for one in wanted]
     ids = [n for (n,) in db.query("SELECT id FROM pgjobs_job WHERE outcome IS NOT NULL ORDER BY id LIMIT 100")]
     runs: dict[str, Callable[[], object]] = {
-        "find_keys": lambda: store.find_keys(explaining, wanted),
-        "find_members": lambda: store.find_members(explaining, 7, wanted),
-        "free_keys": lambda: store.free_keys(explaining, wanted),
-        "retry_jobs": lambda: store.retry_jobs(explaining, ids, attempts={}, default_attempts=1),
-        "reschedule_jobs": lambda: store.reschedule_jobs(
+        "find_keys": lambda: keys.find_keys(explaining, wanted),
+        "find_members": lambda: keys.find_members(explaining, 7, wanted),
+        "free_keys": lambda: keys.free_keys(explaining, wanted),
+        "retry_jobs": lambda: steering.retry_jobs(explaining, ids, attempts={}, default_attempts=1),
+        "reschedule_jobs": lambda: steering.reschedule_jobs(
             explaining, range(1, 100), run_at=None, delay_seconds=None, queue="mail", priority=None
         ),
-        "delete_windows": lambda: explaining.fetch("delete_windows", {"after": store.OLDEST, "limit": 100}),
+        "delete_windows": lambda: explaining.fetch("delete_windows", {"after": pruning.OLDEST, "limit": 100}),
     }
     runs[name]()
     scanned = [n["Relation Name"] for n in nodes(explaining.plan) if n["Node Type"] == "Seq Scan"]
@@ -242,11 +245,11 @@ def test_a_job_that_leaves_the_queue_meanwhile_is_not_replaced(
 ) -> None:
     """Its key belongs to another queue by then: nobody wants it, and nobody may cancel the job."""
     first = latest.register(1)
-    look = store.find_keys
+    look = keys.find_keys
 
-    def moves_after_the_look(db: store.Database, wanted: Any) -> Any:
+    def moves_after_the_look(db: Database, wanted: Any) -> Any:
         found = look(db, wanted)
-        store.reschedule_jobs(other, [first.pk], run_at=None, delay_seconds=None, queue="mail", priority=None)
+        steering.reschedule_jobs(other, [first.pk], run_at=None, delay_seconds=None, queue="mail", priority=None)
         return found
 
     monkeypatch.setattr(conflicts, "find_keys", moves_after_the_look)

@@ -15,11 +15,14 @@ from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, leading
+from django_pgjobs.store.claiming import Pair
+from django_pgjobs.store.database import statement
+from django_pgjobs.store.finalising import Author
 from django_pgjobs.worker.threads.maintainer import TICK_SECONDS
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, patience, register
 
-RIVAL = store.Author(UUID(int=2), "rival")
+RIVAL = Author(UUID(int=2), "rival")
 NOBODY = UUID(int=0)
 
 
@@ -32,7 +35,7 @@ def expire(raw: RawDatabase) -> None:
 
 def test_one_of_many_leads(raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background) -> None:
     """W1 W2 W11: eight ask at once."""
-    leaders = [Leader(store.Author(uuid4(), f"w{n}")) for n in range(8)]
+    leaders = [Leader(Author(uuid4(), f"w{n}")) for n in range(8)]
     for asked in [background(leader.tick, db_connection()) for leader in leaders]:
         asked.result(patience(10))
     [chosen] = [leader for leader in leaders if leader.leads]
@@ -80,7 +83,7 @@ def test_a_leader_that_was_late_and_not_replaced_goes_on(raw: RawDatabase, time:
 
 def test_a_leader_that_leaves_is_replaced_at_once(raw: RawDatabase) -> None:
     """W8: it resigns; one that never led has nothing to resign."""
-    leader, rival, third = Leader(AUTHOR), Leader(RIVAL), Leader(store.Author(UUID(int=3)))
+    leader, rival, third = Leader(AUTHOR), Leader(RIVAL), Leader(Author(UUID(int=3)))
     leader.tick(raw)
     third.leave(raw)
     leader.leave(raw)
@@ -96,15 +99,15 @@ def test_each_half_of_the_comparison_of_a_renewal_is_needed(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     """The sabotaged twins: without it somebody prolongs a term that is not his."""
-    assert store.take_term(raw, AUTHOR, seconds=9) == (1, None)
+    assert leading.take_term(raw, AUTHOR, seconds=9) == (1, None)
     stranger = RIVAL if column == "worker" else AUTHOR
     number = 1 if column == "worker" else 7
-    assert not store.renew_term(raw, stranger, number, seconds=9)
-    whole = store.statement("renew_term")
+    assert not leading.renew_term(raw, stranger, number, seconds=9)
+    whole = statement("renew_term")
     lines = whole.replace(f"{column} = %(", f"{column} IS NOT NULL OR {column} = %(")
     assert lines != whole
     monkeypatch.setattr("django_pgjobs.sql.statement", lambda name: lines)
-    assert store.renew_term(raw, stranger, number, seconds=9)
+    assert leading.renew_term(raw, stranger, number, seconds=9)
 
 
 def test_a_duty_of_the_leader_rests_while_another_leads(raw: RawDatabase, time: Callable[[float], None]) -> None:
@@ -134,7 +137,7 @@ def strand(raw: RawDatabase, *ids: int) -> None:
 
 def rescue(raw: RawDatabase) -> list[int]:
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
-    rescued = store.rescue_jobs(
+    rescued = keeping.rescue_jobs(
         raw, limit=50, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     )
     return sorted(job.id for job in rescued)
@@ -170,11 +173,11 @@ def test_a_living_owner_renews_what_the_audit_gave_it(raw: RawDatabase) -> None:
     assert Audit()(raw) == 100
     assert sorted(Claim.objects.values_list("part", flat=True)) == [0, 1]
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
-    renewed = store.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=30)
+    renewed = keeping.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=30)
     assert renewed == {str(claimed.claim_id)}
     assert raw.value("SELECT count(*) FROM pgjobs_claim WHERE lease_expires_at > statement_timestamp()") == 2
-    assert len(store.finalise_success(raw, claimed.ends(), AUTHOR)) == 300
-    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 2
+    assert len(finalising.finalise_success(raw, claimed.ends(), AUTHOR)) == 300
+    assert finalising.delete_claims(raw, [str(claimed.claim_id)]) == 2
 
 
 def test_a_job_that_its_claims_rows_do_not_name_gets_a_part_of_its_own(raw: RawDatabase) -> None:
@@ -192,7 +195,7 @@ def test_the_audit_leaves_alone_what_is_in_order(raw: RawDatabase, caplog: pytes
     register(2)
     register(delay_seconds=60)
     ended = register(queue="b")
-    store.finalise_success(raw, claim(raw, 1, [store.Pair("b", 0, "-infinity", 0)]).ends(), AUTHOR)  # type: ignore[arg-type]
+    finalising.finalise_success(raw, claim(raw, 1, [Pair("b", 0, "-infinity", 0)]).ends(), AUTHOR)  # type: ignore[arg-type]
     held = register(queue="c")
     raw.query("UPDATE pgjobs_job SET hold = 'parked' WHERE id = ANY (%s)", [held])
     claim(raw, 1)
@@ -223,7 +226,7 @@ def test_the_audit_walks_in_slices_over_every_queue_and_rests(
     ids = [register(1, queue=f"q{n % 3}", priority=n % 2, delay_seconds=0)[0] for n in range(10)]
     for queue in range(3):
         for priority in range(2):
-            claim(raw, 10, [store.Pair(f"q{queue}", priority, "-infinity", 0)])  # type: ignore[arg-type]
+            claim(raw, 10, [Pair(f"q{queue}", priority, "-infinity", 0)])  # type: ignore[arg-type]
     strand(raw, *ids)
     audit = Audit()
     assert [audit(raw) for _ in range(3)] == [4, 4, 2]
@@ -241,7 +244,7 @@ def test_on_a_slow_server_a_slice_is_smaller(raw: RawDatabase, monkeypatch: pyte
         tried.append(limit)
         raise psycopg.errors.QueryCanceled("statement timeout")
 
-    monkeypatch.setattr(store, "audit_claims", canceled)
+    monkeypatch.setattr(leading, "audit_claims", canceled)
     with pytest.raises(psycopg.errors.QueryCanceled):
         Audit()(raw)
     assert tried == list(audit_room.SLICES)
@@ -280,12 +283,12 @@ def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCa
 
 def test_a_worker_that_stands_by_neither_locks_nor_writes_the_term(raw: RawDatabase, other: RawDatabase) -> None:
     """Every worker asks every other second: a hundred of them must not queue up at one row."""
-    assert store.take_term(raw, AUTHOR, seconds=60) == (1, None)
+    assert leading.take_term(raw, AUTHOR, seconds=60) == (1, None)
     before = raw.value("SELECT xmin::text || ' ' || xmax::text FROM pgjobs_leader_term")
     other.query("SELECT id FROM pgjobs_leader_term FOR UPDATE")
-    assert store.take_term(raw, RIVAL, seconds=60) is None, "it does not wait for the lock"
+    assert leading.take_term(raw, RIVAL, seconds=60) is None, "it does not wait for the lock"
     other.rollback()
-    assert store.take_term(raw, RIVAL, seconds=60) is None
+    assert leading.take_term(raw, RIVAL, seconds=60) is None
     after = raw.value("SELECT xmin::text FROM pgjobs_leader_term")
     assert after == before.split()[0]
 

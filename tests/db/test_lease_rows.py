@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
 from tests.db.test_rescue_rows import OTHER, claimed_one, expire, rescue
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, job, register
 
@@ -41,13 +41,13 @@ def test_the_late_end_is_recorded_or_the_rescue_is(raw: RawDatabase, action: str
     expire(raw)
     ends = claimed.ends(seconds=0.1, cause="failed", failure=FAILURE, outcome="abandoned", reason="r", fingerprint="f")
     writes: dict[str, Callable[[], list[Any]]] = {
-        "success": lambda: store.finalise_success(raw, claimed.ends(seconds=0.1), AUTHOR),
-        "retry": lambda: list(store.finalise_retry(raw, ends, AUTHOR)),
-        "snooze": lambda: list(store.finalise_snooze(raw, claimed.ends(delay=9.0))),
-        "end": lambda: store.finalise_end(raw, ends, AUTHOR),
-        "mark": lambda: store.mark_ending(raw, ends, AUTHOR, allowance_seconds=60),
-        "park": lambda: store.park_jobs(raw, ends),
-        "release": lambda: list(store.release_jobs(raw, claimed.ends(), AUTHOR)),
+        "success": lambda: finalising.finalise_success(raw, claimed.ends(seconds=0.1), AUTHOR),
+        "retry": lambda: list(finalising.finalise_retry(raw, ends, AUTHOR)),
+        "snooze": lambda: list(finalising.finalise_snooze(raw, claimed.ends(delay=9.0))),
+        "end": lambda: finalising.finalise_end(raw, ends, AUTHOR),
+        "mark": lambda: finalising.mark_ending(raw, ends, AUTHOR, allowance_seconds=60),
+        "park": lambda: finalising.park_jobs(raw, ends),
+        "release": lambda: list(finalising.release_jobs(raw, claimed.ends(), AUTHOR)),
     }
     done = [
         write()
@@ -85,8 +85,8 @@ def test_the_first_runs_late_end_is_refused_though_the_same_worker_has_the_job_a
     rescue(raw)
     second = claim(raw)
     assert second.ids == first.ids
-    assert store.finalise_success(raw, first.ends(result='"first"'), AUTHOR) == []
-    assert store.finalise_success(raw, second.ends(result='"second"'), AUTHOR) == second.ids
+    assert finalising.finalise_success(raw, first.ends(result='"first"'), AUTHOR) == []
+    assert finalising.finalise_success(raw, second.ends(result='"second"'), AUTHOR) == second.ids
     assert job(second.ids[0]).result == "second"
 
 
@@ -98,4 +98,4 @@ def test_a_renewal_after_the_rescue_renews_nothing(raw: RawDatabase) -> None:
     raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() + interval '1 h'")
     kept = claimed_one(raw)
     asked = {str(lost.claim_id): 60.0, str(kept.claim_id): 60.0, str(uuid4()): 60.0}
-    assert store.renew_claims(raw, asked, lease_seconds=30) == {str(kept.claim_id)}
+    assert keeping.renew_claims(raw, asked, lease_seconds=30) == {str(kept.claim_id)}

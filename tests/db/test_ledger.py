@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from django_pgjobs.models import Claim
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
 from tests.plugins.fix_db import AUTHOR, WORKER, RawDatabase, claim, patience, register
 
 
@@ -20,11 +20,11 @@ def test_a_held_ledger_row_is_left_out_of_a_renewal(raw: RawDatabase, other: Raw
     hold(other, held.claim_id)
     raw.query(f"SET statement_timeout = '{patience(2)}s'")
     check_ins = {str(held.claim_id): 60.0, str(free.claim_id): 60.0}
-    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == {str(free.claim_id)}
+    assert keeping.renew_claims(raw, check_ins, lease_seconds=500.0) == {str(free.claim_id)}
     left = "SELECT lease_expires_at > statement_timestamp() + interval '100 s' FROM pgjobs_claim WHERE claim_id = %s"
     assert [raw.value(left, [one.claim_id]) for one in (held, free)] == [False, True]
     other.rollback()
-    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
+    assert keeping.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
 
 
 def test_a_workers_claims_that_are_left_are_found_and_only_ended_ones_go(raw: RawDatabase) -> None:
@@ -32,11 +32,11 @@ def test_a_workers_claims_that_are_left_are_found_and_only_ended_ones_go(raw: Ra
     register(203)
     ended, running = claim(raw, 201), claim(raw, 1)
     claim(raw, 1, worker=uuid4())
-    store.finalise_success(raw, ended.ends(result="1"), AUTHOR)
-    left = store.list_claims(raw, WORKER)
+    finalising.finalise_success(raw, ended.ends(result="1"), AUTHOR)
+    left = finalising.list_claims(raw, WORKER)
     assert sorted(left) == sorted([str(ended.claim_id), str(running.claim_id)])
-    assert store.delete_claims(raw, left) == 2, "both parts of the one that has ended"
-    assert store.list_claims(raw, WORKER) == [str(running.claim_id)]
+    assert finalising.delete_claims(raw, left) == 2, "both parts of the one that has ended"
+    assert finalising.list_claims(raw, WORKER) == [str(running.claim_id)]
     assert Claim.objects.count() == 2
 
 
@@ -46,16 +46,16 @@ def test_a_claim_is_renewed_only_with_all_its_parts(raw: RawDatabase, other: Raw
     claimed = claim(raw, 201)
     other.query("SELECT 1 FROM pgjobs_claim WHERE claim_id = %s AND part = 1 FOR UPDATE", [claimed.claim_id])
     check_ins = {str(claimed.claim_id): 60.0}
-    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set()
+    assert keeping.renew_claims(raw, check_ins, lease_seconds=500.0) == set()
     other.rollback()
-    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
+    assert keeping.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
 
 
 def test_every_part_of_a_claim_is_renewed(raw: RawDatabase) -> None:
     register(450)
     claimed = claim(raw, 450)
     assert Claim.objects.count() == 3
-    assert store.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=500.0) == {str(claimed.claim_id)}
+    assert keeping.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=500.0) == {str(claimed.claim_id)}
     late = "SELECT count(*) FROM pgjobs_claim WHERE lease_expires_at < statement_timestamp() + interval '100 s'"
     assert raw.value(late) == 0
 
@@ -63,13 +63,13 @@ def test_every_part_of_a_claim_is_renewed(raw: RawDatabase) -> None:
 def test_a_held_ledger_row_is_left_to_rescue_when_its_jobs_have_ended(raw: RawDatabase, other: RawDatabase) -> None:
     register(2)
     held, free = claim(raw), claim(raw)
-    store.finalise_success(raw, [*held.ends(), *free.ends()], AUTHOR)
+    finalising.finalise_success(raw, [*held.ends(), *free.ends()], AUTHOR)
     hold(other, held.claim_id)
     raw.query(f"SET statement_timeout = '{patience(2)}s'")
-    assert store.delete_claims(raw, [str(held.claim_id), str(free.claim_id)]) == 1
+    assert finalising.delete_claims(raw, [str(held.claim_id), str(free.claim_id)]) == 1
     other.rollback()
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
-    rescued = store.rescue_jobs(
+    rescued = keeping.rescue_jobs(
         raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     )
     assert (rescued, Claim.objects.count()) == ([], 0)

@@ -10,8 +10,11 @@ import pytest
 
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Bounds
+from django_pgjobs.store import finalising, keeping, registering, steering
+from django_pgjobs.store.admitting import Bounds
+from django_pgjobs.store.claiming import Pair
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.registering import NewJob
 from tests.db.limits_ground import PER_KEY, _before, admit, admitted_ids, blocked, end, entered, terms
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -34,11 +37,11 @@ def admitted_keys() -> Counter[str | None]:
 
 def test_a_job_with_a_limit_is_registered_held_by_every_way(raw: RawDatabase) -> None:
     """A limit holds its jobs back from the moment of their registration: one, many, and by COPY."""
-    one = store.register_special("default", store.NewJob("test.job", "{}", limit_key="a"))
+    one = registering.register_special("default", NewJob("test.job", "{}", limit_key="a"))
     assert one is not None
-    mixed = store.register_jobs(
+    mixed = registering.register_jobs(
         "default",
-        [alike(store.NewJob("test.job", "{}", limit_key=key)) for key in ("a", None, "b\tc\\d\n", "")],
+        [alike(NewJob("test.job", "{}", limit_key=key)) for key in ("a", None, "b\tc\\d\n", "")],
         limited=True,
     )
     found = {each.id: (each.hold, each.limit_key, each.state) for each in Job.objects.all()}
@@ -192,13 +195,15 @@ def _again(job_id: int) -> bool:
 
 
 FREES: dict[str, Callable[[RawDatabase, Claimed], object]] = {
-    "success": lambda db, held: store.finalise_success(db, held.ends(), AUTHOR),
-    "abandoned": lambda db, held: store.finalise_end(db, held.ends(outcome="abandoned", failure=FAILURE), AUTHOR),
-    "deleted": lambda db, held: store.finalise_delete(db, held.ends()),
-    "retry": lambda db, held: store.finalise_retry(db, held.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR),
-    "snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=60.0)),
-    "release": lambda db, held: store.release_jobs(db, held.ends(), AUTHOR),
-    "park": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
+    "success": lambda db, held: finalising.finalise_success(db, held.ends(), AUTHOR),
+    "abandoned": lambda db, held: finalising.finalise_end(db, held.ends(outcome="abandoned", failure=FAILURE), AUTHOR),
+    "deleted": lambda db, held: finalising.finalise_delete(db, held.ends()),
+    "retry": lambda db, held: finalising.finalise_retry(
+        db, held.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR
+    ),
+    "snooze": lambda db, held: finalising.finalise_snooze(db, held.ends(delay=60.0)),
+    "release": lambda db, held: finalising.release_jobs(db, held.ends(), AUTHOR),
+    "park": lambda db, held: finalising.park_jobs(db, held.ends(reason="x")),
 }
 
 
@@ -220,7 +225,7 @@ def test_a_rescue_frees_the_place_of_a_worker_that_is_gone(raw: RawDatabase) -> 
     assert entered(raw, PER_KEY) == 1
     held = claim(raw)
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
-    taken = store.rescue_jobs(
+    taken = keeping.rescue_jobs(
         raw,
         limit=5,
         quiet_seconds=0,
@@ -238,10 +243,10 @@ def test_a_rescue_frees_the_place_of_a_worker_that_is_gone(raw: RawDatabase) -> 
 def test_a_callback_needs_no_place_of_its_own(raw: RawDatabase) -> None:
     """Only the callback is left: it is claimed at once, whatever its limits say."""
     [first] = blocked(1, "a")
-    store.cancel_jobs(raw, [first], mode="ask", by="", reason="", with_callback=["test.job"])
+    steering.cancel_jobs(raw, [first], mode="ask", by="", reason="", with_callback=["test.job"])
     assert (job(first).hold, job(first).ending) == (None, "cancelled")
     held = claim(raw)
-    store.finalise_retry(raw, held.ends(delay=0.0, cause="crashed", failure=FAILURE), AUTHOR)
+    finalising.finalise_retry(raw, held.ends(delay=0.0, cause="crashed", failure=FAILURE), AUTHOR)
     assert job(first).hold is None
 
 
@@ -251,11 +256,11 @@ def test_a_callback_needs_no_place_of_its_own(raw: RawDatabase) -> None:
 def test_callbacks_that_wait_take_up_no_place_and_no_start(raw: RawDatabase, bounds: dict[str, Bounds]) -> None:
     """A mass cancel does not shut a rate for its window, nor a limit for as long as a queue is paused."""
     ids = blocked(20, "a")
-    store.cancel_jobs(raw, ids[:10], mode="ask", by="", reason="", with_callback=["test.job"])
+    steering.cancel_jobs(raw, ids[:10], mode="ask", by="", reason="", with_callback=["test.job"])
     assert entered(raw, terms(**bounds)) == 5
     assert Admission.objects.get().starts == 5
     assert job(ids[15]).state == "limited"
-    assert claim(raw, 5, [store.Pair("default", 0, *_before(ids[0]))]).ids == ids[:5]
+    assert claim(raw, 5, [Pair("default", 0, *_before(ids[0]))]).ids == ids[:5]
     assert entered(raw, terms(**bounds)) == 0
 
 
@@ -270,9 +275,9 @@ def test_steering_gives_a_place_back(raw: RawDatabase) -> None:
     assert Job.objects.filter(id__in=[first, second]).retry().changed == 2
     assert (_again(first), _again(second), entered(raw, PER_KEY)) == (True, True, 1)
     [running] = claim(raw).ids
-    store.park_jobs(raw, [store.End(running, str(job(running).claim_id), reason="x", fingerprint="old")])
+    finalising.park_jobs(raw, [End(running, str(job(running).claim_id), reason="x", fingerprint="old")])
     assert entered(raw, PER_KEY) == 1
-    assert len(store.unpark_jobs(raw, {"test.job": "new"}, limit=10)) == 1
+    assert len(keeping.unpark_jobs(raw, {"test.job": "new"}, limit=10)) == 1
     assert (_again(running), entered(raw, PER_KEY)) == (True, 0)
 
 
@@ -314,7 +319,7 @@ def test_what_was_let_in_beside_a_pause_gives_its_place_back(raw: RawDatabase, o
 def test_what_runs_or_has_its_callback_left_is_given_back_by_nobody(raw: RawDatabase) -> None:
     ids = blocked(2, "a")
     assert entered(raw, limit=1) == 1
-    store.cancel_jobs(raw, ids[1:], mode="ask", by="", reason="", with_callback=["test.job"])
+    steering.cancel_jobs(raw, ids[1:], mode="ask", by="", reason="", with_callback=["test.job"])
     claim(raw, 1)
     QueueState.objects.create(kind="queue", name="default")
     assert admit(raw) == []

@@ -17,12 +17,12 @@ from django_pgjobs import Limit, register_many
 from django_pgjobs import job as define
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import admission as admitting
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.models import Job, QueueState
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.admitting import LOCK_CLASS
-from django_pgjobs.store.statements import Bounds, Terms
+from django_pgjobs.store import admitting, registering, steering
+from django_pgjobs.store.admitting import LOCK_CLASS, Bounds, Terms
+from django_pgjobs.store.database import Params, Rows, statement
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import run_job, run_jobs
 from django_pgjobs.values.limit import read_job_limits
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -76,7 +76,7 @@ def test_a_blocked_job_says_by_which_limit_and_by_whom(
 def test_a_callback_that_waits_blocks_nobody(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     _declared(monkeypatch, Limit(1, key=lambda value=None: str(value)))
     cancelled, waits = blocked(2, "a", **NAMED)
-    store.cancel_jobs(raw, [cancelled], mode="ask", by="", reason="", with_callback=[NAMED["name"]])
+    steering.cancel_jobs(raw, [cancelled], mode="ask", by="", reason="", with_callback=[NAMED["name"]])
     assert job(waits).blocked_by() == []
     assert f"#{cancelled}" not in str(job(waits).why())
 
@@ -112,7 +112,7 @@ def test_places_behind_those_that_one_turn_looks_at_have_their_turn(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue for each customer: limited jobs of the first customers do not keep the last one's jobs from admission."""
-    monkeypatch.setattr(admitting, "GROUPS", 2)
+    monkeypatch.setattr("django_pgjobs.execution.admission.GROUPS", 2)
     for queue in ("a", "b", "c"):
         blocked(1, queue=queue)
     QueueState.objects.bulk_create([QueueState(kind="queue", name=queue) for queue in ("a", "b")])
@@ -157,7 +157,7 @@ def test_run_jobs_is_held_up_by_no_limit(raw: RawDatabase, monkeypatch: pytest.M
 
 # What it costs
 
-BLOCKED = store.NewJob("test.job", "{}", limit_key="a", run_at=datetime(2020, 1, 1, tzinfo=UTC))
+BLOCKED = NewJob("test.job", "{}", limit_key="a", run_at=datetime(2020, 1, 1, tzinfo=UTC))
 
 
 def test_ten_thousand_blocked_jobs_cost_the_claim_nothing(db_connection: Connect, raw: RawDatabase) -> None:
@@ -167,7 +167,7 @@ def test_ten_thousand_blocked_jobs_cost_the_claim_nothing(db_connection: Connect
     found = []
     for held in (0, 10_000):
         with analysed_while_empty(raw):
-            store.register_jobs("default", [alike(BLOCKED, held)], limited=True)
+            registering.register_jobs("default", [alike(BLOCKED, held)], limited=True)
             register(500)
             claim(explaining, 100)
             worker.rollback()
@@ -231,7 +231,7 @@ def test_a_turn_passes_what_an_old_snapshot_keeps_no_oftener_than_it_must(
 
 
 def admit_explained(explaining: Explaining, *given: Terms) -> None:
-    assert store.admit_jobs(explaining, given, lanes=500, limit=500, lookahead=1000, notify=False) == []
+    assert admitting.admit_jobs(explaining, given, lanes=500, limit=500, lookahead=1000, notify=False) == []
 
 
 # A worker's own connection
@@ -282,9 +282,9 @@ def test_a_worker_that_freezes_at_its_turn_holds_nobody_up(
     class Frozen(Exception):
         """It stands still from here on."""
 
-    def freeze(statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+    def freeze(statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         cursor = psycopg.ClientCursor(worker_connection.connection)
-        text = ";".join(f"{cursor.mogrify(store.statement(name), params)}\n" for name, params in statements)
+        text = ";".join(f"{cursor.mogrify(statement(name), params)}\n" for name, params in statements)
         sent.append(text.encode())
         raise Frozen
 

@@ -13,7 +13,8 @@ from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import MOST_RANGES
 from django_pgjobs.presentation.job_search import JobSearch
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, counting
+from django_pgjobs.store.database import on
 from tests.plugins.explaining import Explained
 
 pytestmark = pytest.mark.django_db
@@ -41,11 +42,11 @@ def put(age: str, count: int, pair: str = f"mod(g, {PAIRS})") -> None:
 
 
 def pairs() -> list[tuple[str, int]]:
-    return store.list_pairs(store.on("default"))
+    return claiming.list_pairs(on("default"))
 
 
 def first_due(limit: int, *, later: bool = False) -> list[int]:
-    return store.first_due(store.on("default"), pairs(), later=later, limit=limit)
+    return counting.first_due(on("default"), pairs(), later=later, limit=limit)
 
 
 def in_order(**conditions: Any) -> list[int]:
@@ -74,7 +75,7 @@ def test_what_they_cost_does_not_grow_with_the_backlog(spread: str) -> None:
     put(AGES[spread], 40 * LIMIT)
     known, watch = pairs(), Explained(LIMIT)
     with transaction.atomic(), connection.execute_wrapper(watch):
-        found = store.first_due(store.on("default"), known, later=False, limit=LIMIT)
+        found = counting.first_due(on("default"), known, later=False, limit=LIMIT)
     assert len(found) == LIMIT
     assert watch.faults == []
     assert watch.seen <= 3, "rounds"

@@ -15,7 +15,8 @@ from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import JobState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import admitting, counting, explaining, finalising, keeping, steering
+from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.testing import backdate
 from tests.db.test_why import worker
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register, wait_until
@@ -43,9 +44,9 @@ def test_the_status_of_a_worker_is_the_same_for_every_reader(
     worker("web-1", id=WORKER, state=state, heard=heard)
     register()
     [held] = claim(raw).ids
-    listed = store.list_workers(raw, silent_seconds=20, stale_seconds=60)
+    listed = counting.list_workers(raw, silent_seconds=20, stale_seconds=60)
     assert [each.status for each in listed] == ([] if status == "stopped" else [status])
-    facts = store.read_why(raw, held, silent_seconds=20, stale_seconds=60)
+    facts = explaining.read_why(raw, held, silent_seconds=20, stale_seconds=60)
     assert facts is not None
     assert facts.worker_status == status
     assert Heartbeat.objects.all().with_status().get().status == status
@@ -57,19 +58,19 @@ def test_the_status_of_a_worker_is_the_same_for_every_reader(
 
 def test_a_heartbeat_that_comes_late_does_not_bring_a_worker_back_that_has_stopped(raw: RawDatabase) -> None:
     """It was held up by the network or by a row's lock, and its worker has said farewell since."""
-    store.beat(raw, {**facts_of("web-1"), "running": 3})
-    store.beat(raw, {**facts_of("web-1"), "state": "stopped", "finished": 9})
+    keeping.beat(raw, {**facts_of("web-1"), "running": 3})
+    keeping.beat(raw, {**facts_of("web-1"), "state": "stopped", "finished": 9})
     before = Heartbeat.objects.values().get()
     assert before["state"] == "stopped"
     for state in ("running", "draining"):
-        store.beat(raw, {**facts_of("web-1"), "state": state, "running": 3})
+        keeping.beat(raw, {**facts_of("web-1"), "state": state, "running": 3})
         assert Heartbeat.objects.values().get() == before
 
 
 def test_a_lost_worker_that_beats_again_is_back(raw: RawDatabase) -> None:
-    store.beat(raw, facts_of("web-1"))
+    keeping.beat(raw, facts_of("web-1"))
     Heartbeat.objects.update(state="lost")
-    store.beat(raw, facts_of("web-1"))
+    keeping.beat(raw, facts_of("web-1"))
     assert Heartbeat.objects.get().state == "running"
 
 
@@ -81,7 +82,7 @@ def test_a_running_job_without_a_lease_is_lost_and_no_other_has_a_fate(raw: RawD
     worker(id=WORKER)
     register(4)
     ended, lost, unnamed = claim(raw), claim(raw), claim(raw)
-    store.finalise_success(raw, ended.ends(), AUTHOR)
+    finalising.finalise_success(raw, ended.ends(), AUTHOR)
     backdate(job(lost.ids[0]), lease=60)
     Claim.objects.filter(claim_id=unnamed.claim_id).delete()
     fates = dict(Job.objects.annotate(fate=fate()).order_by("pk").values_list("pk", "fate"))
@@ -91,13 +92,13 @@ def test_a_running_job_without_a_lease_is_lost_and_no_other_has_a_fate(raw: RawD
 # A rescuer marks the heartbeat
 
 
-def taken_back(raw: RawDatabase, overdue: Sequence[tuple[int, str]] = ()) -> list[store.Rescued]:
+def taken_back(raw: RawDatabase, overdue: Sequence[tuple[int, str]] = ()) -> list[Rescued]:
     """Rescue the jobs of dead workers, or as their own worker those that it could not stop."""
-    found: list[store.Rescued] = []
+    found: list[Rescued] = []
 
     def read_status() -> bool:
         without: dict[str, Any] = {"without_on_cancel": [], "without_on_abandon": [], "overdue": overdue}
-        found.extend(store.rescue_jobs(raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=20, **without))
+        found.extend(keeping.rescue_jobs(raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=20, **without))
         return bool(found)
 
     wait_until(read_status, 5, "the job is taken back")
@@ -115,12 +116,12 @@ def test_a_rescue_marks_the_worker_as_lost_and_its_next_heartbeat_clears_it(raw:
     [held] = claim(raw).ids
     backdate(job(held), lease=31)
     rescued = taken_back(raw)
-    assert store.mark_lost(raw, rescued, quiet_seconds=7) == ["web-1"]
+    assert keeping.mark_lost(raw, rescued, quiet_seconds=7) == ["web-1"]
     assert states() == {"web-1": "lost", "other": "running"}
-    assert store.mark_lost(raw, rescued, quiet_seconds=7) == []
+    assert keeping.mark_lost(raw, rescued, quiet_seconds=7) == []
     facts = {"name": "web-1", "host": "h", "pid": 1, "queues": None, "excluded_queues": None, "processes": 1}
     facts |= {"threads": 1, "async_slots": 1, "version": "1", "release": "", "running": 0, "finished": 0, "protocol": 1}
-    store.beat(raw, {"id": WORKER, "state": "running", **facts})
+    keeping.beat(raw, {"id": WORKER, "state": "running", **facts})
     assert states()["web-1"] == "running"
 
 
@@ -143,7 +144,7 @@ def test_a_worker_that_may_live_is_not_marked(raw: RawDatabase, alive: str) -> N
         Heartbeat.objects.update(state="stopped")
     before = states()
     own = claimed.fences() if alive == "it was a deadline" else []
-    assert store.mark_lost(raw, taken_back(raw, own), quiet_seconds=7) == []
+    assert keeping.mark_lost(raw, taken_back(raw, own), quiet_seconds=7) == []
     assert states() == before
 
 
@@ -153,7 +154,7 @@ def test_a_heartbeat_that_somebody_holds_keeps_no_rescue_waiting(raw: RawDatabas
     [held] = claim(raw).ids
     backdate(job(held), lease=31)
     other.query("SELECT FROM pgjobs_heartbeat FOR UPDATE")
-    assert store.mark_lost(raw, taken_back(raw), quiet_seconds=7) == []
+    assert keeping.mark_lost(raw, taken_back(raw), quiet_seconds=7) == []
     other.rollback()
     assert states() == {"web-1": "running"}
 
@@ -163,10 +164,10 @@ def test_a_heartbeat_that_somebody_holds_keeps_no_rescue_waiting(raw: RawDatabas
 
 def waited(raw: RawDatabase) -> float:
     """Seconds that the oldest due job has waited, by the statement behind ``stats`` and ``check``; ``why`` agrees."""
-    [found] = store.count_due(raw, most=100, budget=1000)
+    [found] = counting.count_due(raw, most=100, budget=1000)
     assert found.oldest_seconds is not None
     [ready] = Job.objects.filter(state=JobState.READY).values_list("pk", flat=True)
-    facts = store.read_why(raw, ready, silent_seconds=20, stale_seconds=60)
+    facts = explaining.read_why(raw, ready, silent_seconds=20, stale_seconds=60)
     assert facts is not None
     assert (facts.now - facts.ready_since).total_seconds() == pytest.approx(found.oldest_seconds, abs=2)
     return found.oldest_seconds
@@ -195,12 +196,12 @@ def test_a_job_that_comes_back_waits_since_then(raw: RawDatabase, how: str) -> N
         backdate(job(held.ids[0]), lease=60)
         taken_back(raw)
     elif how == "release":
-        store.release_jobs(raw, held.ends(), AUTHOR)
+        finalising.release_jobs(raw, held.ends(), AUTHOR)
     elif how == "retry":
         ends = held.ends(delay=0.0, cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
-        store.finalise_retry(raw, ends, AUTHOR)
+        finalising.finalise_retry(raw, ends, AUTHOR)
     else:
-        store.finalise_snooze(raw, held.ends(delay=0.0))
+        finalising.finalise_snooze(raw, held.ends(delay=0.0))
     assert waited(raw) < 60
 
 
@@ -222,18 +223,18 @@ def test_a_job_that_somebody_let_go_on_waits_since_then(raw: RawDatabase, how: s
     one = old(raw)
     if how == "let in":
         Job.objects.filter(pk=one).update(hold="limited", limit_key="")
-        store.admit_one(raw, one)
+        admitting.admit_one(raw, one)
     elif how == "unparked":
         Job.objects.filter(pk=one).update(hold="parked")
-        assert store.unpark_jobs(raw, {"test.job": "new"}, limit=5)
+        assert keeping.unpark_jobs(raw, {"test.job": "new"}, limit=5)
     elif how == "run now":
         job(one).reschedule(delay=0)
     elif how == "moved":
         job(one).reschedule(queue="mail")
     elif how == "cancelled":
-        store.cancel_jobs(raw, [one], mode="ask", by="", reason="", with_callback=["test.job"])
+        steering.cancel_jobs(raw, [one], mode="ask", by="", reason="", with_callback=["test.job"])
     else:
-        store.abandon_jobs(raw, [one], reason="", with_callback=["test.job"])
+        steering.abandon_jobs(raw, [one], reason="", with_callback=["test.job"])
     assert waited(raw) < 60
 
 
@@ -246,9 +247,9 @@ def test_a_job_that_waits_is_found_behind_those_that_just_came_back(raw: RawData
     """The order of the index is that of ``run_at``: the one that has waited longest need not be the first."""
     for _ in range(5):
         old(raw)
-    store.release_jobs(raw, claim(raw, 5).ends(), AUTHOR)
+    finalising.release_jobs(raw, claim(raw, 5).ends(), AUTHOR)
     backdate(job(register()[0]), run_at=600)
-    [found] = store.count_due(raw, most=100, budget=1000)
+    [found] = counting.count_due(raw, most=100, budget=1000)
     assert found.oldest_seconds is not None
     assert 600 <= found.oldest_seconds < 3600
 

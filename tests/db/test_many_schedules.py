@@ -12,7 +12,9 @@ from django_pgjobs import sql
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, scheduling
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.firing import ListedCron
 from tests.db.cron_ground import PLAIN, ago, put
 from tests.plugins.explaining import Explaining, faults, nodes, pages
 from tests.plugins.fix_db import RawDatabase
@@ -38,13 +40,13 @@ def fill(raw: RawDatabase, *, planned: bool, count: int = MANY) -> None:
 
 
 STATEMENTS: dict[str, Callable[[Any], object]] = {
-    "list_crons": lambda db: store.list_crons(db, everything=False, pending=["tenant:1:1"], excluded=["tenant:2:2"]),
-    "a slice": lambda db: store.list_crons(db, everything=True, beyond="tenant:5", most=100),
-    "shelve_crons": lambda db: store.shelve_crons(db, seconds=60),
-    "list_row_jobs": store.list_row_jobs,
-    "list_unchecked_crons": lambda db: store.list_unchecked_crons(db, "shop.report", "known", most=100),
-    "orphan_crons": lambda db: store.orphan_crons(db, "another.job", "gone", older_seconds=300, most=100),
-    "refresh_crons": lambda db: store.refresh_crons(db, ["tenant:1:1"], fresh_seconds=60),
+    "list_crons": lambda db: firing.list_crons(db, everything=False, pending=["tenant:1:1"], excluded=["tenant:2:2"]),
+    "a slice": lambda db: firing.list_crons(db, everything=True, beyond="tenant:5", most=100),
+    "shelve_crons": lambda db: firing.shelve_crons(db, seconds=60),
+    "list_row_jobs": scheduling.list_row_jobs,
+    "list_unchecked_crons": lambda db: scheduling.list_unchecked_crons(db, "shop.report", "known", most=100),
+    "orphan_crons": lambda db: scheduling.orphan_crons(db, "another.job", "gone", older_seconds=300, most=100),
+    "refresh_crons": lambda db: firing.refresh_crons(db, ["tenant:1:1"], fresh_seconds=60),
 }
 
 
@@ -94,14 +96,14 @@ def test_due_ones_are_fired_before_any_of_many_is_planned_and_a_turn_ends_in_tim
     """Planning costs its time, here a tenth of a second each; what comes due meanwhile goes first in the next turn."""
     fill(raw, planned=False, count=60)
     planned: list[str] = []
-    plan = store.plan_cron
+    plan = firing.plan_cron
 
-    def dear(db: store.Database, entry: store.ListedCron, *args: Any, **kwargs: Any) -> bool:
+    def dear(db: Database, entry: ListedCron, *args: Any, **kwargs: Any) -> bool:
         planned.append(entry.name)
         time(cron_firing.REST_SECONDS / 4.9)
         return plan(db, entry, *args, **kwargs)
 
-    monkeypatch.setattr(store, "plan_cron", dear)
+    monkeypatch.setattr(firing, "plan_cron", dear)
     firer = Firer()
     for turn in range(1, 5):
         due = f"tenant:{turn}:{turn}"
@@ -117,9 +119,9 @@ def test_due_ones_are_fired_before_any_of_many_is_planned_and_a_turn_ends_in_tim
 @pytest.mark.usefixtures("time")  # or a busy machine's turn ends before the slice does
 def test_a_slice_follows_a_slice_until_all_were_read(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody edited a row by hand; the leader reads all of them in time, a thousand at a time."""
-    monkeypatch.setattr(store, "MOST_LISTED", 50)
-    listed = store.list_crons
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: listed(db, **asked, most=50))
+    monkeypatch.setattr(firing, "MOST_LISTED", 50)
+    listed = firing.list_crons
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: listed(db, **asked, most=50))
     fill(raw, planned=True, count=120)
     firer = Firer()
     raw.query("UPDATE pgjobs_cron_entry SET declared_expression = '61 * * * *'")
@@ -134,9 +136,9 @@ def test_a_slice_follows_a_slice_until_all_were_read(raw: RawDatabase, monkeypat
 @pytest.mark.usefixtures("time")  # or a busy machine's turn ends before the slice does
 def test_the_leader_forgets_schedules_that_are_gone(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """People make and delete schedules for as long as a leader lives; its memory holds those that there are."""
-    monkeypatch.setattr(store, "MOST_LISTED", 50)
-    listed = store.list_crons
-    monkeypatch.setattr(store, "list_crons", lambda db, **asked: listed(db, **asked, most=50))
+    monkeypatch.setattr(firing, "MOST_LISTED", 50)
+    listed = firing.list_crons
+    monkeypatch.setattr(firing, "list_crons", lambda db, **asked: listed(db, **asked, most=50))
     firer = Firer()
 
     def read_all() -> int:

@@ -29,7 +29,8 @@ from django_pgjobs.metrics.families import FLEET, TOTALS
 from django_pgjobs.metrics.reader import FleetReader
 from django_pgjobs.metrics.registry import FleetCollector
 from django_pgjobs.models import LeaderTerm, Statistic, Total
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import leading
+from django_pgjobs.store.counting import read_fleet
 from tests.plugins.fix_db import AUTHOR, RawDatabase, register, wait_until
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -50,7 +51,7 @@ def measured(raw: RawDatabase) -> Callable[[], None]:
     histograms = {"run_histogram": [1, 2], "wait_histogram": [3]}
     Total.objects.create(queue="mail", name="shop.send", outcome="succeeded", **sums, **histograms)
     register(2)
-    store.take_term(raw, AUTHOR, seconds=60)
+    leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     return lambda: Measurer(AUTHOR)(raw)
 
@@ -122,7 +123,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = 0
-        read = store.read_fleet
+        read = read_fleet
 
         def counting(*given: Any, **named: Any) -> Any:
             self.reads += 1
@@ -328,7 +329,7 @@ def test_the_page_of_django_prometheus_shows_the_fleet(tmp_path: Path, measured:
 def test_the_row_for_metrics_reads_totals_only_for_those_who_ask(
     raw: RawDatabase, measured: Callable[[], None]
 ) -> None:
-    assert store.read_fleet(raw, totals=True).figures["totals"]
-    without = store.read_fleet(raw, totals=False).figures
+    assert read_fleet(raw, totals=True).figures["totals"]
+    without = read_fleet(raw, totals=False).figures
     assert "totals" not in without
     assert without["queues"]

@@ -15,7 +15,9 @@ from django_pgjobs import job as define
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.finalise import NEXT
 from django_pgjobs.models import Job, Step
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import admitting, finalising, pruning
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.finalising import Stepped
 from django_pgjobs.testing import isolated_registry, run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -45,8 +47,8 @@ def columns(**changed: Any) -> str:
     return json.dumps({**COLUMNS, **changed})
 
 
-def steps(db: store.Database, claimed: Claimed, **changed: Any) -> list[store.Stepped]:
-    return store.next_step(db, claimed.ends(columns=columns(**changed), seconds=1.5), AUTHOR)
+def steps(db: Database, claimed: Claimed, **changed: Any) -> list[Stepped]:
+    return finalising.next_step(db, claimed.ends(columns=columns(**changed), seconds=1.5), AUTHOR)
 
 
 def now(db: RawDatabase) -> datetime:
@@ -99,14 +101,14 @@ def test_a_delay_is_counted_by_the_servers_clock(raw: RawDatabase) -> None:
 def test_a_limited_step_waits_to_be_admitted_and_takes_the_priority_that_it_asks_for(raw: RawDatabase) -> None:
     """P29: the limits are those of the step, and a slot of the step before is free."""
     [one] = register(limit_key="old")
-    store.admit_one(raw, one)
+    admitting.admit_one(raw, one)
     claimed = claim(raw)
     [row] = steps(raw, claimed, limit_key="new", priority=5, queue="web", options={"on_crash": "abandon"})
     assert (row.queue, row.priority) == ("web", None)
     after = raw.row(one)
     assert (after["hold"], after["limit_key"], after["priority"]) == ("limited", "new", 5)
     assert after["options"] == {"on_crash": "abandon"}
-    store.admit_one(raw, one)
+    admitting.admit_one(raw, one)
     steps(raw, claim(raw, 1, from_the_beginning(("web", 5))))
     assert (raw.row(one)["hold"], raw.row(one)["limit_key"], raw.row(one)["options"]) == (None, None, None)
 
@@ -128,11 +130,11 @@ def test_an_answer_that_was_lost_is_told_from_a_lost_claim(raw: RawDatabase) -> 
     [one] = register()
     claimed = claim(raw)
     steps(raw, claimed)
-    assert store.read_fences(raw, claimed.fences())[one].recorded == NEXT
-    store.release_jobs(raw, claim(raw).ends(), AUTHOR)
+    assert finalising.read_fences(raw, claimed.fences())[one].recorded == NEXT
+    finalising.release_jobs(raw, claim(raw).ends(), AUTHOR)
     lost = claim(raw)
-    store.release_jobs(raw, lost.ends(), AUTHOR)
-    assert store.read_fences(raw, lost.fences())[one].recorded is None
+    finalising.release_jobs(raw, lost.ends(), AUTHOR)
+    assert finalising.read_fences(raw, lost.fences())[one].recorded is None
 
 
 def test_the_first_step_and_the_latest_hundred_are_kept(raw: RawDatabase) -> None:
@@ -233,8 +235,10 @@ def test_a_key_that_another_session_has_just_committed_refuses_the_step_by_its_n
     with_key(raw, one)
     claimed = claim(raw)
     other.query("INSERT INTO pgjobs_job (name, payload, queue, key, unique_key) VALUES ('x', '{}', 'web', 'k', 'k')")
-    patient = store.next_step
-    monkeypatch.setattr(store, "next_step", lambda *args, **_: patient(*args))  # so that it surely waits for the commit
+    patient = finalising.next_step
+    monkeypatch.setattr(
+        finalising, "next_step", lambda *args, **_: patient(*args)
+    )  # so that it surely waits for the commit
     heard = Heard()
     finaliser = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
     held = HeldClaim(str(claimed.claim_id), 0.0, 1, 1e12)
@@ -258,11 +262,11 @@ def test_a_job_with_steps_is_not_deleted_at_its_end_but_pruned_with_them(raw: Ra
     one, two = register(2)
     steps(raw, claim(raw))
     claimed = claim(raw, 2)
-    assert store.finalise_delete(raw, claimed.ends()) == [two]
-    assert store.finalise_delete_fast(raw, claimed.ends()) == []
-    assert store.finalise_delete(raw, claimed.ends(), remember=True) == []
-    assert store.finalise_success(raw, claimed.ends(), AUTHOR) == [one]
-    assert store.prune_jobs(raw, [one], until="infinity") == [one]
+    assert finalising.finalise_delete(raw, claimed.ends()) == [two]
+    assert finalising.finalise_delete_fast(raw, claimed.ends()) == []
+    assert finalising.finalise_delete(raw, claimed.ends(), remember=True) == []
+    assert finalising.finalise_success(raw, claimed.ends(), AUTHOR) == [one]
+    assert pruning.prune_jobs(raw, [one], until="infinity") == [one]
     assert (Job.objects.count(), Step.objects.count()) == (0, 0)
 
 
@@ -270,7 +274,7 @@ def test_a_retry_goes_on_at_the_failed_step(raw: RawDatabase) -> None:
     """P32: with as many attempts as the step has."""
     [one] = register()
     steps(raw, claim(raw))
-    store.finalise_end(raw, claim(raw).ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR)
+    finalising.finalise_end(raw, claim(raw).ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR)
     assert Job.objects.filter(pk=one).retry().changed == 1
     again = job(one)
     assert (again.state, again.name, again.payload, again.steps.count()) == ("ready", NAME, COLUMNS["payload"], 1)
@@ -302,8 +306,8 @@ def test_a_test_case_keeps_its_lock_timeout(db: None, settings: Any) -> None:
     [one] = register()
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL lock_timeout = '7s'")
-        claimed = claim(store.on("default"))
-        assert [row.id for row in steps(store.on("default"), claimed)] == [one]
+        claimed = claim(on("default"))
+        assert [row.id for row in steps(on("default"), claimed)] == [one]
         cursor.execute("SHOW lock_timeout")
         assert cursor.fetchone() == ("7s",)
     assert run_jobs().parked == [one]

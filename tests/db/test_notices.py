@@ -24,8 +24,11 @@ from django_pgjobs.maintenance.notices import (
 )
 from django_pgjobs.models import Job, Notice
 from django_pgjobs.presentation.problem import HealthProblem
-from django_pgjobs.store import noticing
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, leading, noticing, steering
+from django_pgjobs.store.database import Params, Rows
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.noticing import Failures
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.explaining import Explaining, analysed_while_empty, pages
 from tests.plugins.fix_clock import Time
@@ -156,7 +159,7 @@ def test_a_notice_names_the_releases_that_ran_the_jobs(notifier: Notifier, raw: 
     for release in ("release 1", ""):
         register()
         ends = claim(raw).ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
-        store.finalise_end(raw, ends, dataclasses.replace(AUTHOR, release=release))
+        finalising.finalise_end(raw, ends, dataclasses.replace(AUTHOR, release=release))
     digest = turns(notifier, raw)
     assert digest is not None
     assert digest["groups"][0]["releases"] == ["release 1"]
@@ -213,7 +216,7 @@ def test_failures_left_out_are_left_behind(notifier: Notifier, raw: RawDatabase,
     settings.PGJOBS = {"NOTIFY_FAILURES": {"to": "mail_admins", "names": ["shop.other"]}}
     abandon(raw)
     assert turns(notifier, raw) is None
-    assert store.read_notice(raw).news is False
+    assert noticing.read_notice(raw).news is False
     settings.PGJOBS = {"NOTIFY_FAILURES": {"to": "mail_admins"}}
     assert turns(notifier, raw) is None
     abandon(raw, name="shop.new")
@@ -223,18 +226,18 @@ def test_failures_left_out_are_left_behind(notifier: Notifier, raw: RawDatabase,
 def test_nobody_is_notified_of_a_notice_that_could_not_be_delivered(notifier: Notifier, raw: RawDatabase) -> None:
     abandon(raw, 3, "pgjobs.notify")
     assert turns(notifier, raw) is None
-    assert store.read_notice(raw).news is False
+    assert noticing.read_notice(raw).news is False
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "cancelled"])
 def test_other_ends_are_no_news(notifier: Notifier, raw: RawDatabase, outcome: str) -> None:
     abandon(raw)
     raw.query("UPDATE pgjobs_job SET outcome = %s", [outcome])
-    assert not store.read_notice(raw).news
+    assert not noticing.read_notice(raw).news
     assert turns(notifier, raw) is None
-    assert store.read_failures(
+    assert noticing.read_failures(
         raw, after="-infinity", until="infinity", queues=None, names=None, groups=1, most=10
-    ) == store.Failures(0, False, [])
+    ) == Failures(0, False, [])
 
 
 # When it comes
@@ -289,7 +292,7 @@ def test_it_asks_nothing_while_there_is_nothing_to_do(
     class Asked(RawDatabase):
         names: list[str] = []
 
-        def fetch(self, name: str, params: store.Params) -> store.Rows:
+        def fetch(self, name: str, params: Params) -> Rows:
             self.names.append(name)
             return super().fetch(name, params)
 
@@ -326,7 +329,7 @@ def test_ends_in_the_future_are_no_news_yet(notifier: Notifier, raw: RawDatabase
     """Rows written by hand: otherwise it would read them for ever."""
     abandon(raw, ago=-3600)
     raw.query("UPDATE pgjobs_job SET finished_at = 'infinity' WHERE id = %s", abandon(raw))
-    assert not store.read_notice(raw).news
+    assert not noticing.read_notice(raw).news
     assert turns(notifier, raw) is None
 
 
@@ -338,13 +341,13 @@ def test_two_leaders_make_one_notice(
 ) -> None:
     """The second has read before the first has written, and waits for its row."""
     abandon(raw)
-    reached = store.read_notice(raw)
+    reached = noticing.read_notice(raw)
     until = raw.value("SELECT statement_timestamp()::text")
-    delivery = store.NewJob("pgjobs.notify", "{}")
-    written = store.write_notice(other, reached, until=until, problems=[], delivery=delivery, notify=True)
+    delivery = NewJob("pgjobs.notify", "{}")
+    written = noticing.write_notice(other, reached, until=until, problems=[], delivery=delivery, notify=True)
     assert written[0]
     second = background(
-        store.write_notice, db_connection(), reached, until=until, problems=[], delivery=delivery, notify=True
+        noticing.write_notice, db_connection(), reached, until=until, problems=[], delivery=delivery, notify=True
     )
     wait_until(lambda: blocked_by(raw, other.pid), 5, "the second waits")
     other.commit()
@@ -360,17 +363,17 @@ def test_each_half_of_the_comparison_is_needed(
     notifier: Notifier, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, predicate: str
 ) -> None:
     """Notices have reached further; or have reached as far, of problems."""
-    reached = store.read_notice(raw)
+    reached = noticing.read_notice(raw)
     further = "'2020-01-01'" if predicate.startswith("n.finished_at") else "finished_at"
     told = "notified_at" if predicate.startswith("n.finished_at") else "statement_timestamp()"
     raw.query(f"UPDATE pgjobs_notice SET finished_at = {further}, notified_at = {told}")
     given: dict[str, Any] = {"until": reached.finished_at, "problems": [], "delivery": None, "notify": False}
-    assert store.write_notice(raw, reached, **given) == (False, None)
+    assert noticing.write_notice(raw, reached, **given) == (False, None)
     whole = sql.statement
     sabotaged = whole("write_notice").replace(predicate, "true")
     assert sabotaged != whole("write_notice")
     monkeypatch.setattr(sql, "statement", lambda name: sabotaged if name == "write_notice" else whole(name))
-    assert store.write_notice(raw, reached, **given) == (True, None)
+    assert noticing.write_notice(raw, reached, **given) == (True, None)
 
 
 def test_a_delivery_and_the_row_are_written_together_or_not_at_all(
@@ -418,7 +421,7 @@ def test_without_the_wait_for_writers_it_would_be_lost(
     abandon(raw, name="early")
     assert counted(turns(notifier, raw)) == {("early", "shop.Declined"): 1}
     other.commit()
-    assert not store.read_notice(raw).news
+    assert not noticing.read_notice(raw).news
 
 
 def test_an_end_that_waits_for_a_lock_is_in_the_notice(
@@ -427,7 +430,7 @@ def test_an_end_that_waits_for_a_lock_is_in_the_notice(
     """Its statement has begun, so its clock stands; it has no transaction id yet."""
     [job_id] = register()
     other.lock(job_id)
-    late = background(store.abandon_jobs, db_connection(), [job_id], reason="", with_callback=[])
+    late = background(steering.abandon_jobs, db_connection(), [job_id], reason="", with_callback=[])
     wait_until(lambda: blocked_by(raw, other.pid), 5, "it waits")
     abandon(raw, name="early")
     for _ in range(5):
@@ -483,7 +486,7 @@ def test_a_prepared_transaction_has_another_name_than_before() -> None:
         writers: list[str] = []
         at = 0
 
-        def fetch(self, name: str, params: store.Params) -> store.Rows:
+        def fetch(self, name: str, params: Params) -> Rows:
             self.at += 1
             return [(str(self.at), self.writers)]
 
@@ -572,7 +575,7 @@ def test_the_time_without_a_leader_is_a_problem(raw: RawDatabase, leader: Leader
         "UPDATE pgjobs_leader_term SET expires_at = statement_timestamp() - make_interval(secs => %s)",
         [UNLED_SECONDS + 1],
     )
-    heir = Leader(store.Author(uuid4(), "heir"))
+    heir = Leader(Author(uuid4(), "heir"))
     heir.tick(raw)
     notifier = Notifier(heir, Found())
     digest = turns(notifier, raw)
@@ -588,7 +591,7 @@ def test_a_deployment_of_minutes_is_none(raw: RawDatabase, leader: Leader, time:
         "UPDATE pgjobs_leader_term SET expires_at = statement_timestamp() - make_interval(secs => %s)",
         [UNLED_SECONDS - 10],
     )
-    heir = Leader(store.Author(uuid4(), "heir"))
+    heir = Leader(Author(uuid4(), "heir"))
     heir.tick(raw)
     assert turns(Notifier(heir, Found()), raw) is None
 
@@ -596,7 +599,7 @@ def test_a_deployment_of_minutes_is_none(raw: RawDatabase, leader: Leader, time:
 @pytest.mark.parametrize("written", ["-infinity", "infinity"])
 def test_a_term_that_ended_never_says_nothing(raw: RawDatabase, leader: Leader, written: str) -> None:
     raw.query("UPDATE pgjobs_leader_term SET expires_at = %s", [written])
-    taken = store.take_term(raw, AUTHOR, seconds=6)
+    taken = leading.take_term(raw, AUTHOR, seconds=6)
     assert taken is None if written == "infinity" else taken == (2, None)
 
 
@@ -643,7 +646,7 @@ def test_its_cost_does_not_grow_with_the_ended_jobs(
             {"after": "-infinity", "until": "infinity", "queues": None, "names": None, "groups": 20, "most": 100},
         ),
     }
-    store.read_notice(raw)
+    noticing.read_notice(raw)
     with analysed_while_empty(raw):
         if prepared == "before":
             for ask in asked.values():

@@ -17,7 +17,8 @@ from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
 from django_pgjobs.states import FLEET, TREND
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, numbers
+from django_pgjobs.store.numbers import Bucket, Figures
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, pages
 from tests.plugins.fix_db import (
@@ -40,13 +41,13 @@ MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
-def figures(**changes: Any) -> store.Figures:
-    return store.Figures(**{"queue": "default", "name": "shop.mail", "outcome": "succeeded", **ONE, **changes})
+def figures(**changes: Any) -> Figures:
+    return Figures(**{"queue": "default", "name": "shop.mail", "outcome": "succeeded", **ONE, **changes})
 
 
 def wrote(raw: RawDatabase, minute: datetime, worker: UUID = WORKER, **changes: Any) -> None:
     """Let a worker write figures of a minute."""
-    store.write_minutes(raw, [figures(**changes)], worker=worker, release="r1", minute=minute.isoformat())
+    numbers.write_minutes(raw, [figures(**changes)], worker=worker, release="r1", minute=minute.isoformat())
 
 
 def ago(raw: RawDatabase, distance: timedelta) -> datetime:
@@ -79,7 +80,7 @@ def test_a_minute_says_what_the_worker_says_now(raw: RawDatabase) -> None:
 
 def test_without_figures_the_answer_is_the_present_minute(raw: RawDatabase) -> None:
     before = ago(raw, timedelta())
-    answer = store.write_minutes(raw, [], worker=WORKER, release="", minute=None)
+    answer = numbers.write_minutes(raw, [], worker=WORKER, release="", minute=None)
     assert before <= datetime.fromisoformat(answer) <= ago(raw, timedelta())
     assert not Minute.objects.exists()
 
@@ -178,7 +179,7 @@ def test_a_leader_that_fails_between_taking_and_adding_loses_nothing(
 ) -> None:
     wrote(raw, old := ago(raw, 15 * MINUTE))
     with monkeypatch.context() as broken:
-        broken.setattr(store, "add_totals", lambda *args: 1 / 0)
+        broken.setattr(numbers, "add_totals", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             NumbersKeeper()(raw)
     assert rows() == [(WORKER, old, 1)]
@@ -202,15 +203,15 @@ def test_a_turn_with_nothing_to_take_reads_the_index_alone(raw: RawDatabase) -> 
     )
     raw.query("ANALYZE pgjobs_minute")
     explaining = Explaining(raw, set())
-    store.take_minutes(explaining, hourly=None, seconds=600.0, limit=2000)
+    numbers.take_minutes(explaining, hourly=None, seconds=600.0, limit=2000)
     assert pages(explaining) < 20
 
 
 # What charts show
 
 
-def trend(raw: RawDatabase, step: int = 60, buckets: int = 60) -> list[store.Bucket]:
-    return store.read_trend(raw, step=step, buckets=buckets, most=1000)
+def trend(raw: RawDatabase, step: int = 60, buckets: int = 60) -> list[Bucket]:
+    return numbers.read_trend(raw, step=step, buckets=buckets, most=1000)
 
 
 def test_charts_show_each_end_once_before_and_after_it_is_added_up(raw: RawDatabase) -> None:
@@ -221,7 +222,7 @@ def test_charts_show_each_end_once_before_and_after_it_is_added_up(raw: RawDatab
         wrote(raw, minute, worker, name=name, outcome="abandoned", run_histogram=[], wait_histogram=[3])
     wrote(raw, ago(raw, 61 * MINUTE))
     before = trend(raw)
-    expected = store.Bucket(0, {"succeeded": 4, "abandoned": 4}, [0, 4], [16], ["r1"])
+    expected = Bucket(0, {"succeeded": 4, "abandoned": 4}, [0, 4], [16], ["r1"])
     assert before == [expected._replace(at=int(minute.timestamp())) for minute in (old, young)]
     NumbersKeeper()(raw)
     assert trend(raw) == before
@@ -250,8 +251,8 @@ def test_a_chart_reads_few_rows_however_many_names_there_are(raw: RawDatabase) -
     raw.query(insert, [TREND, 1])
     raw.query("ANALYZE pgjobs_minute")
     explaining = Explaining(raw, set())
-    assert len(store.read_trend(raw, step=900, buckets=96, most=20_000)) == 96
-    store.read_trend(explaining, step=900, buckets=96, most=20_000)
+    assert len(numbers.read_trend(raw, step=900, buckets=96, most=20_000)) == 96
+    numbers.read_trend(explaining, step=900, buckets=96, most=20_000)
     assert pages(explaining) < 200
 
 
@@ -261,10 +262,10 @@ def test_depths_are_the_most_of_each_queue_and_span(raw: RawDatabase) -> None:
         Depth.objects.create(
             minute=at, queue=queue, ready=ready, scheduled=0, running=0, held=0, oldest_seconds=ready * 2.0
         )
-    by_minute = store.read_depths(raw, step=60, buckets=60, most=1000)
+    by_minute = numbers.read_depths(raw, step=60, buckets=60, most=1000)
     start = int(minute.timestamp())
     assert by_minute == [(start, "a", 3, 6.0), (start, "b", 1, 2.0), (start + 60, "a", 5, 10.0)]
-    most = store.read_depths(raw, step=21_600, buckets=8, most=1000)
+    most = numbers.read_depths(raw, step=21_600, buckets=8, most=1000)
     assert max(each.ready for each in most if each.queue == "a") == 9
 
 
@@ -316,7 +317,7 @@ def test_the_statistic_has_everything_that_has_ended(raw: RawDatabase) -> None:
 def abandon(raw: RawDatabase, **facts: Any) -> Job:
     register()
     ends = claim(raw).ends(seconds=1.0, outcome="abandoned", **facts)
-    store.finalise_end(raw, ends, AUTHOR)
+    finalising.finalise_end(raw, ends, AUTHOR)
     return job(ends[0].id)
 
 
@@ -335,8 +336,8 @@ def test_the_class_outlives_a_callback_and_ends_with_a_retry(raw: RawDatabase) -
     register()
     claimed = claim(raw)
     ends = claimed.ends(seconds=1.0, outcome="abandoned", cause="failed", failure=FAILURE)
-    store.mark_ending(raw, ends, AUTHOR, allowance_seconds=10.0)
-    store.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR)
+    finalising.mark_ending(raw, ends, AUTHOR, allowance_seconds=10.0)
+    finalising.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR)
     doomed = job(claimed.ids[0])
     assert (doomed.state, doomed.error_class) == ("abandoned", "shop.errors.Declined")
     doomed.retry()
@@ -346,7 +347,7 @@ def test_the_class_outlives_a_callback_and_ends_with_a_retry(raw: RawDatabase) -
 def test_a_cancelled_job_has_none(raw: RawDatabase) -> None:
     register()
     ends = claim(raw).ends(seconds=1.0, outcome="cancelled", cause="failed", failure=FAILURE)
-    store.finalise_end(raw, ends, AUTHOR)
+    finalising.finalise_end(raw, ends, AUTHOR)
     assert job(ends[0].id).error_class is None
 
 

@@ -14,7 +14,7 @@ from django_pgjobs.execution import attempt, finalise
 from django_pgjobs.execution.finalise import END, MARK, SUCCESS
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job, StoredResult
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim
 
@@ -122,7 +122,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
         assert Job.objects.get().result == 8
         assert one.why().code in ("callback", "running")
         raw.query("UPDATE pgjobs_claim SET lease_expires_at = statement_timestamp(), check_at = statement_timestamp()")
-        store.rescue_jobs(
+        keeping.rescue_jobs(
             raw, limit=10, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=[],
             without_on_abandon=[],
         )  # fmt: skip
@@ -170,7 +170,7 @@ def test_a_lost_claim_marks_nothing(raw: RawDatabase) -> None:
     told.register(1)
     [end] = claim(raw).ends(outcome="succeeded", result="1")
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid()")
-    assert store.mark_ending(raw, [end], AUTHOR, allowance_seconds=1.0) == []
+    assert finalising.mark_ending(raw, [end], AUTHOR, allowance_seconds=1.0) == []
     assert Job.objects.get().ending is None
 
 

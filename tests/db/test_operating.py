@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_pgjobs.management import steer
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, job, register
 from tests.plugins.shell import printed
 
@@ -68,7 +68,7 @@ def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDa
     done, locked, ready = register(3)
     taken = claim(raw)
     assert taken.ids == [done]
-    store.finalise_success(raw, taken.ends(), AUTHOR)
+    finalising.finalise_success(raw, taken.ends(), AUTHOR)
     other.lock(locked)
     status, said = printed("cancel", done, locked, ready, 999_999_999, "--yes")
     assert (status, said.splitlines()) == (
@@ -100,7 +100,7 @@ def test_a_running_job_gets_the_request_in_its_mode(raw: RawDatabase, mode: str)
 )
 def test_a_filter_means_jobs_that_have_not_ended(raw: RawDatabase, options: list[str], meant: list[str]) -> None:
     register()
-    store.finalise_success(raw, claim(raw).ends(), AUTHOR)
+    finalising.finalise_success(raw, claim(raw).ends(), AUTHOR)
     jobs = {
         "plain": register()[0],
         "mail": register(queue="mail")[0],

@@ -20,7 +20,7 @@ from django_pgjobs.admin.overview.drawing import LEFT, WIDTH
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Action, Claim, Depth, Heartbeat, Job, LeaderTerm, Minute, Statistic
 from django_pgjobs.states import FLEET, TREND
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from django_pgjobs.values.interval import Interval
 from django_pgjobs.values.schedule import Schedule
 from tests.db.cron_ground import declare
@@ -57,7 +57,7 @@ def lead() -> None:
             "expires_at": Now() + timedelta(minutes=1),
         },
     )  # fmt: skip
-    Measurer(AUTHOR, problems_of)(store.on("default"))
+    Measurer(AUTHOR, problems_of)(on("default"))
 
 
 def beat(**facts: Any) -> Heartbeat:
@@ -203,7 +203,7 @@ def test_a_worker_with_many_jobs_names_the_longest_and_leads_to_the_rest(root: C
 def test_a_strip_draws_each_fire_of_a_day_or_a_block_of_too_many(
     root: Client, expression: str, fires: str, drawn: int
 ) -> None:
-    declare(store.on("default"), "clean", expression=expression)
+    declare(on("default"), "clean", expression=expression)
     [entry] = section(root.get(PAGE), "crons")["entries"]
     strip = str(entry["strip"])
     assert f'aria-label="{fires}' in strip
@@ -216,7 +216,7 @@ def test_a_strip_looks_no_further_than_the_first_fire_behind_it(
 ) -> None:
     """The page looks again every five seconds: a hundred fires of something rare are a search through decades."""
     for number in range(5):
-        declare(store.on("default"), f"rare:{number}", expression=expression)
+        declare(on("default"), f"rare:{number}", expression=expression)
     asked: list[datetime] = []
 
     def counted(after: Callable[[Any, datetime], Any]) -> Callable[[Any, datetime], Any]:

@@ -18,7 +18,11 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import unpausing
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.models import Job, QueueState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
+from django_pgjobs.store import pausing as stored_pauses
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Released
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, claim, job, patience, register, wait_until
 
@@ -40,7 +44,7 @@ def over(raw: RawDatabase) -> None:
 
 def hold(raw: RawDatabase, limit: int = 1000) -> list[int]:
     """Claim jobs and hold them, as a worker does that knows of the pause."""
-    return store.hold_jobs(raw, claim(raw, limit).ends(reason="mail is down"))
+    return finalising.hold_jobs(raw, claim(raw, limit).ends(reason="mail is down"))
 
 
 # What is written
@@ -53,7 +57,7 @@ def test_a_pause_says_who_why_and_until_when(raw: RawDatabase) -> None:
     assert state.until is not None
     assert abs(state.until - before - timedelta(hours=1)) < timedelta(seconds=patience(20))
     assert pausing.paused() == [state]
-    assert store.read_pauses(raw) == store.Pauses(frozenset({"mail"}))
+    assert stored_pauses.read_pauses(raw) == Pauses(frozenset({"mail"}))
 
 
 def test_until_is_an_instant_or_a_time_from_the_databases_now(raw: RawDatabase) -> None:
@@ -80,7 +84,7 @@ def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
     pausing.pause_queue("mail", until=60)
     over(raw)
     assert pausing.paused() == []
-    assert not store.read_pauses(raw)
+    assert not stored_pauses.read_pauses(raw)
     assert not pausing.resume_queue("mail"), "it was over"
     pausing.pause_queue("mail", until=60)
     pausing.pause_queue("other")
@@ -95,9 +99,9 @@ def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
 
 def test_former_names_of_a_job_are_paused_and_resumed_with_it(raw: RawDatabase, known: Any) -> None:
     assert pausing.pause_job(known, reason="no").name == "test.job"
-    assert set(store.read_pauses(raw).names) == {"test.job", "test.former"}
+    assert set(stored_pauses.read_pauses(raw).names) == {"test.job", "test.former"}
     assert pausing.resume_job("test.former")
-    assert not store.read_pauses(raw)
+    assert not stored_pauses.read_pauses(raw)
 
 
 def test_a_pause_waits_for_nobody_who_holds_a_job(raw: RawDatabase, other: RawDatabase) -> None:
@@ -106,7 +110,7 @@ def test_a_pause_waits_for_nobody_who_holds_a_job(raw: RawDatabase, other: RawDa
     raw.query("UPDATE pgjobs_job SET hold = NULL WHERE id = ANY (%s)", [[held, free]])
     other.lock(held)
     raw.query("SET lock_timeout = '1s'")
-    assert [pause.name for pause in store.pause(raw, "queue", ["default"], by="", reason="")] == ["default"]
+    assert [pause.name for pause in stored_pauses.pause(raw, "queue", ["default"], by="", reason="")] == ["default"]
     assert [job(each).hold for each in (held, free)] == [None, "limited"]
 
 
@@ -264,13 +268,13 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     register(35)
     hold(raw, 100)
     seen: list[int] = []
-    whole = store.unpause_jobs
+    whole = stored_pauses.unpause_jobs
 
-    def counted(db: store.Database, *, limit: int) -> list[store.Released]:
+    def counted(db: Database, *, limit: int) -> list[Released]:
         seen.append(limit)
         return whole(db, limit=limit)
 
-    monkeypatch.setattr(store, "unpause_jobs", counted)
+    monkeypatch.setattr(stored_pauses, "unpause_jobs", counted)
     assert unpause(raw) == 35
     assert seen == [10] * 4
     monkeypatch.setattr(unpausing, "AGAIN_SECONDS", -1.0)
@@ -317,7 +321,7 @@ def test_a_job_that_was_cancelled_after_its_claim_is_not_held(raw: RawDatabase) 
     register()
     claimed = claim(raw)
     Job.objects.filter(pk__in=claimed.ids).cancel()
-    assert store.hold_jobs(raw, claimed.ends(reason="x")) == []
+    assert finalising.hold_jobs(raw, claimed.ends(reason="x")) == []
     assert job(claimed.ids[0]).state == "running"
 
 
@@ -345,6 +349,6 @@ def test_a_pause_and_its_end_are_heard_of_at_the_commit(raw: RawDatabase, other:
 
 def test_the_words_of_a_held_job(raw: RawDatabase) -> None:
     pausing.pause_job("test.job", by="anna", reason="no")
-    assert store.read_pauses(raw).names["test.job"] == "Jobs of this name are paused by anna: no"
+    assert stored_pauses.read_pauses(raw).names["test.job"] == "Jobs of this name are paused by anna: no"
     pausing.pause_job("test.job")
-    assert store.read_pauses(raw).names["test.job"] == "Jobs of this name are paused."
+    assert stored_pauses.read_pauses(raw).names["test.job"] == "Jobs of this name are paused."

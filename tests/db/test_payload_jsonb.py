@@ -84,11 +84,12 @@ def test_what_jsonb_does_to_numbers(text: str, kept: str) -> None:
 def test_a_job_keeps_its_arguments() -> None:
     """Row A45: a megabyte comes back equal, and is stored in less."""
     from django_pgjobs.models import Job
-    from django_pgjobs.store import statements as store
+    from django_pgjobs.store import registering
+    from django_pgjobs.store.registering import NewJob
 
     value = {"lines": ["the same line again and again"] * 30_000, "when": (1, 2.0)}
     text = encode_payload((value,), {}, MIB)
-    stored = store.register_job("default", store.NewJob(name="tests.none", payload=text))
+    stored = registering.register_job("default", NewJob(name="tests.none", payload=text))
     job = Job.objects.get(pk=stored.id)
     assert revive(job.payload) == {"args": [value], "kwargs": {}}
     with connection.cursor() as cursor:

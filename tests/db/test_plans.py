@@ -14,8 +14,28 @@ from uuid import UUID, uuid4
 import pytest
 
 from django_pgjobs import sql
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import (
+    admitting,
+    atomic,
+    claiming,
+    finalising,
+    firing,
+    gates,
+    keeping,
+    leading,
+    memos,
+    pausing,
+    pruning,
+    registering,
+    servants,
+)
+from django_pgjobs.store.admitting import Bounds, StartRate, Terms
+from django_pgjobs.store.claiming import Pair
+from django_pgjobs.store.database import Transacting
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.firing import ListedCron
 from django_pgjobs.store.keeping import Crash, record_crashes
+from django_pgjobs.store.registering import NewJob
 from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, as_if_emptied, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -36,7 +56,7 @@ ENDED = 10_000
 Connect = Callable[..., RawDatabase]
 
 
-def _failed(claimed: Claimed) -> list[store.End]:
+def _failed(claimed: Claimed) -> list[End]:
     return claimed.ends(delay=1.0, cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
 
 
@@ -45,7 +65,7 @@ def _first(claimed: Claimed) -> int:
 
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
-ENTRY = store.ListedCron(
+ENTRY = ListedCron(
     "clean",
     "test.job",
     "@daily",
@@ -65,16 +85,14 @@ ENTRY = store.ListedCron(
 )
 """As ``fill`` leaves it: with a thousand jobs behind it."""
 
-LIMITED = store.Terms(
-    "limited", "test.job", "test.job", ("test.job",), of_key=store.Bounds(1, 1, 60.0), after=("k500", 0)
-)
+LIMITED = Terms("limited", "test.job", "test.job", ("test.job",), of_key=Bounds(1, 1, 60.0), after=("k500", 0))
 
 NEXT = '{"name": "test.job", "queue": "mail", "max_attempts": 5, "payload": {}}'
 
 EVENTS = [f"event:{n}" for n in range(0, BATCH * 10, 10)]
 
 
-def _suspended(held: Claimed) -> list[store.End]:
+def _suspended(held: Claimed) -> list[End]:
     """Jobs that wait for events which others wait for, and some failed steps among them."""
     ends = held.ends(seconds=1.0)
     for end, event in zip(ends, EVENTS, strict=False):
@@ -84,83 +102,89 @@ def _suspended(held: Claimed) -> list[store.End]:
     return ends
 
 
-STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
+STATEMENTS: dict[str, Callable[[Transacting, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
-    "finalise_success": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR),
-    "finalise_success_fast": lambda db, held: store.finalise_success_fast(db, held.ends(result="1"), AUTHOR),
-    "finalise_retry": lambda db, held: store.finalise_retry(db, _failed(held), AUTHOR),
-    "finalise_snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=1.0)),
-    "next_step": lambda db, held: store.next_step(db, held.ends(columns=NEXT), AUTHOR),
-    "suspend_jobs": lambda db, held: store.suspend_jobs(db, _suspended(held), AUTHOR),
-    "await_events": lambda db, _: store.await_events(db, EVENTS, lock_seconds=1),
-    "list_locked_events": lambda db, _: store.list_locked_events(db, EVENTS),
+    "finalise_success": lambda db, held: finalising.finalise_success(db, held.ends(result="1"), AUTHOR),
+    "finalise_success_fast": lambda db, held: finalising.finalise_success_fast(db, held.ends(result="1"), AUTHOR),
+    "finalise_retry": lambda db, held: finalising.finalise_retry(db, _failed(held), AUTHOR),
+    "finalise_snooze": lambda db, held: finalising.finalise_snooze(db, held.ends(delay=1.0)),
+    "next_step": lambda db, held: finalising.next_step(db, held.ends(columns=NEXT), AUTHOR),
+    "suspend_jobs": lambda db, held: memos.suspend_jobs(db, _suspended(held), AUTHOR),
+    "await_events": lambda db, _: memos.await_events(db, EVENTS, lock_seconds=1),
+    "list_locked_events": lambda db, _: memos.list_locked_events(db, EVENTS),
     "delete_events": lambda db, _: db.fetch("delete_events", {"seconds": -60.0, "after": LONG_AGO, "limit": BATCH}),
-    "finalise_end": lambda db, held: store.finalise_end(db, _failed(held), AUTHOR),
-    "mark_ending": lambda db, held: store.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
-    "park_jobs": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
-    "expire_jobs": lambda db, _: store.expire_jobs(
-        db, after=store.OLDEST, limit=BATCH, reason="expired", without_on_cancel=["test.job"]
+    "finalise_end": lambda db, held: finalising.finalise_end(db, _failed(held), AUTHOR),
+    "mark_ending": lambda db, held: finalising.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
+    "park_jobs": lambda db, held: finalising.park_jobs(db, held.ends(reason="x")),
+    "expire_jobs": lambda db, _: keeping.expire_jobs(
+        db, after=pruning.OLDEST, limit=BATCH, reason="expired", without_on_cancel=["test.job"]
     ),
-    "hold_jobs": lambda db, held: store.hold_jobs(db, held.ends(reason="x")),
-    "unpause_jobs": lambda db, _: store.unpause_jobs(db, limit=BATCH),
-    "release_jobs": lambda db, held: store.release_jobs(db, _failed(held), AUTHOR),
-    "write_progress": lambda db, held: store.write_progress(db, [(job, fence, "1") for job, fence in held.fences()]),
-    "read_fences": lambda db, held: store.read_fences(db, held.fences()),
-    "read_flags": lambda db, held: store.read_flags(db, held.fences()),
-    "read_claim": lambda db, held: store.read_claim(db, held.claim_id),
-    "read_payload": lambda db, held: store.read_payload(db, *held.fences()[0]),
+    "hold_jobs": lambda db, held: finalising.hold_jobs(db, held.ends(reason="x")),
+    "unpause_jobs": lambda db, _: pausing.unpause_jobs(db, limit=BATCH),
+    "release_jobs": lambda db, held: finalising.release_jobs(db, _failed(held), AUTHOR),
+    "write_progress": lambda db, held: finalising.write_progress(
+        db, [(job, fence, "1") for job, fence in held.fences()]
+    ),
+    "read_fences": lambda db, held: finalising.read_fences(db, held.fences()),
+    "read_flags": lambda db, held: keeping.read_flags(db, held.fences()),
+    "read_claim": lambda db, held: claiming.read_claim(db, held.claim_id),
+    "read_payload": lambda db, held: finalising.read_payload(db, *held.fences()[0]),
     "record_crashes": lambda db, held: record_crashes(
         db, [(Crash(job, str(uuid4()), 1, 1.0, "", ""), 0.0) for job in held.ids], AUTHOR
     ),
-    "delete_claims": lambda db, held: store.delete_claims(db, [str(held.claim_id)]),
-    "renew_claims": lambda db, held: store.renew_claims(db, {str(held.claim_id): 1.0}, lease_seconds=30),
-    "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
-    "list_pairs": lambda db, _: store.list_pairs(db),
-    "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
-    "wake_sleepers": lambda db, _: store.wake_sleepers(db, after="", limit=BATCH),
-    "mend_undoing": lambda db, _: store.mend_undoing(db, after=0, limit=BATCH),
-    "list_unheld": lambda db, held: store.list_unheld(db, [str(held.claim_id)], held.ids[:1], most=BATCH),
-    "list_uncancelled": lambda db, _: store.list_uncancelled(
+    "delete_claims": lambda db, held: finalising.delete_claims(db, [str(held.claim_id)]),
+    "renew_claims": lambda db, held: keeping.renew_claims(db, {str(held.claim_id): 1.0}, lease_seconds=30),
+    "next_due": lambda db, _: claiming.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
+    "list_pairs": lambda db, _: claiming.list_pairs(db),
+    "unpark_jobs": lambda db, _: keeping.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "wake_sleepers": lambda db, _: memos.wake_sleepers(db, after="", limit=BATCH),
+    "mend_undoing": lambda db, _: servants.mend_undoing(db, after=0, limit=BATCH),
+    "list_unheld": lambda db, held: keeping.list_unheld(db, [str(held.claim_id)], held.ids[:1], most=BATCH),
+    "list_uncancelled": lambda db, _: servants.list_uncancelled(
         db, first=0, member=0, limit=BATCH, members=BATCH, seconds=0
     ),
-    "list_parked_names": lambda db, _: store.list_parked_names(db, ["known.job"], limit=BATCH),
-    "list_prunable": lambda db, _: store.list_prunable(
-        db, "succeeded", seconds=-60.0, queues=["mail"], after=store.OLDEST, limit=BATCH
+    "list_parked_names": lambda db, _: keeping.list_parked_names(db, ["known.job"], limit=BATCH),
+    "list_prunable": lambda db, _: pruning.list_prunable(
+        db, "succeeded", seconds=-60.0, queues=["mail"], after=pruning.OLDEST, limit=BATCH
     ),
-    "prune_jobs": lambda db, held: store.prune_jobs(db, [job - ENDED for job in held.ids], until="infinity"),
-    "finalise_delete": lambda db, held: store.finalise_delete(db, held.ends()),
-    "finalise_delete_fast": lambda db, held: store.finalise_delete_fast(db, held.ends()),
-    "finalise_success_keyed": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR, remember=True),
-    "finalise_success_keyed_fast": lambda db, held: store.finalise_success_fast(
+    "prune_jobs": lambda db, held: pruning.prune_jobs(db, [job - ENDED for job in held.ids], until="infinity"),
+    "finalise_delete": lambda db, held: finalising.finalise_delete(db, held.ends()),
+    "finalise_delete_fast": lambda db, held: finalising.finalise_delete_fast(db, held.ends()),
+    "finalise_success_keyed": lambda db, held: finalising.finalise_success(
         db, held.ends(result="1"), AUTHOR, remember=True
     ),
-    "end_atomic": lambda db, held: store.end_atomic(db, store.End(_first(held), str(held.claim_id)), outermost=False),
+    "finalise_success_keyed_fast": lambda db, held: finalising.finalise_success_fast(
+        db, held.ends(result="1"), AUTHOR, remember=True
+    ),
+    "end_atomic": lambda db, held: atomic.end_atomic(db, End(_first(held), str(held.claim_id)), outermost=False),
     "lock_atomic": lambda db, held: db.fetch("lock_atomic", {"id": _first(held)}),
-    "settle_doubts": lambda db, held: store.settle_doubts(db, held.fences()),
-    "finalise_delete_keyed": lambda db, held: store.finalise_delete(db, held.ends(), remember=True),
-    "rescue_jobs": lambda db, _: store.rescue_jobs(
+    "settle_doubts": lambda db, held: atomic.settle_doubts(db, held.fences()),
+    "finalise_delete_keyed": lambda db, held: finalising.finalise_delete(db, held.ends(), remember=True),
+    "rescue_jobs": lambda db, _: keeping.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),
-    "audit_claims": lambda db, _: store.audit_claims(db, store.BEGINNING, limit=BATCH, lease_seconds=30),
-    "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
-    "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
-    "list_limited": lambda db, _: store.list_limited(db, after=("", ""), limit=BATCH),
+    "audit_claims": lambda db, _: leading.audit_claims(db, leading.BEGINNING, limit=BATCH, lease_seconds=30),
+    "park_unclaimable": lambda db, held: claiming.park_unclaimable(db, _first(held), "x", {}),
+    "next_claimable": lambda db, _: claiming.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
+    "list_limited": lambda db, _: admitting.list_limited(db, after=("", ""), limit=BATCH),
     "revoke_admissions": lambda db, _: db.fetch("revoke_admissions", {"limit": BATCH}),
-    "date_starts": lambda db, _: store.admit_jobs(
+    "date_starts": lambda db, _: admitting.admit_jobs(
         db,
         [],
-        rates=[store.StartRate("key:test.job", 60.0, name="test.job", keyed=True)],
+        rates=[StartRate("key:test.job", 60.0, name="test.job", keyed=True)],
         lanes=BATCH,
         limit=BATCH,
         lookahead=1000,
         notify=False,
     ),
-    "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], lanes=BATCH, limit=BATCH, lookahead=1000, notify=False),
-    "claim_jobs, by id": lambda db, held: store.claim_one(
+    "admit_jobs": lambda db, _: admitting.admit_jobs(
+        db, [LIMITED], lanes=BATCH, limit=BATCH, lookahead=1000, notify=False
+    ),
+    "claim_jobs, by id": lambda db, held: claiming.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
-    "list_crons": lambda db, _: store.list_crons(db, everything=True),
-    "fire_cron": lambda db, _: store.fire_cron(db, ENTRY, [LONG_AGO], None, notify=False),
+    "list_crons": lambda db, _: firing.list_crons(db, everything=True),
+    "fire_cron": lambda db, _: firing.fire_cron(db, ENTRY, [LONG_AGO], None, notify=False),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 
@@ -175,8 +199,8 @@ def fill(raw: RawDatabase) -> Claimed:
     )
     register(READY)
     register(1000, delay_seconds=3600, priority=1)
-    limited = [alike(store.NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}")) for n in range(10_000)]
-    store.register_jobs("default", limited, limited=True)
+    limited = [alike(NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}")) for n in range(10_000)]
+    registering.register_jobs("default", limited, limited=True)
     raw.query(
         "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "
         "(SELECT id FROM pgjobs_job WHERE outcome IS NULL ORDER BY id DESC OFFSET 5000 LIMIT 1000)"
@@ -259,7 +283,7 @@ def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connec
         for _ in range(80):
             last = claim(raw, BATCH).jobs[-1]
         assert last is not None
-        behind = [store.Pair("default", 0, last.run_at, last.id)]
+        behind = [Pair("default", 0, last.run_at, last.id)]
         claim(explaining, BATCH, behind)
         near = explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"]
         claim(explaining, BATCH)
@@ -269,12 +293,12 @@ def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connec
     pinned.rollback()
 
 
-OF_GATES: dict[str, Callable[[store.Transacting, list[int]], object]] = {
-    "settle_ends": lambda db, ids: store.settle_ends(db, ids, lock_seconds=1),
-    "list_locked_gates": lambda db, ids: store.list_locked_gates(db, ids),
-    "open_gates": lambda db, ids: store.open_gates(db, ids),
-    "recount_gates": lambda db, ids: store.recount_gates(db, ids),
-    "prune_jobs": lambda db, ids: store.prune_jobs(db, ids, until="infinity"),
+OF_GATES: dict[str, Callable[[Transacting, list[int]], object]] = {
+    "settle_ends": lambda db, ids: gates.settle_ends(db, ids, lock_seconds=1),
+    "list_locked_gates": lambda db, ids: gates.list_locked_gates(db, ids),
+    "open_gates": lambda db, ids: gates.open_gates(db, ids),
+    "recount_gates": lambda db, ids: gates.recount_gates(db, ids),
+    "prune_jobs": lambda db, ids: pruning.prune_jobs(db, ids, until="infinity"),
 }
 
 
@@ -342,7 +366,7 @@ def test_who_mends_looks_at_some_members_of_a_huge_batch_at_a_time(
             as_if_emptied(raw)
         [(batch, member)] = raw.query("SELECT parent_id, max(id) FROM pgjobs_job WHERE flow = 1 GROUP BY parent_id")
         for last in (0, member - 10_000):
-            store.list_uncancelled(explaining, first=batch, member=last, limit=BATCH, members=BATCH, seconds=0)
+            servants.list_uncancelled(explaining, first=batch, member=last, limit=BATCH, members=BATCH, seconds=0)
             assert faults(explaining.plan) == []
             read = [node["Actual Rows"] for node in nodes(explaining.plan) if node.get("Alias") == "found"]
             assert read == [BATCH]
@@ -370,7 +394,7 @@ def test_pruning_reads_of_a_batch_what_it_reads_of_one_job(
             as_if_emptied(raw)
         for ids in ([row[0] for row in members], waiting):
             assert len(ids) == BATCH
-            store.prune_jobs(explaining, ids, until="infinity")
+            pruning.prune_jobs(explaining, ids, until="infinity")
             assert faults(explaining.plan) == []
             worker.rollback()
 

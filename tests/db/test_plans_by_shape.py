@@ -28,7 +28,9 @@ from django_pgjobs.flows.undoing import parts_of
 from django_pgjobs.inspection.results import read_results
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import explaining, firing, gating, keeping, keys, memos
+from django_pgjobs.store.database import on
+from django_pgjobs.store.memos import NewMemo
 from django_pgjobs.worker.shared.connection import PINS
 from tests.db.test_plans import ENDED
 from tests.plugins.explaining import Explained, analysed_while_empty, as_if_emptied
@@ -155,7 +157,7 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                 f" SELECT 'default', 'w' || g, now(), now() + interval '1 h', g FROM generate_series(1, {KEYED}) AS g"
             )
             declared = Cron("0 3 * * *", job(name="shapes.plain")(plain).bind(), name="clean").declared()
-            store.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
+            firing.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
             for parents, condition in LINKS:
                 raw.query(
                     "INSERT INTO pgjobs_link (parent_id, job_id, rule) "
@@ -226,14 +228,14 @@ approval: Event[str] = Event("shapes.approval")
 
 def remembered() -> None:
     """What a durable function asks for and keeps while it runs."""
-    db, some = store.on("default"), one("running")
+    db, some = on("default"), one("running")
     fence = (some.pk, str(some.claim_id))
-    assert store.read_memos(db, some.pk)
-    assert store.write_memo(db, *fence, store.NewMemo("pay", "step", "1", 0.0, 32))
-    waited = store.finish_wait(db, *fence, name="wait", kind="event", event="shapes.approval:7")
+    assert memos.read_memos(db, some.pk)
+    assert memos.write_memo(db, *fence, NewMemo("pay", "step", "1", 0.0, 32))
+    waited = memos.finish_wait(db, *fence, name="wait", kind="event", event="shapes.approval:7")
     assert waited is not None
     before = f"pgjobs.gathered:{some.pk}"
-    assert store.begin_gather(db, *fence, name="gather", before=before, event="e", result="{}", seconds=60)
+    assert memos.begin_gather(db, *fence, name="gather", before=before, event="e", result="{}", seconds=60)
 
 
 def bounded(queue: str) -> None:
@@ -271,12 +273,12 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "what it remembers": (1, remembered),
     "send an event": (BATCH, lambda: approval.send(7, payload="x")),
     "send an event that nobody knows": (1, lambda: approval.send(1000, payload="x")),
-    "why is it suspended": (BATCH, lambda: store.read_suspension(store.on("default"), one("plain").pk)),
+    "why is it suspended": (BATCH, lambda: memos.read_suspension(on("default"), one("plain").pk)),
     "let suspended jobs go on": (BATCH, lambda: some("plain").release(force=True)),
-    "what they gather": (BATCH, lambda: store.list_gathered(store.on("default"), IDS["running"])),
-    "what they gathered": (BATCH, lambda: store.list_gathered(store.on("default"), IDS["ended"], unasked=True)),
-    "what is undone": (BATCH, lambda: store.list_undone(store.on("default"), IDS["ended"])),
-    "wait": (BATCH, lambda: store.mark_waited(store.on("default"), one("plain").pk)),
+    "what they gather": (BATCH, lambda: memos.list_gathered(on("default"), IDS["running"])),
+    "what they gathered": (BATCH, lambda: memos.list_gathered(on("default"), IDS["ended"], unasked=True)),
+    "what is undone": (BATCH, lambda: memos.list_undone(on("default"), IDS["ended"])),
+    "wait": (BATCH, lambda: keeping.mark_waited(on("default"), one("plain").pk)),
     "cancel": (BATCH, lambda: some("keys").cancel()),
     "cancel running ones": (BATCH, lambda: some("running").cancel(mode="kill")),
     "abandon": (BATCH, lambda: some("keys").abandon()),
@@ -292,12 +294,12 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "resume a job": (BATCH, lambda: pausing.resume_job("shapes.plain")),
     "run a cron entry": (BATCH, lambda: CronEntry.objects.get().run_now()),
     "stop a cron entry": (BATCH, lambda: CronEntry.objects.get().stop()),
-    "why is it not run": (store.MOST_COUNTED + 1, lambda: one("plain").why()),
-    "why is it not run, with a key": (store.MOST_COUNTED + 1, lambda: one("keys").why()),
+    "why is it not run": (explaining.MOST_COUNTED + 1, lambda: one("plain").why()),
+    "why is it not run, with a key": (explaining.MOST_COUNTED + 1, lambda: one("keys").why()),
     "why is it held": (BATCH, lambda: one("limited").why()),
     "why did it end": (BATCH, lambda: one("ended").why()),
     "the result of its idempotency key": (
-        BATCH, lambda: store.find_result(store.on("default"), IDS["running"][0], ["shapes.plain"], "k7")
+        BATCH, lambda: keys.find_result(on("default"), IDS["running"][0], ["shapes.plain"], "k7")
     ),
     "the jobs that it needed": (BATCH, lambda: list(inputs().jobs)),
     "the members of batches that it needed": (BATCH, lambda: list(inputs().members)),
@@ -307,7 +309,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),
     "one of a queue by its key": (BATCH, lambda: Queue("default").status("k77")),
     "next to the end of a queue": (
-        LISTED, lambda: store.list_queue(store.on("default"), "default", after=("2020-01-01", 0), limit=LISTED),
+        LISTED, lambda: gating.list_queue(on("default"), "default", after=("2020-01-01", 0), limit=LISTED),
     ),
 }  # fmt: skip
 """What is run → how many jobs it may cost."""

@@ -24,7 +24,8 @@ from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list, reach
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import STATES, SUSPENDED, JobSearch
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.database import on
 from tests.db.test_plans_by_shape import IDS, statistics  # noqa: F401 (a fixture)
 from tests.plugins.explaining import Explained
 from tests.plugins.fix_db import WORKER
@@ -205,7 +206,7 @@ def test_a_list_costs_what_it_looks_at_and_not_the_table(
         Heartbeat.objects.create(id=WORKER, name="web-1", **beat)
         fill_batch()
         fill_memos()
-        pairs = store.list_pairs(store.on("default"))
+        pairs = claiming.list_pairs(on("default"))
         runs: list[tuple[object, Callable[[], object]]] = [
             *((asked, partial(read_page, pairs, asked)) for asked in FILTERS),
             *((options, partial(list_jobs, options)) for options in OPTIONS),

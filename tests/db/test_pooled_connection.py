@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, vacuuming
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, wait_until
@@ -23,16 +23,16 @@ def test_a_statement_behind_a_pooler_is_answered_and_leaves_nothing_behind(commi
             name: db.connection.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "statement_timeout")
         }
         before = db.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
-        assert store.list_pairs(db) == [("default", 0)]
+        assert claiming.list_pairs(db) == [("default", 0)]
         assert db.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == before
         for name in ("plan_cache_mode", "statement_timeout"):
             assert db.connection.execute(f"SHOW {name}").fetchone() == defaults[name], "others are served by it next"
         raw.query("BEGIN")
         raw.query("LOCK TABLE pgjobs_job")
         with pytest.raises(psycopg.errors.QueryCanceled):
-            store.list_pairs(db)
+            claiming.list_pairs(db)
         raw.query("ROLLBACK")
-        assert store.list_pairs(db) == [("default", 0)]
+        assert claiming.list_pairs(db) == [("default", 0)]
     finally:
         db.close()
 
@@ -46,7 +46,7 @@ def test_a_vacuum_behind_a_pooler_takes_no_transaction_and_sets_nothing(committe
         db.connection.prepare_threshold = None
         counted = "SELECT pg_stat_get_vacuum_count('pgjobs_claim'::regclass)"
         before = raw.value(counted)
-        store.VACUUMS["pgjobs_claim"](db)
+        vacuuming.VACUUMS["pgjobs_claim"](db)
         wait_until(lambda: raw.value(counted) == before + 1, 20, "it was vacuumed")
         assert db.connection.execute("SHOW lock_timeout").fetchone() == ("0",)
     finally:

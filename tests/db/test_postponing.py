@@ -14,7 +14,9 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keys
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import backdate, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import sabotage
@@ -114,7 +116,7 @@ def test_a_key_that_is_kept_until_the_end_refuses_a_call_while_its_job_runs(raw:
 def test_a_job_that_waits_for_its_retry_never_comes_back_earlier(raw: RawDatabase) -> None:
     one = once.register()
     [end] = claim(raw).ends()
-    store.finalise_retry(raw, [store.End(end.id, end.claim_id, 0.0, delay=600.0, cause="failed")], AUTHOR)
+    finalising.finalise_retry(raw, [End(end.id, end.claim_id, 0.0, delay=600.0, cause="failed")], AUTHOR)
     assert once.using(delay=5).register().pk == one.pk
     assert 590 < seconds_ahead(one) <= 600
     once.using(delay=900).register()
@@ -191,16 +193,16 @@ def test_without_its_guard_a_call_would_move_a_running_job(raw: RawDatabase, mon
     claim(raw)
     assert len(GUARDS) == 2
     sabotage(monkeypatch, "postpone_jobs", GUARDS[0])
-    assert not store.postpone_jobs(raw, [_wanted(60)]).ids, "the second guard alone holds"
+    assert not keys.postpone_jobs(raw, [_wanted(60)]).ids, "the second guard alone holds"
     monkeypatch.undo()
     sabotage(monkeypatch, "postpone_jobs", GUARDS[1], GUARDS[1].replace(" AND j.claim_id IS NULL", ""))
-    assert not store.postpone_jobs(raw, [_wanted(60)]).ids, "and so does the first"
+    assert not keys.postpone_jobs(raw, [_wanted(60)]).ids, "and so does the first"
     sabotage(monkeypatch, "postpone_jobs", GUARDS[0])
-    assert store.postpone_jobs(raw, [_wanted(60)]).ids == {0: one.pk}
+    assert keys.postpone_jobs(raw, [_wanted(60)]).ids == {0: one.pk}
 
 
-def _wanted(delay: float) -> store.NewJob:
-    return store.NewJob("postponing.once", "{}", key="once", key_scope="until_finished", delay_seconds=delay)
+def _wanted(delay: float) -> NewJob:
+    return NewJob("postponing.once", "{}", key="once", key_scope="until_finished", delay_seconds=delay)
 
 
 def test_calls_whose_keys_cross_meet_in_no_deadlock(background: Background) -> None:

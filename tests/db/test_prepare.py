@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import DatabaseError, connection, connections
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from django_pgjobs.worker.executor import cleanup, prepare
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, register
 
@@ -22,7 +22,7 @@ def kept(committed: None) -> Iterator[None]:
 def test_a_callback_is_told_how_the_latest_attempt_failed(raw: RawDatabase) -> None:
     [job_id] = register(max_attempts=2)
     assert prepare.read_failure("default", job_id) is None
-    store.finalise_retry(raw, claim(raw).ends(failure=FAILURE, cause="failed"), AUTHOR)
+    finalising.finalise_retry(raw, claim(raw).ends(failure=FAILURE, cause="failed"), AUTHOR)
     found = prepare.read_failure("default", job_id)
     assert found is not None
     assert (found.kind, found.message) == (FAILURE.kind, FAILURE.message)
@@ -33,7 +33,7 @@ def test_a_kept_connection_that_refuses_is_replaced_and_a_new_one_is_not(
 ) -> None:
     """The next job does not pay for an earlier job's settings; the log names a server that refuses everybody."""
     [job_id] = register(max_attempts=2)
-    store.finalise_retry(raw, claim(raw).ends(failure=FAILURE, cause="failed"), AUTHOR)
+    finalising.finalise_retry(raw, claim(raw).ends(failure=FAILURE, cause="failed"), AUTHOR)
     before = connection.connection
     with connection.cursor() as cursor:
         cursor.execute("SET search_path = nowhere")

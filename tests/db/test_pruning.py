@@ -29,7 +29,8 @@ from django_pgjobs.maintenance.pruning import (
     rules_of,
 )
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, pruning
+from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.values.retention import Retention
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes, pages
 from tests.plugins.fix_clock import Time
@@ -43,9 +44,9 @@ class Counting:
 
     def __init__(self, db: RawDatabase) -> None:
         self.db = db
-        self.asked: list[tuple[str, store.Params]] = []
+        self.asked: list[tuple[str, Params]] = []
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         self.asked.append((name, params))
         return self.db.fetch(name, params)
 
@@ -76,7 +77,7 @@ def left() -> list[int]:
     return sorted(Job.objects.values_list("pk", flat=True))
 
 
-def to_the_end(pruner: Pruner, db: store.Database) -> int:
+def to_the_end(pruner: Pruner, db: Database) -> int:
     total = pruner(db)
     while not pruner.done:
         total += pruner(db)
@@ -151,8 +152,8 @@ def test_the_history_goes_with_its_job(raw: RawDatabase) -> None:
     gone, kept = register(2)
     for _ in range(2):
         claimed = claim(raw, 2)
-        store.finalise_retry(raw, claimed.ends(cause="failed", seconds=1.0, failure=FAILURE), AUTHOR)
-    store.finalise_end(
+        finalising.finalise_retry(raw, claimed.ends(cause="failed", seconds=1.0, failure=FAILURE), AUTHOR)
+    finalising.finalise_end(
         raw, claim(raw, 2).ends(outcome="abandoned", cause="failed", seconds=1.0, failure=FAILURE), AUTHOR
     )
     assert Attempt.objects.count() == 6
@@ -164,12 +165,12 @@ def test_the_history_goes_with_its_job(raw: RawDatabase) -> None:
 def test_a_job_retried_since_it_was_listed_stays(raw: RawDatabase) -> None:
     """Made ready, or ended again: the listed row is a different one now."""
     ready, again, old = put(raw, 3, "abandoned", 999)
-    found = store.list_prunable(raw, "abandoned", seconds=1, limit=10)
+    found = pruning.list_prunable(raw, "abandoned", seconds=1, limit=10)
     assert found is not None
     assert found.ids == [ready, again, old]
     raw.query("UPDATE pgjobs_job SET outcome = NULL, finished_at = NULL WHERE id = %s", [ready])
     raw.query("UPDATE pgjobs_job SET finished_at = statement_timestamp() WHERE id = %s", [again])
-    assert store.prune_jobs(raw, found.ids, until=found.until) == [old]
+    assert pruning.prune_jobs(raw, found.ids, until=found.until) == [old]
 
 
 # In what steps
@@ -280,7 +281,7 @@ def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, t
     pruner = Pruner(rules=[PruneRule("succeeded", HOUR, ("law",))])
 
     class Slow(Counting):
-        def fetch(self, name: str, params: store.Params) -> store.Rows:
+        def fetch(self, name: str, params: Params) -> Rows:
             time(ANEW_SECONDS / 2)
             return super().fetch(name, params)
 
@@ -338,9 +339,9 @@ def test_a_batch_costs_no_more_after_many_were_pruned(
         assert to_the_end(pruner, worker) == 20_000
         put(raw, 500, hours=24)
         explaining = Explaining(worker, set())
-        store.list_prunable(explaining, "succeeded", seconds=HOUR, after=pruner.walks[0].after, limit=100)
+        pruning.list_prunable(explaining, "succeeded", seconds=HOUR, after=pruner.walks[0].after, limit=100)
         near, kinds = pages(explaining), {node.get("Index Name") for node in nodes(explaining.plan)}
-        store.list_prunable(explaining, "succeeded", seconds=HOUR, limit=100)
+        pruning.list_prunable(explaining, "succeeded", seconds=HOUR, limit=100)
         assert "pgjobs_job_ended" in kinds
         assert near < 200
         assert pages(explaining) > 10 * near
@@ -354,7 +355,7 @@ class Slow:
         self.db = db
         self.since = since
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         if name == "list_prunable":
             late = (
                 "SELECT greatest(%s::timestamptz, statement_timestamp() - make_interval(secs => %s)) < %s::timestamptz"

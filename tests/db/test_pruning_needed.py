@@ -18,7 +18,8 @@ from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job
 from django_pgjobs.states import Flow as Flags
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
+from django_pgjobs.store.pruning import prune_jobs
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
 
@@ -218,12 +219,12 @@ STEERED = (left_alone, queue_paused, names_paused, moved)
 
 
 def by_the_leader(settings: Any) -> None:
-    Pruner()(store.on("default"))
+    Pruner()(on("default"))
 
 
 def without_retention(settings: Any) -> None:
     settings.PGJOBS = {**settings.PGJOBS, "RETENTION_HOURS": dict.fromkeys(Outcome, 0)}
-    Pruner()(store.on("default"))
+    Pruner()(on("default"))
 
 
 def by_command(settings: Any) -> None:
@@ -261,7 +262,7 @@ def test_what_something_unfinished_points_to_is_not_pruned(
     assert not Job.objects.filter(finished_at=None).exists()
     _years_pass()
     for _ in range(3):  # members go behind what needs them, an undo behind what it has undone
-        Pruner()(store.on("default"))
+        Pruner()(on("default"))
     assert not Job.objects.exists()
 
 
@@ -274,7 +275,7 @@ def test_an_undo_that_failed_finds_later_what_it_is_to_undo() -> None:
     undo = Job.objects.get(name="pgjobs.undo")
     assert (undo.outcome, said) == ("abandoned", [])
     _years_pass()
-    Pruner(rules=[PruneRule("succeeded", 60.0)])(store.on("default"))
+    Pruner(rules=[PruneRule("succeeded", 60.0)])(on("default"))
     broken.clear()
     assert undo.retry().changed == 1
     run_jobs()
@@ -287,7 +288,7 @@ def test_what_was_undone_is_not_retried_as_long_as_it_is_there() -> None:
     undo_of_a_batch()
     run_jobs()
     _years_pass()
-    Pruner(rules=[PruneRule("succeeded", 60.0)])(store.on("default"))
+    Pruner(rules=[PruneRule("succeeded", 60.0)])(on("default"))
     assert Job.objects.get(name="needed.fail").retry().skipped == {"undone": 1}
 
 
@@ -305,7 +306,7 @@ def test_what_was_undone_is_not_undone_again_by_an_undo_that_is_registered_anew(
     raw.query("DELETE FROM pgjobs_memo WHERE job_id = %s", [undo.pk])
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [undo.pk])
     _years_pass()
-    Pruner(rules=[PruneRule("succeeded", 60.0, names=(unbook.name,))])(store.on("default"))
+    Pruner(rules=[PruneRule("succeeded", 60.0, names=(unbook.name,))])(on("default"))
     assert Mender()(raw) == 1
     run_jobs()
     assert said == expected
@@ -323,7 +324,7 @@ def test_a_job_that_another_begins_to_need_while_it_is_pruned_stays(
     ).replace("WHERE j.xmin", "WHERE (SELECT count(*) FROM waits) = 1 AND j.xmin")  # fmt: skip
     monkeypatch.setattr(sql, "statement", lambda name: slow if name == "prune_jobs" else STATEMENT(name))
     raw.query("SELECT pg_advisory_lock(36)")
-    pruning = background(lambda: store.prune_jobs(store.on("default"), [one.pk], until="infinity"))
+    pruning = background(lambda: prune_jobs(on("default"), [one.pk], until="infinity"))
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     wait_until(lambda: raw.query(waiting), 10, "the statement has its snapshot and waits")
     add_up.using(after=one).register([1])

@@ -22,7 +22,8 @@ from django_pgjobs.queues import Queue, QueuedJob
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization.payload import HIDDEN
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, gating
+from django_pgjobs.store.database import statement
 from django_pgjobs.testing import reset_rate_limits, run_jobs
 from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
@@ -112,7 +113,7 @@ def test_the_states_are_waiting_runnable_and_running(mail: Queue, raw: RawDataba
     assert now() == (queues.RUNNABLE, 0, 3)
     held = claim(raw, 1, MAIL)
     assert now() == (queues.RUNNING, 1, 3)
-    assert store.finalise_retry(raw, held.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR)
+    assert finalising.finalise_retry(raw, held.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR)
     assert now() == (queues.WAITING, 1, 2)
     registered.reschedule(delay=0)
     claim(raw, 1, MAIL)
@@ -237,7 +238,7 @@ def test_a_job_asks_for_its_own_queue_by_its_context() -> None:
 
 def test_a_list_is_read_a_page_at_a_time(mail: Queue) -> None:
     register(25, queue="mail")
-    with patch.object(queues, "PAGE", 10), patch.object(store, "list_queue", wraps=store.list_queue) as read:
+    with patch.object(queues, "PAGE", 10), patch.object(gating, "list_queue", wraps=gating.list_queue) as read:
         listed = mail.list()
         assert read.call_count == 0
         next(listed)
@@ -267,7 +268,7 @@ def test_a_running_job_is_told_and_not_stopped(mail: Queue, raw: RawDatabase) ->
     found = mail.status(registered.pk)
     assert found.state == "running"
     assert Job.objects.get(pk=registered.pk).cancel_mode == "ask"
-    assert not store.finalise_retry(raw, held.ends(delay=1.0, cause="failed", failure=FAILURE), AUTHOR)
+    assert not finalising.finalise_retry(raw, held.ends(delay=1.0, cause="failed", failure=FAILURE), AUTHOR)
 
 
 def test_a_job_that_ends_meanwhile_is_unknown(mail: Queue) -> None:
@@ -407,7 +408,7 @@ def test_a_page_reads_no_more_than_a_page_of_each_range(
     raw.query("VACUUM pgjobs_job")
     cursor = psycopg.ClientCursor(db_connection(pins=False).raw)
     params = {"queue": "mail", "run_at": "-infinity", "id": 0, "limit": 100}
-    cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {store.statement('list_queue')}", params)
+    cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement('list_queue')}", params)
     row = cursor.fetchone()
     assert row is not None
     found = list(nodes(row[0][0]["Plan"]))

@@ -15,7 +15,8 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.extras import expiry_of, soft_limit_of, until_of
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.plugins.fix_db import RawDatabase, claim
 
@@ -59,7 +60,7 @@ def test_every_way_to_register_stores_them() -> None:
     assert [one.options for one in found] == [ONCE] * 4
     register_many([once.bind(), body.using(on_crash="abandon").bind()])
     (entry,) = registry.crons()
-    store.declare_cron(store.on("default"), entry.declared(), overwrite=True, fresh_seconds=0.0)
+    firing.declare_cron(on("default"), entry.declared(), overwrite=True, fresh_seconds=0.0)
     CronEntry.objects.get().run_now()
     assert list(Job.objects.values_list("options", flat=True)) == [ONCE] * 7
     assert len(run_jobs().succeeded) == 7

@@ -15,8 +15,10 @@ from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Admission
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Admitted, Bounds, StartRate
+from django_pgjobs.store import admitting, notifying
+from django_pgjobs.store.admitting import Admitted, Bounds, StartRate
+from django_pgjobs.store.database import on, statement
+from django_pgjobs.store.registering import NewJob
 from tests import jobs
 from tests.db.limits_ground import PER_KEY, Connect, admitted_ids, blocked, end, entered, terms
 from tests.plugins.fix_db import (
@@ -97,7 +99,7 @@ def test_who_takes_up_the_room_is_told_of_queue_name_and_key_each(raw: RawDataba
     assert entered(raw, *rated.values()) == 3
     [last] = blocked(1, "a", name="mail.send")
     per = {"queue": 60.0, "job": 60.0, "key": 60.0}
-    found = store.read_blockers(raw, last, job="mail.send", names=["mail.send"], per=per, limit=9)
+    found = admitting.read_blockers(raw, last, job="mail.send", names=["mail.send"], per=per, limit=9)
     assert {each.kind: (each.jobs, sorted(each.ids or ()), each.starts) for each in found} == {
         "queue": (3, ids, 3), "job": (2, ids[:2], 2), "key": (1, ids[:1], 1),
     }  # fmt: skip
@@ -144,7 +146,7 @@ def test_the_rates_of_two_jobs_share_no_window_whatever_their_names_and_keys(raw
     assert entered(raw, rated[name]) == 3
     assert len(claim(raw, 3).ids) == 3
     per = {"queue": 60.0, "job": 60.0, "key": 60.0}
-    found = store.read_blockers(raw, last, job=longer, names=[longer], per=per, limit=9)
+    found = admitting.read_blockers(raw, last, job=longer, names=[longer], per=per, limit=9)
     assert {each.kind: each.starts for each in found}["key"] == 0
     assert entered(raw, rated[longer]) == 3
     assert [each.starts for each in Admission.objects.all()] == [3, 3]
@@ -154,9 +156,9 @@ def test_a_queue_that_is_named_has_not_the_rate_of_every_other(raw: RawDatabase)
     blocked(2, "a", queue="mail")
     assert entered(raw, terms(queue="mail")) == 2
     given = [StartRate("queue", 60.0, queue="*"), StartRate("queue", None, queue="mail")]
-    store.admit_jobs(raw, [], rates=given, lanes=1, limit=1, lookahead=1, notify=False)
+    admitting.admit_jobs(raw, [], rates=given, lanes=1, limit=1, lookahead=1, notify=False)
     assert not Admission.objects.exists()
-    store.admit_jobs(raw, [], rates=given[:1], lanes=1, limit=1, lookahead=1, notify=False)
+    admitting.admit_jobs(raw, [], rates=given[:1], lanes=1, limit=1, lookahead=1, notify=False)
     assert [(each.subject, each.starts) for each in Admission.objects.all()] == [("queue:mail", 2)]
 
 
@@ -197,7 +199,7 @@ def _two_at_once(first: RawDatabase, second: RawDatabase) -> list[Admitted] | No
     blocked(1, "a")
     assert entered(first, PER_KEY) == 1
     blocked(1, "a", priority=1)
-    found = store.admit_jobs(second, [PER_KEY], lanes=10, limit=10, lookahead=10, notify=False)
+    found = admitting.admit_jobs(second, [PER_KEY], lanes=10, limit=10, lookahead=10, notify=False)
     first.commit()
     second.commit()
     return found
@@ -214,7 +216,7 @@ def test_one_admitter_at_a_time(raw: RawDatabase, db_connection: Connect) -> Non
 
 def test_without_the_lock_two_exceed_the_limit(db_connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sabotaged twin."""
-    line = next(line for line in store.statement("lock_admission").splitlines() if "pg_try_advisory_xact_lock" in line)
+    line = next(line for line in statement("lock_admission").splitlines() if "pg_try_advisory_xact_lock" in line)
     sabotage(monkeypatch, "lock_admission", line, "    (%(class)s::integer > 0)::text,")
     first, second = db_connection(autocommit=False), db_connection(autocommit=False)
     for each in (first, second):
@@ -231,7 +233,7 @@ def _race(raw: RawDatabase, db_connection: Connect, background: Background) -> i
     def turns(db: RawDatabase) -> int:
         found = 0
         for _ in range(25):
-            given = store.admit_jobs(db, [PER_KEY], lanes=10, limit=10, lookahead=1000, notify=False)
+            given = admitting.admit_jobs(db, [PER_KEY], lanes=10, limit=10, lookahead=1000, notify=False)
             found += sum(each.jobs for each in given or ())
         return found
 
@@ -266,7 +268,7 @@ def test_waking_names_each_pair_once(raw: RawDatabase) -> None:
 
 def test_a_registration_that_a_limit_holds_wakes_those_who_let_in(raw: RawDatabase) -> None:
     raw.query("LISTEN pgjobs")
-    new = [store.NewJob("test.job", "{}", limit_key=key, priority=3) for key in ("a", None)]
-    store.notify_queues(store.on("default"), {job.wakes for job in new})
+    new = [NewJob("test.job", "{}", limit_key=key, priority=3) for key in ("a", None)]
+    notifying.notify_queues(on("default"), {job.wakes for job in new})
     heard = [each.payload for each in raw.raw.notifies(timeout=0.5)]
     assert sorted(heard) == ["3:default", "limited:default"]

@@ -14,7 +14,7 @@ import pytest
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.finalise import DELETE, END, RETRY
 from django_pgjobs.models import Attempt
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads.finaliser import Finaliser
@@ -122,6 +122,6 @@ def test_an_end_that_was_never_sent_before_cannot_have_been_stored(
     claimed = overdue(raw, 5)
     finaliser, heard = put(claimed, kind)
     ends = claimed.ends(outcome="abandoned", **TIMED_OUT)
-    store.finalise_end(raw, ends, AUTHOR)
+    finalising.finalise_end(raw, ends, AUTHOR)
     finaliser._flush(link)
     assert (heard.told("stored"), sorted(heard.told("lost"))) == ([], claimed.ids)

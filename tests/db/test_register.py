@@ -25,7 +25,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import isolated_registry
 from tests.db.registering_ground import anything, as_django_reads, on_disk, pay, send, stored, total
 from tests.plugins.fix_db import alike
@@ -445,7 +445,7 @@ def test_the_two_ways_of_registering_many_store_the_same(monkeypatch: pytest.Mon
     """§2 register_many: what a text line of COPY gives a meaning is text like any other."""
     when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
     new = [
-        store.NewJob(
+        NewJob(
             f"test.job{number // 4}", json.dumps({"args": [text, twin], "kwargs": {text: [1.5, None]}}), queue="q",
             priority=-number,
             timeout_seconds=None if number % 2 else 1.25, headers=json.dumps({"h": text}) if number % 3 else None,
@@ -458,7 +458,7 @@ def test_the_two_ways_of_registering_many_store_the_same(monkeypatch: pytest.Mon
     stored = []
     for copied in (False, True):
         monkeypatch.setattr(registering, "COPY_FROM_JOBS", 1 if copied else 1000)
-        ids = store.register_jobs("default", [alike(job) for job in new])
+        ids = registering.register_jobs("default", [alike(job) for job in new])
         assert ids == sorted(set(ids))
         with connection.cursor() as cursor:
             cursor.execute(
@@ -476,15 +476,15 @@ def test_the_two_ways_of_registering_many_store_the_same(monkeypatch: pytest.Mon
 
 def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() -> None:
     when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
-    new = store.NewJob(
+    new = NewJob(
         "test.job", '{"args": [], "kwargs": {}}', queue="q", priority=-3, max_attempts=7, timeout_seconds=1.25,
         headers='{"h": "1"}', description="Ω", run_at=when, delay_seconds=2.5, limit_key="l", key="k",
         key_scope="until_finished", idempotency_key="i", cron_entry="c", fire_at=when, tags=("a", "b"),
         not_after=when + timedelta(days=1), expires_at=when + timedelta(hours=1), options={"on_crash": "abandon"},
     )  # fmt: skip
     flowing = new._replace(key="k3", limit_key=None, flow=1, parent_id=5, target_id=6, waits=True, id=4_000_000)
-    several = store.register_special_jobs("default", [new._replace(key="k2"), flowing])
-    stored = [store.register_special("default", new), *several]
+    several = registering.register_special_jobs("default", [new._replace(key="k2"), flowing])
+    stored = [registering.register_special("default", new), *several]
     rows = [Job.objects.get(pk=each.id) for each in stored if each is not None]
     expected = {
         "name": "test.job", "queue": "q", "priority": -3, "max_attempts": 7, "timeout_seconds": 1.25,

@@ -11,7 +11,7 @@ from django.test import override_settings
 from django_pgjobs import Window, job
 from django_pgjobs.models import Job
 from django_pgjobs.store import registering
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import isolated_registry
 
 INSTANTS = (
@@ -38,7 +38,7 @@ def test_the_instant_is_the_one_that_django_loads(committed: None, use_tz: bool,
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: bool) -> None:
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
-        stored = store.register_job("default", store.NewJob("shop.clean", "{}"))
+        stored = registering.register_job("default", NewJob("shop.clean", "{}"))
         row = Job.objects.get(pk=stored.id)
         assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
         assert (stored.run_at.tzinfo is not None) is use_tz
@@ -59,13 +59,13 @@ def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: b
 def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: bool, start: datetime) -> None:
     """It travels as text both ways, whatever its year and its zone."""
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Amsterdam"):
-        plain = store.NewJob("shop.clean", "{}", run_at=start)
+        plain = NewJob("shop.clean", "{}", run_at=start)
         keyed = plain._replace(key="k", key_scope="until_finished", not_after=start, expires_at=start)
         several = [keyed._replace(key=key) for key in ("l", "m")]
         for stored in (
-            store.register_job("default", plain),
-            store.register_special("default", keyed),
-            *store.register_special_jobs("default", several),
+            registering.register_job("default", plain),
+            registering.register_special("default", keyed),
+            *registering.register_special_jobs("default", several),
         ):
             assert stored is not None
             row = Job.objects.get(pk=stored.id)

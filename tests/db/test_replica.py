@@ -14,7 +14,9 @@ from django_pgjobs import Cron, job, pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, registering
+from django_pgjobs.store.database import on
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.store.transactions import written_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,12 +65,12 @@ def known() -> Iterator[None]:
     with registry.isolated():
         definition = job(name="shop.clean")(clean)
         declared = Cron("0 3 * * *", definition.bind(), name="nightly").declared()
-        store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+        firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
         yield
 
 
 def registered() -> int:
-    return store.register_job("default", store.NewJob("shop.clean", "{}")).id
+    return registering.register_job("default", NewJob("shop.clean", "{}")).id
 
 
 def test_a_cron_entry_is_steered(replica: str) -> None:

@@ -19,7 +19,10 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.rescue import Rescuer
 from django_pgjobs.models import Attempt, Claim
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, steering
+from django_pgjobs.store.database import Database, Params, Rows
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import Rescued
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -40,16 +43,16 @@ OTHER = UUID("00000000-0000-4000-8000-000000000002")
 
 
 def rescue(
-    db: store.Database,
+    db: Database,
     limit: int = 50,
     *,
     quiet: float = 0.0,
     callbacks: bool = False,
     overdue: Sequence[tuple[int, str]] = (),
-) -> list[store.Rescued]:
+) -> list[Rescued]:
     """Look as a worker does whose code has no callbacks, unless told, and who could not stop ``overdue``."""
     without = [] if callbacks else ["test.job"]
-    return store.rescue_jobs(
+    return keeping.rescue_jobs(
         db,
         limit=limit,
         quiet_seconds=quiet,
@@ -146,11 +149,11 @@ def test_nothing_but_running_jobs_is_touched(raw: RawDatabase) -> None:
     ids = register(5)
     ready, parked, ended, ending, foreign = ids
     claimed = claim(raw, 5)
-    store.release_jobs(raw, [end for end in claimed.ends() if end.id == ready], AUTHOR)
-    store.park_jobs(raw, [store.End(parked, str(claimed.claim_id), reason="r", fingerprint="f")])
-    store.finalise_success(raw, [store.End(ended, str(claimed.claim_id), 0.1)], AUTHOR)
-    store.release_jobs(raw, [end for end in claimed.ends() if end.id == ending], AUTHOR)
-    store.abandon_jobs(raw, [ending], reason="r", with_callback=["test.job"])
+    finalising.release_jobs(raw, [end for end in claimed.ends() if end.id == ready], AUTHOR)
+    finalising.park_jobs(raw, [End(parked, str(claimed.claim_id), reason="r", fingerprint="f")])
+    finalising.finalise_success(raw, [End(ended, str(claimed.claim_id), 0.1)], AUTHOR)
+    finalising.release_jobs(raw, [end for end in claimed.ends() if end.id == ending], AUTHOR)
+    steering.abandon_jobs(raw, [ending], reason="r", with_callback=["test.job"])
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [foreign])
     expire(raw)
     before = [raw.row(one) for one in ids]
@@ -181,7 +184,7 @@ def test_no_job_is_taken_from_a_worker_whose_lease_runs(raw: RawDatabase) -> Non
     before = raw.row(claimed.ids[0])
     assert [rescue(raw) for _ in range(3)] == [[], [], []]
     assert raw.row(claimed.ids[0]) == before
-    assert not store.check_claims(raw, soon_seconds=0)[1], "it is nothing to look at again and again either"
+    assert not keeping.check_claims(raw, soon_seconds=0)[1], "it is nothing to look at again and again either"
     expire(raw)
     [found] = rescue(raw)
     assert (found.cause, found.id) == ("lost", claimed.ids[0])
@@ -204,7 +207,7 @@ def test_a_job_claimed_long_after_its_own_deadline_is_left_to_whoever_claimed_it
     raw.query("UPDATE pgjobs_job SET not_after = statement_timestamp() - interval '1 day' WHERE id = %s", [one])
     claimed = claim(raw)
     assert (claimed.ids, rescue(raw)) == ([one], [])
-    assert store.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR) == [one]
+    assert finalising.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR) == [one]
 
 
 def test_a_worker_rescues_its_own_job_that_it_could_not_stop(raw: RawDatabase) -> None:
@@ -221,7 +224,7 @@ def test_a_worker_rescues_its_own_job_that_it_could_not_stop(raw: RawDatabase) -
     assert "ran past its deadline" in found.message
     assert [(attempt.job_id, attempt.cause) for attempt in Attempt.objects.all()] == [(ids[0], "timeout")]
     assert [job(one).state for one in ids] == ["ready", "running"]
-    written = store.finalise_success(raw, claimed.ends(result="1"), AUTHOR)
+    written = finalising.finalise_success(raw, claimed.ends(result="1"), AUTHOR)
     assert written == [ids[1]], "what it writes at last for the other one counts"
 
 
@@ -241,7 +244,7 @@ def test_without_that_line_a_worker_would_rescue_jobs_that_have_just_started(
 def test_a_job_that_has_come_to_its_callback_meanwhile_is_left_alone(raw: RawDatabase) -> None:
     claimed = claimed_one(raw, timeout_seconds=1.5)
     pass_deadlines(raw, 60)
-    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
+    finalising.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
     assert rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))]) == []
 
 
@@ -251,7 +254,7 @@ def test_without_reading_the_deadline_again_its_callback_would_be_taken_for_its_
 ) -> None:
     """The sabotaged twin of the test above."""
     claimed = claimed_one(raw, timeout_seconds=1.5)
-    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
+    finalising.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed"), AUTHOR, allowance_seconds=60)
     sabotage(monkeypatch, name, line)
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
     assert len(rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))])) == 1
@@ -308,7 +311,7 @@ def test_a_lone_worker_rescues_the_job_that_it_could_not_stop(raw: RawDatabase) 
     claimed = claimed_one(raw, timeout_seconds=1.0)
     raw.query("UPDATE pgjobs_job SET deadline_at = '2001-01-01'")
     raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
-    told: list[store.Rescued] = []
+    told: list[Rescued] = []
     own = Own([str(claimed.claim_id)])
     look = Rescuer(told.extend, own)
     db = Old(raw.raw)
@@ -326,10 +329,10 @@ def test_a_lone_worker_rescues_the_job_that_it_could_not_stop(raw: RawDatabase) 
 def test_a_rescued_job_is_ready_at_once_and_charged(raw: RawDatabase) -> None:
     """D19 W15 W16 W20 W22: ready, no claim, deadline or backoff; the history has one more; the next claim counts."""
     claimed = claimed_one(raw, timeout_seconds=30.0)
-    store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR)
+    finalising.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR)
     second = claim(raw)
-    store.write_progress(raw, [(second.ids[0], str(second.claim_id), '{"n": 1}')])
-    store.request_release(raw, second.ids)
+    finalising.write_progress(raw, [(second.ids[0], str(second.claim_id), '{"n": 1}')])
+    steering.request_release(raw, second.ids)
     expire(raw)
     due = job(second.ids[0]).run_at
     rescue(raw)
@@ -361,12 +364,12 @@ def test_the_last_attempt_is_not_followed_by_another(raw: RawDatabase, callbacks
 def test_a_rescued_job_that_was_to_be_cancelled_is(raw: RawDatabase, callbacks: bool) -> None:
     """W24: it does not run again, and its old owner's end is refused."""
     claimed = claimed_one(raw)
-    store.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="no", with_callback=[])
+    steering.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="no", with_callback=[])
     expire(raw)
     [found] = rescue(raw, callbacks=callbacks)
     assert (found.outcome, found.ending) == (("", "cancelled") if callbacks else ("cancelled", ""))
     before = raw.row(claimed.ids[0])
-    assert store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR) == []
+    assert finalising.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR) == []
     assert raw.row(claimed.ids[0]) == before
 
 
@@ -462,7 +465,7 @@ class Old(RawDatabase):
         self.rescue_all: list[int] = []
         wait_for_age(self, get_conf().renew_seconds)
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         rows = super().fetch(name, params)
         if name == "rescue_jobs":
             self.rescue_all.append(len(rows))
@@ -479,7 +482,7 @@ def test_however_much_is_dead_a_look_takes_a_bounded_part(
         claim(raw)
     expire(raw)
     other.lock(ids[600])
-    told: list[store.Rescued] = []
+    told: list[Rescued] = []
     db, rescue = Old(raw.raw), Rescuer(told.extend)
     with caplog.at_level(logging.WARNING, "django_pgjobs"):
         while rescue(db):
@@ -500,17 +503,17 @@ def test_however_much_is_dead_a_look_takes_a_bounded_part(
 def before_a_silence(raw: RawDatabase) -> tuple[datetime, Claimed]:
     """Claim a job, look at the server's time, and let the lease run out since."""
     claimed = claimed_one(raw, max_attempts=1)
-    seen, _ = store.check_claims(raw, soon_seconds=0)
+    seen, _ = keeping.check_claims(raw, soon_seconds=0)
     raw.query(
         "UPDATE pgjobs_claim SET lease_expires_at = %s::timestamptz + interval '1 ms', check_at = %s",
         [seen, seen + timedelta(milliseconds=1)],
     )
-    wait_until(lambda: store.check_claims(raw, soon_seconds=0)[1], 5, "the lease has run out")
+    wait_until(lambda: keeping.check_claims(raw, soon_seconds=0)[1], 5, "the lease has run out")
     return seen, claimed
 
 
 def late(raw: RawDatabase, seen: datetime | None = None, held: Sequence[str] = ()) -> list[int]:
-    found = store.rescue_jobs(
+    found = keeping.rescue_jobs(
         raw, limit=10, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=["test.job"],
         without_on_abandon=["test.job"], seen=seen, held=held,
     )  # fmt: skip
@@ -523,7 +526,7 @@ def test_a_rescue_that_was_sent_before_a_silence_knows_no_more_than_it_did(raw: 
     before = raw.row(claimed.ids[0])
     assert late(raw, seen) == []
     assert raw.row(claimed.ids[0]) == before
-    assert late(raw, store.check_claims(raw, soon_seconds=0)[0]) == claimed.ids
+    assert late(raw, keeping.check_claims(raw, soon_seconds=0)[0]) == claimed.ids
 
 
 @pytest.mark.parametrize(("name", "line"), lines_of("%(seen)s", ["rescue_jobs"]), ids=line_id)
@@ -559,7 +562,7 @@ def test_without_its_guard_a_worker_would_take_its_own(
 def test_a_look_tells_whether_anything_is_due_or_soon_will_be(raw: RawDatabase, within: float, due: bool) -> None:
     claimed_one(raw)
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = statement_timestamp() + interval '4 s', check_at = now()")
-    assert store.check_claims(raw, soon_seconds=within)[1] is due
+    assert keeping.check_claims(raw, soon_seconds=within)[1] is due
 
 
 def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawDatabase, other: RawDatabase) -> None:

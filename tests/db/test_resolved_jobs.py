@@ -21,7 +21,8 @@ from django_pgjobs.maintenance import unparking
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.plugins.fix_db import register
 
@@ -173,7 +174,7 @@ def park(*names: str) -> None:
 
 
 def parked_names(known: list[str], limit: int = 10) -> list[str]:
-    return store.list_parked_names(store.on("default"), known, limit=limit)
+    return keeping.list_parked_names(on("default"), known, limit=limit)
 
 
 def test_a_worker_asks_for_the_parked_names_that_it_does_not_know() -> None:
@@ -195,15 +196,15 @@ def test_it_asks_for_names_of_schedules_too() -> None:
             [NAME],
         )
     park("b.one", NAME)
-    assert unparking.missing_names(store.on("default")) == ["b.one", NAME]
+    assert unparking.missing_names(on("default")) == ["b.one", NAME]
     registry.resolve(NAME)
-    assert unparking.missing_names(store.on("default")) == ["b.one"]
+    assert unparking.missing_names(on("default")) == ["b.one"]
 
 
 def test_what_it_has_resolved_is_let_go_on() -> None:
     park(NAME, "b.one")
-    assert unparking.unpark(store.on("default")) == 0, "names are not resolved while threads run"
-    for name in unparking.missing_names(store.on("default")):
+    assert unparking.unpark(on("default")) == 0, "names are not resolved while threads run"
+    for name in unparking.missing_names(on("default")):
         registry.resolved(name)
-    assert unparking.unpark(store.on("default")) == 1
+    assert unparking.unpark(on("default")) == 1
     assert list(Job.objects.filter(hold="parked").values_list("name", flat=True)) == ["b.one"]

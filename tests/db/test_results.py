@@ -15,7 +15,8 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.inspection.results import read_result, read_results
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.serialization.payload import decode_payload, decode_result
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
+from django_pgjobs.store.finalising import Author, End
 from tests.db.steering_ground import ready, running, succeeded
 from tests.plugins.explaining import Explained, analysed_while_empty
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
@@ -27,8 +28,8 @@ OTHER = UUID(int=77)
 
 def again(raw: RawDatabase, *, worker: UUID = WORKER, seconds: float = 1.0) -> None:
     """Claim the only job and fail; it may run again at once."""
-    author = store.Author(worker)
-    store.finalise_retry(
+    author = Author(worker)
+    finalising.finalise_retry(
         raw, claim(raw, worker=worker).ends(delay=0.0, cause="failed", seconds=seconds, failure=FAILURE), author
     )
 
@@ -101,7 +102,7 @@ def test_a_success_tells_its_value_its_worker_and_when_its_body_began(raw: RawDa
     register()
     held = claim(raw)
     Job.objects.update(claimed_at=Now() - timedelta(minutes=5))
-    [one] = store.finalise_success(raw, held.ends(result='{"a": [1]}', seconds=2.0), AUTHOR)
+    [one] = finalising.finalise_success(raw, held.ends(result='{"a": [1]}', seconds=2.0), AUTHOR)
     read = read_result("default", one)
     assert read is not None
     assert (read.state, read.outcome, read.workers) == ("succeeded", "succeeded", (WORKER,))
@@ -113,7 +114,7 @@ def test_a_success_tells_its_value_its_worker_and_when_its_body_began(raw: RawDa
 
 def test_a_released_attempt_is_not_counted(raw: RawDatabase) -> None:
     [one] = register()
-    store.release_jobs(raw, claim(raw, worker=OTHER).ends(cause="released", seconds=1.0), AUTHOR)
+    finalising.release_jobs(raw, claim(raw, worker=OTHER).ends(cause="released", seconds=1.0), AUTHOR)
     read = read_result("default", one)
     assert read is not None
     assert [found.cause for found in read.attempts] == ["released"]
@@ -151,7 +152,7 @@ def test_an_operators_end_of_a_retrying_job_keeps_when_it_last_ran(raw: RawDatab
 def test_a_job_that_failed_for_the_last_time_is_not_abandoned_by_hand(raw: RawDatabase) -> None:
     register()
     ends = claim(raw).ends(outcome="abandoned", cause="failed", seconds=1.0, failure=FAILURE)
-    [one] = store.finalise_end(raw, ends, AUTHOR)
+    [one] = finalising.finalise_end(raw, ends, AUTHOR)
     read = read_result("default", one)
     assert read is not None
     assert (read.outcome, read.is_abandoned_by_hand, len(read.failures)) == ("abandoned", False, 1)
@@ -162,8 +163,8 @@ def test_with_its_callback_left_it_counts_as_running_and_a_lost_callback_as_no_a
     """§1.4: its body will not run again, and it has not finished."""
     [one] = register()
     ends = claim(raw).ends(outcome="abandoned", cause="failed", seconds=1.0, failure=FAILURE)
-    store.mark_ending(raw, ends, AUTHOR, allowance_seconds=5.0)
-    store.release_jobs(raw, [store.End(one, str(job(one).claim_id))], AUTHOR)
+    finalising.mark_ending(raw, ends, AUTHOR, allowance_seconds=5.0)
+    finalising.release_jobs(raw, [End(one, str(job(one).claim_id))], AUTHOR)
     read = read_result("default", one)
     assert read is not None
     assert (read.state, read.ending, read.is_running) == ("ready", "abandoned", True)
@@ -171,7 +172,7 @@ def test_with_its_callback_left_it_counts_as_running_and_a_lost_callback_as_no_a
         claim(raw, worker=callback, lease=-1.0)
         raw.query("UPDATE pgjobs_claim SET check_at = lease_expires_at")
         seconds = {"quiet_seconds": 0, "grace_seconds": 0, "stale_seconds": 60}
-        store.rescue_jobs(raw, limit=5, without_on_cancel=[], without_on_abandon=[], **seconds)  # type: ignore[arg-type]
+        keeping.rescue_jobs(raw, limit=5, without_on_cancel=[], without_on_abandon=[], **seconds)  # type: ignore[arg-type]
     read = read_result("default", one)
     assert read is not None
     assert [(found.number, found.cause) for found in read.attempts] == [(1, "failed"), (1, "lost"), (1, "lost")]
@@ -261,7 +262,7 @@ def test_an_unknown_claim_names_no_worker(raw: RawDatabase) -> None:
 def test_an_exception_without_a_message_reads_as_it_was_written(raw: RawDatabase) -> None:
     [one] = register()
     failure = Failure("shop.Declined", "", (("shop.Declined", ""),), "")
-    store.finalise_retry(raw, claim(raw).ends(delay=0.0, cause="failed", seconds=1.0, failure=failure), AUTHOR)
+    finalising.finalise_retry(raw, claim(raw).ends(delay=0.0, cause="failed", seconds=1.0, failure=failure), AUTHOR)
     read = read_result("default", one)
     assert read is not None
     assert (read.failures[0].message, read.failures[0].chain) == ("", (("shop.Declined", ""),))

@@ -18,7 +18,8 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution import finalise
 from django_pgjobs.models import Attempt, Claim, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, registering
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs
 from tests.db.run_jobs_ground import asynchronous, fails, in_a_test_case, makes_user, outcomes, said, says
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience, wait_until
@@ -191,7 +192,7 @@ def test_attempts_that_were_used_up_elsewhere_end_the_job_without_running_it() -
 def test_an_unknown_job_is_parked() -> None:
     with isolated_registry():
         assert registry.names() == []
-        job = Job.objects.get(pk=store.register_job("default", store.NewJob("no.such", "{}")).id)
+        job = Job.objects.get(pk=registering.register_job("default", NewJob("no.such", "{}")).id)
         assert outcomes(run_jobs()) == {"parked": [job.pk]}
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("parked", 0)
@@ -213,7 +214,7 @@ def test_a_large_payload_is_read_under_the_claim() -> None:
 @in_a_test_case
 def test_a_claim_lost_before_the_payload_is_read_changes_nothing() -> None:
     job = says.register("x" * 200_000)
-    with mock.patch.object(store, "read_payload", return_value=None):
+    with mock.patch.object(finalising, "read_payload", return_value=None):
         assert run_jobs(max_rounds=2, limit=1).ran == [job.pk]
     assert said == []
     job.refresh_from_db()
@@ -341,7 +342,7 @@ def test_a_job_in_other_hands_is_not_due(raw: RawDatabase) -> None:
     taken = claim(raw)
     assert taken.ids == [job.pk]
     assert run_jobs() == Ran()
-    store.release_jobs(raw, taken.ends(), AUTHOR)
+    finalising.release_jobs(raw, taken.ends(), AUTHOR)
     assert run_jobs().succeeded == [job.pk]
 
 
@@ -377,10 +378,10 @@ def test_on_abandon_is_given_one_line_where_the_history_does_not_have_the_error(
         raise OperationalError("away")
 
     gives_up.register()
-    monkeypatch.setattr(store, "read_failure", lambda *_: Failure("OSError", "of another attempt"))
+    monkeypatch.setattr(finalising, "read_failure", lambda *_: Failure("OSError", "of another attempt"))
     run_jobs()
     gives_up.register()
-    monkeypatch.setattr(store, "read_failure", away)
+    monkeypatch.setattr(finalising, "read_failure", away)
     run_jobs()
     assert said == [Failure("", "ValueError: outer ← KeyError: 'inner'")] * 2
     assert "history cannot be read, a callback gets one line of its error" in caplog.text

@@ -15,7 +15,8 @@ from django_pgjobs import Event, JobContext, job
 from django_pgjobs.models import Action, ActionPart, EventState
 from django_pgjobs.steering import events
 from django_pgjobs.steering.events import Sent
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import memos
+from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.testing import run_job, run_jobs
 from tests.plugins.fix_admin import LIST, said
 from tests.plugins.fix_db import RawDatabase
@@ -75,19 +76,19 @@ def test_the_callers_transaction_keeps_its_own_patience(other: RawDatabase) -> N
     order.register()
     run_jobs()
     with transaction.atomic():
-        before = store.set_lock_timeout(store.on("default"), "7s")
+        before = set_lock_timeout(on("default"), "7s")
         assert events.send_by_operator("default", "locked.approval", 1, by="anna") is Sent.SENT
-        assert store.set_lock_timeout(store.on("default"), before) == "7s"
+        assert set_lock_timeout(on("default"), before) == "7s"
     other.query("UPDATE pgjobs_event SET waits = waits")
     with transaction.atomic():
-        store.set_lock_timeout(store.on("default"), "7s")
+        set_lock_timeout(on("default"), "7s")
         assert events.send_by_operator("default", "locked.approval", 2, by="anna") is Sent.BUSY
-        assert store.set_lock_timeout(store.on("default"), before) == "7s"
+        assert set_lock_timeout(on("default"), before) == "7s"
 
 
 def test_all_who_wait_are_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "WAITERS_AT_ONCE", 2)
-    monkeypatch.setattr(store, "wake_waiters", partial(store.wake_waiters, most=2))
+    monkeypatch.setattr(memos, "WAITERS_AT_ONCE", 2)
+    monkeypatch.setattr(memos, "wake_waiters", partial(memos.wake_waiters, most=2))
     registered = [order.register() for _ in range(5)]
     for row in reversed(registered):  # they begin to wait in another order than that of their ids
         run_job(row)

@@ -31,7 +31,7 @@ from django_pgjobs.models import Action, Heartbeat, Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.job_search import STATES
 from django_pgjobs.serialization import payload
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, leading
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import nodes, rows_read
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
@@ -63,7 +63,7 @@ def ids(*arguments: object, status: int = 0) -> list[int]:
 
 def one_of_each(raw: RawDatabase) -> dict[str, int]:
     """A job of every state and label, and the worker of the running one."""
-    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
+    keeping.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
     made = {hold: register()[0] for hold in ("waiting", "parked", "limited", "paused")}
     for hold, job_id in made.items():
         Job.objects.filter(pk=job_id).update(hold=hold)
@@ -72,9 +72,11 @@ def one_of_each(raw: RawDatabase) -> dict[str, int]:
         taken = claim(raw)
         assert taken.ids == [made[state]]
         if state == "succeeded":
-            store.finalise_success(raw, taken.ends(), AUTHOR)
+            finalising.finalise_success(raw, taken.ends(), AUTHOR)
         elif state != "running":
-            store.finalise_end(raw, taken.ends(cause="failed", seconds=1.0, outcome=state, failure=FAILURE), AUTHOR)
+            finalising.finalise_end(
+                raw, taken.ends(cause="failed", seconds=1.0, outcome=state, failure=FAILURE), AUTHOR
+            )
     made |= {
         "ready": register()[0],
         "scheduled": register(delay_seconds=60)[0],
@@ -137,7 +139,7 @@ def test_ages_count_from_the_end_or_from_registering(raw: RawDatabase) -> None:
     assert ids("--since", "1h") == [new]
     assert ids("--since", "3h", "--older-than", "1h") == [old]
     taken = claim(raw, 2)
-    store.finalise_success(raw, taken.ends(), AUTHOR)
+    finalising.finalise_success(raw, taken.ends(), AUTHOR)
     backdate(job(new), finished_at=7200)
     assert ids("--state", "succeeded", "--older-than", "1h") == [new]
     assert ids("--state", "succeeded", "--since", "1h") == [old]
@@ -149,10 +151,10 @@ def test_older_jobs_are_found_below_any_number_of_newer_ones(raw: RawDatabase, m
     old = register(2)
     Job.objects.filter(pk__in=old).update(created_at=Now() - timedelta(days=8))
     taken = claim(raw, 1)
-    store.finalise_success(raw, taken.ends(), AUTHOR)
+    finalising.finalise_success(raw, taken.ends(), AUTHOR)
     Job.objects.filter(pk__in=taken.ids).update(finished_at=Now() - timedelta(days=8))
     register(3000)
-    store.finalise_success(raw, claim(raw, 2500).ends(), AUTHOR)
+    finalising.finalise_success(raw, claim(raw, 2500).ends(), AUTHOR)
     assert ids("--older-than", "7d") == old
     assert ids("--state", "succeeded", "--older-than", "7d", "--name", "test.job") == [taken.ids[0]]
 
@@ -222,9 +224,9 @@ def shown(job_id: int) -> dict[str, Any]:
 
 def test_a_job_is_shown_with_worker_lease_and_attempts(raw: RawDatabase) -> None:
     [one] = register(description="Letter to ACME")
-    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
+    keeping.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
     failed = claim(raw)
-    store.finalise_retry(
+    finalising.finalise_retry(
         raw, failed.ends(delay=0.0, cause="failed", seconds=1.5, outcome="abandoned", failure=FAILURE), AUTHOR
     )
     held = claim(raw)
@@ -365,7 +367,7 @@ def test_no_text_of_a_job_reaches_the_terminal_as_a_control(raw: RawDatabase, co
     Heartbeat.objects.create(name=EVIL, host="h", pid=1, processes=1, threads=1, async_slots=1, version="1", id=WORKER)
     taken = claim(raw)
     failure = Failure(EVIL, EVIL, ((EVIL, EVIL),), EVIL)
-    store.finalise_end(raw, taken.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=failure), AUTHOR)
+    finalising.finalise_end(raw, taken.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=failure), AUTHOR)
     Job.objects.filter(pk=one).update(
         error=EVIL, hold_reason=EVIL, key=EVIL, limit_key=EVIL, headers={EVIL: EVIL}, result=EVIL, cancel_by=EVIL,
         outcome="cancelled", cancel_reason=EVIL,
@@ -588,13 +590,13 @@ def test_what_the_database_refuses_is_told_in_a_line(raw: RawDatabase) -> None:
 
 
 def test_workers_are_told_with_their_status(raw: RawDatabase) -> None:
-    store.beat(raw, {**BEAT, "queues": '["mail"]', "excluded_queues": None})
-    store.beat(raw, {**BEAT, "queues": None, "excluded_queues": '["bulk"]', "id": uuid4(), "name": EVIL})
-    store.beat(
+    keeping.beat(raw, {**BEAT, "queues": '["mail"]', "excluded_queues": None})
+    keeping.beat(raw, {**BEAT, "queues": None, "excluded_queues": '["bulk"]', "id": uuid4(), "name": EVIL})
+    keeping.beat(
         raw, {**BEAT, "queues": None, "excluded_queues": None, "id": uuid4(), "name": "gone", "state": "stopped"}
     )
     Heartbeat.objects.filter(name="web-1").update(last_beat_at=Now() - timedelta(seconds=25), running=3)
-    assert store.take_term(raw, AUTHOR, seconds=60)
+    assert leading.take_term(raw, AUTHOR, seconds=60)
     told = json.loads(pgjobs("workers", "--format", "json")[1])
     assert [(each["status"], each["queues"], each["leads"]) for each in told] == [
         ("running", None, False), ("silent", ["mail"], True),
@@ -615,10 +617,10 @@ def test_workers_are_told_with_their_status(raw: RawDatabase) -> None:
 
 
 def test_the_jobs_of_a_worker_are_listed(raw: RawDatabase) -> None:
-    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
+    keeping.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
     register(4)
     first, second = claim(raw, 2), claim(raw, worker=uuid4())
-    store.finalise_success(raw, first.ends()[:1], AUTHOR)
+    finalising.finalise_success(raw, first.ends()[:1], AUTHOR)
     assert ids("--worker", "web-1") == ids("--worker", str(WORKER)) == [first.ids[1]]
     assert ids("--worker", "web-1", "--state", "ready") == []
     assert second.ids[0] not in ids("--worker", "web-1")

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext, isolate_apps
 
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.states import Hold, JobState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
 
@@ -49,11 +49,13 @@ def make_one_of_each(raw: RawDatabase, count: int = 1) -> None:
     for hold in Hold:
         Job.objects.filter(pk__in=register(count, queue="held")).update(hold=str(hold))
     ends: list[Callable[[Any], Any]] = [
-        lambda claimed: store.finalise_success(raw, claimed.ends(), AUTHOR),
-        lambda claimed: store.finalise_end(raw, claimed.ends(outcome="cancelled"), AUTHOR),
-        lambda claimed: store.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR),
-        lambda claimed: store.finalise_retry(raw, claimed.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR),
-        lambda claimed: store.finalise_snooze(raw, claimed.ends(delay=60.0)),
+        lambda claimed: finalising.finalise_success(raw, claimed.ends(), AUTHOR),
+        lambda claimed: finalising.finalise_end(raw, claimed.ends(outcome="cancelled"), AUTHOR),
+        lambda claimed: finalising.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR),
+        lambda claimed: finalising.finalise_retry(
+            raw, claimed.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR
+        ),
+        lambda claimed: finalising.finalise_snooze(raw, claimed.ends(delay=60.0)),
         lambda claimed: claimed,
     ]
     for end in ends:

@@ -20,9 +20,9 @@ from django_pgjobs import job as define
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, JobQuerySet, Steerable
-from django_pgjobs.steering import jobs as steering
+from django_pgjobs.steering import jobs as steering_jobs
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, steering
 from django_pgjobs.store.notifying import scan_behind, wake_up
 from tests.db.steering_ground import (
     ACTIONS,
@@ -84,7 +84,7 @@ def test_every_action_changes_what_it_may_and_names_why_it_skipped_the_rest(
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_queryset_is_steered_as_a_whole(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
     """The answer adds up over batches: how many changed, and why not the others."""
-    monkeypatch.setattr(steering, "BATCH", 3)
+    monkeypatch.setattr(steering_jobs, "BATCH", 3)
     expected = Steered()
     for maker in MAKERS:
         one = maker(raw)
@@ -246,7 +246,7 @@ def test_after_a_retry_the_numbers_of_attempts_go_on(raw: RawDatabase, name: str
     """P7, C33: as many more as the definition gives, so no number repeats in the history."""
     [one] = register(name=name, max_attempts=2)
     Job.objects.filter(pk=one).update(attempt=1)
-    store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)
+    finalising.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)
     assert job(one).retry() == Steered(1)
     assert (job(one).attempt, job(one).max_attempts) == (2, 2 + more)
     assert claim(raw).jobs[0].attempt == 3
@@ -314,7 +314,7 @@ def test_a_job_that_is_moved_into_the_past_is_told_of_as_one_behind_the_others(r
 def test_a_limited_job_that_is_moved_is_told_to_those_who_let_jobs_in(raw: RawDatabase) -> None:
     """No claim finds it, at the frontier or behind, however early it is due now."""
     one, at = limited(raw), datetime(2020, 1, 2, 3, 4, tzinfo=UTC)
-    moved = store.reschedule_jobs(raw, [one], run_at=at, delay_seconds=None, queue="mail", priority=None)
+    moved = steering.reschedule_jobs(raw, [one], run_at=at, delay_seconds=None, queue="mail", priority=None)
     assert (moved.changed, moved.notices) == ([one], [wake_up("mail", None)])
 
 
@@ -456,6 +456,6 @@ def test_only_a_job_moved_far_into_the_past_is_looked_for_behind_what_is_claimed
     """Claims find anything else at the frontier or a little behind it, where each of them looks."""
     [one] = register()
     run_at = raw.value("SELECT statement_timestamp() + make_interval(secs => %s)", [seconds])
-    moved = store.reschedule_jobs(raw, [one], run_at=run_at, delay_seconds=None, queue=None, priority=None)
+    moved = steering.reschedule_jobs(raw, [one], run_at=run_at, delay_seconds=None, queue=None, priority=None)
     assert moved.changed == [one]
     assert (scan_behind("default") in moved.notices) is told

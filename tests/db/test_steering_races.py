@@ -8,16 +8,16 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs.models import Job
-from django_pgjobs.steering import jobs as steering
+from django_pgjobs.steering import jobs as steering_jobs
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, steering
 from tests.db.steering_ground import ACTIONS, ARGUMENTS, BECOMES, abandoned, cancelled, ready, running, succeeded
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
 
 @pytest.fixture
 def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(steering_jobs, "LOCK_SECONDS", 0.1)
 
 
 # --- what changes between picking and locking ------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_a_cancel_that_meets_an_uncommitted_end_comes_too_late(
     """C46."""
     register()
     claimed = claim(raw)
-    store.finalise_success(other, claimed.ends(), AUTHOR)
+    finalising.finalise_success(other, claimed.ends(), AUTHOR)
     answer = background(lambda: job(claimed.ids[0]).cancel())
     wait_until(lambda: blocked_by(raw, other.pid), 5, "the cancel waits for the end")
     other.commit()
@@ -110,7 +110,7 @@ def test_the_statement_itself_sees_a_claim_that_commits_while_it_waits(
     [one] = register()
     claim(other)
     operator = db_connection()
-    answer = background(store.cancel_jobs, operator, [one], mode="ask", by="", reason="", with_callback=[])
+    answer = background(steering.cancel_jobs, operator, [one], mode="ask", by="", reason="", with_callback=[])
     wait_until(lambda: blocked_by(raw, other.pid), 5, "the statement waits for the claim")
     other.commit()
     assert answer.result().ids == [one]

@@ -62,10 +62,11 @@ def test_jobs_of_a_cron_entry_have_the_tags_of_their_job() -> None:
     def night() -> None: ...
 
     from django_pgjobs.maintenance.cron_firing import declared_for
-    from django_pgjobs.store import statements as store
+    from django_pgjobs.store import firing
+    from django_pgjobs.store.database import on
 
     for declared in declared_for("default").values():
-        store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0.0)
+        firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0.0)
     CronEntry.objects.get(name="nightly run").run_now()
     assert Job.objects.get(cron_entry="nightly run").tags == ("nightly",)
 

@@ -13,7 +13,9 @@ import pytest
 from django_pgjobs import Backoff, JobContext
 from django_pgjobs import job as define
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import registering
+from django_pgjobs.store.database import on
+from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import assert_not_registered, assert_registered, backdate, isolated_registry, run_jobs
 from tests.plugins.fix_db import WORKER, RawDatabase, claim
 
@@ -87,7 +89,7 @@ def test_an_instant_that_is_not_set_stays_so() -> None:
 def test_a_lease_is_that_of_the_claim() -> None:
     """House rule: tests move rows and stub no clock."""
     held = sends.using(timeout=60).register(1)
-    claim(store.on("default"), lease=30)
+    claim(on("default"), lease=30)
     free = sends.register(2)
     row = Claim.objects.get()
     lease, check = row.lease_expires_at, row.check_at
@@ -100,7 +102,7 @@ def test_a_lease_is_that_of_the_claim() -> None:
 
 def test_a_deadline_is_looked_at_where_the_claim_says() -> None:
     held = sends.using(timeout=60).register(1)
-    claim(store.on("default"), lease=30)
+    claim(on("default"), lease=30)
     row = Claim.objects.get()
     lease, check = row.lease_expires_at, row.check_at
     held.refresh_from_db()
@@ -163,7 +165,7 @@ def test_the_context_is_no_argument() -> None:
 
 
 def test_a_renamed_job_is_found_by_its_alias() -> None:
-    store.register_job("default", store.NewJob("testing.sent", '{"args": [7]}'))
+    registering.register_job("default", NewJob("testing.sent", '{"args": [7]}'))
     assert_registered(sends, 7)
 
 
@@ -217,7 +219,7 @@ def test_a_failure_with_nothing_or_very_much_registered() -> None:
 @pytest.mark.parametrize("payload", ['{"args": ["too", "many"]}', '{"args": [{"$": "no such tag"}]}', "[1]", "{}"])
 def test_what_no_code_understands_is_listed_as_it_lies_there(payload: str) -> None:
     for name in ("testing.tells", "no.such"):
-        store.register_job("default", store.NewJob(name, payload))
+        registering.register_job("default", NewJob(name, payload))
     with pytest.raises(AssertionError, match=r"testing\.tells\(payload=.*\n.*no\.such\(payload="):
         assert_registered(reports.bind(1))
 

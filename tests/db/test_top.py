@@ -19,7 +19,7 @@ from django.db import connection
 
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Claim, Heartbeat
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from tests.plugins.fix_admin import CLAIM, WORKER, make, make_one_of_each, now_plus
 from tests.plugins.fix_db import AUTHOR, patience
 from tests.plugins.shell import pgjobs, printed, run
@@ -97,7 +97,7 @@ def test_it_draws_again_and_again_until_q(arguments: tuple[str, ...], shown: str
 
 
 def make_led() -> None:
-    Leader(AUTHOR).tick(store.on("default"))
+    Leader(AUTHOR).tick(on("default"))
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])

@@ -23,7 +23,8 @@ from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.trail import recorded_as
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import on, statement
 from tests.plugins.fix_db import AUTHOR, register
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +35,7 @@ def nothing() -> None: ...
 
 def of(job_id: int) -> list[tuple[str, str, str, str]]:
     """What was done to a job: verb, mode, by whom, why; the latest first."""
-    found = store.list_actions(store.on("default"), job_id, limit=10)
+    found = acting.list_actions(on("default"), job_id, limit=10)
     return [(each.verb, each.mode, each.acted_by, each.reason) for each in found]
 
 
@@ -182,7 +183,7 @@ def test_steering_of_cron_entries_leaves_traces() -> None:
     with registry.isolated():
         definition = define(name="shop.digest")(nothing)
         Cron("0 3 * * *", definition.bind(), name="daily digest")
-        CronSync(declared_for("default"), Leader(AUTHOR)).tick(store.on("default"))
+        CronSync(declared_for("default"), Leader(AUTHOR)).tick(on("default"))
         entry = CronEntry.objects.get()
         entry.pause(by="anna", reason="moves")
         entry.resume(by="anna")
@@ -226,12 +227,12 @@ def test_old_traces_are_forgotten_with_their_parts(settings: Any) -> None:
         Job.objects.filter(pk=one).cancel()
     old = Action.objects.earliest("pk")
     Action.objects.filter(pk=old.pk).update(acted_at=timezone.now() - timedelta(hours=2))
-    assert Expirer()(store.on("default")) == 1
+    assert Expirer()(on("default")) == 1
     assert [action.pk for action in Action.objects.all()] == [old.pk + 1]
     assert set(ActionPart.objects.values_list("action_id", flat=True)) == {old.pk + 1}
     settings.PGJOBS = {"ACTION_HOURS": None}
     Action.objects.update(acted_at=timezone.now() - timedelta(days=900))
-    assert Expirer()(store.on("default")) == 0
+    assert Expirer()(on("default")) == 0
 
 
 @pytest.mark.parametrize(("statistics", "most"), [("right", 50), ("emptied", 20_050)])
@@ -253,7 +254,7 @@ def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None, 
                 "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192"
                 " WHERE oid IN ('pgjobs_action'::regclass, 'pgjobs_action_part'::regclass)"
             )
-        text = store.statement("list_actions").replace("%(id)s", str(ids[1])).replace("%(limit)s", "10")
+        text = statement("list_actions").replace("%(id)s", str(ids[1])).replace("%(limit)s", "10")
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + text)
         (plan,) = cursor.fetchone()[0]
 

@@ -19,8 +19,8 @@ from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Attempt, Heartbeat, Job, LeaderTerm, Memo, QueueState
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import HealthProblem, Limits
-from django_pgjobs.store import statements as store
-from django_pgjobs.store import troubles
+from django_pgjobs.store import finalising, leading, troubles
+from django_pgjobs.store.database import on
 from django_pgjobs.store.keeping import Crash, record_crashes
 from django_pgjobs.worker.shared.deaths import CrashWriter, Deaths
 from tests.db.test_figures import ended, measured
@@ -68,7 +68,7 @@ def fails_until_none_is_tried_again(raw: RawDatabase) -> list[int]:
 def parked_by_old_code(raw: RawDatabase) -> list[int]:
     ids = register(4, queue="billing")
     held = claim(raw, 4, from_the_beginning(("billing", 0)))
-    store.park_jobs(raw, held.ends(reason="No job named 'test.job' is known."), AUTHOR)
+    finalising.park_jobs(raw, held.ends(reason="No job named 'test.job' is known."), AUTHOR)
     return ids
 
 
@@ -113,8 +113,8 @@ def root(committed: None) -> Client:
 
 
 def lead(raw: RawDatabase) -> None:
-    assert LeaderTerm.objects.exists() or store.take_term(raw, AUTHOR, seconds=60)
-    Measurer(AUTHOR, problems_of)(store.on("default"))
+    assert LeaderTerm.objects.exists() or leading.take_term(raw, AUTHOR, seconds=60)
+    Measurer(AUTHOR, problems_of)(on("default"))
 
 
 def banner(root: Client) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def banner(root: Client) -> dict[str, Any]:
 
 
 def found() -> list[HealthProblem]:
-    return health.problems(store.on("default"), "default", Limits())
+    return health.problems(on("default"), "default", Limits())
 
 
 @pytest.mark.parametrize("code", INCIDENTS)
@@ -155,7 +155,7 @@ def test_an_incident_is_told_everywhere_and_leads_to_its_jobs(
         assert f"{code}: " in pgjobs(command, *["--once"] * (command == "top"))[1]
     listed = json.loads(pgjobs("stats", "--format", "json")[1])
     assert code in {each["code"] for each in listed["notes" if is_note else "problems"]}
-    assert (code in {each.code for each in notices.problems_of(store.on("default"))}) != is_note or is_note
+    assert (code in {each.code for each in notices.problems_of(on("default"))}) != is_note or is_note
 
 
 def test_a_death_and_suspects_are_told_with_the_page_of_their_worker(raw: RawDatabase, root: Client) -> None:
@@ -195,7 +195,7 @@ def test_a_crash_is_in_the_history_once_however_often_it_is_written(raw: RawData
     crash = Crash(one, str(UUID(int=5)), 1, 2.5, "django_pgjobs.exceptions.ExecutorDied", "It was killed.")
     for _ in range(2):
         record_crashes(raw, [(crash, 4.0), (crash._replace(id=one + 1, note=str(UUID(int=6))), 1.0)], AUTHOR)
-    store.finalise_end(raw, held.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    finalising.finalise_end(raw, held.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
     rows = Attempt.objects.order_by("id").values_list("job", "number", "cause", "duration_seconds", "worker_name")
     assert list(rows) == [(one, 1, "crashed", 2.5, AUTHOR.name), (one, 1, "failed", 1.0, AUTHOR.name)]
     assert Attempt.objects.earliest("id").ended_at < Attempt.objects.latest("id").ended_at - timedelta(seconds=3)

@@ -22,7 +22,8 @@ from django_pgjobs.models import Action, ActionPart, Job, QueueState
 from django_pgjobs.states import WAKE, Flow
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import acting
+from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_admin import act, html, make, now_plus, said, user_with
 from tests.plugins.fix_db import RawDatabase, claim, register
@@ -125,7 +126,7 @@ def test_a_retry_goes_back_to_the_end_and_the_error_that_the_jobs_had() -> None:
 def test_what_has_started_since_stays_and_is_counted() -> None:
     ids = abandoned(4)
     some(ids).retry()
-    assert [row.id for row in claim(store.on("default")).jobs] == ids[:1]
+    assert [row.id for row in claim(on("default")).jobs] == ids[:1]
     some(ids[1:2]).cancel()
     some(ids[2:3]).reschedule(delay=3600)
     before = rows(ids[:3])
@@ -187,7 +188,7 @@ def test_the_statement_checks_once_more_what_may_go_back(
     before, action = rows(ids), Action.objects.latest("pk").pk
     if twin:
         sabotage(monkeypatch, "revert_jobs", line)
-    moved = store.revert_jobs(store.on("default"), action, 0, ids)
+    moved = acting.revert_jobs(on("default"), action, 0, ids)
     assert moved.changed == (ids if twin else [])
     assert any(differences(before, rows(ids))) == twin
 

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.threads.unheld_jobs import SETTLED_SECONDS, UnheldJobs
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
@@ -32,13 +33,13 @@ def test_unfinished_jobs_of_these_claims_are_found_and_no_others(raw: RawDatabas
     register(6)
     claimed, other = claim(raw, 5), claim(raw, 1)
     held, unheld, ended, taken, late = claimed.ids
-    store.finalise_success(raw, [store.End(ended, str(claimed.claim_id))], AUTHOR)
+    finalising.finalise_success(raw, [End(ended, str(claimed.claim_id))], AUTHOR)
     raw.query(OTHER, [taken])
     claim_id = str(claimed.claim_id)
-    assert sorted(store.list_unheld(raw, [claim_id], [held], most=9)) == [(unheld, claim_id), (late, claim_id)]
-    assert len(store.list_unheld(raw, [claim_id], [held], most=1)) == 1
-    assert store.list_unheld(raw, [claim_id], claimed.ids, most=9) == []
-    assert store.list_unheld(raw, [str(other.claim_id)], [], most=9) == other.fences()
+    assert sorted(keeping.list_unheld(raw, [claim_id], [held], most=9)) == [(unheld, claim_id), (late, claim_id)]
+    assert len(keeping.list_unheld(raw, [claim_id], [held], most=1)) == 1
+    assert keeping.list_unheld(raw, [claim_id], claimed.ids, most=9) == []
+    assert keeping.list_unheld(raw, [str(other.claim_id)], [], most=9) == other.fences()
 
 
 def test_a_job_is_given_up_that_was_found_twice(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.unparking import LONGEST_REST_SECONDS, Unparker
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Params, Rows
 from tests import jobs
 from tests.plugins.fix_db import RawDatabase, register
 
@@ -25,7 +25,7 @@ class Slow:
         self.db, self.passes, self.seconds = db, passes, seconds
         self.asked: list[str] = []
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         self.asked.append(name)
         self.passes(self.seconds)
         return self.db.fetch(name, params)

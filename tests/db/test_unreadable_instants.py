@@ -24,7 +24,8 @@ from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import audit
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, explaining
+from django_pgjobs.store.database import on
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.fix_db import RawDatabase, claim, from_the_beginning, job, register
 from tests.plugins.shell import pgjobs
@@ -150,7 +151,7 @@ def test_figures_and_the_look_at_what_is_due_next_survive_it(instant: str, worke
     late = bound(instant) == EARLIEST
     assert (queue["ready"], queue["scheduled"]) == ((3, 0) if late else (2, 1))
     assert json.dumps(queue, allow_nan=False)
-    due = store.next_due(worker, [("default", 0)])
+    due = claiming.next_due(worker, [("default", 0)])
     assert due is None if late else due is not None and 0 < due < 1e12
 
 
@@ -179,8 +180,8 @@ def test_every_statement_of_ours_reads_it_at_the_bound_that_it_is_beyond(
 ) -> None:
     """As text on Django's connection and in binary on a worker's."""
     odd = Job.objects.order_by("pk")[1].pk
-    for db in (store.on("default"), worker):
-        facts = store.read_why(db, odd, silent_seconds=20, stale_seconds=60)
+    for db in (on("default"), worker):
+        facts = explaining.read_why(db, odd, silent_seconds=20, stale_seconds=60)
         assert facts is not None
         assert (facts.run_at, facts.finished_at) == (bound(instant), None)
 

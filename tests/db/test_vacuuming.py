@@ -19,7 +19,8 @@ from django_pgjobs.maintenance.vacuum import (
     Vacuumer,
     VacuumSession,
 )
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import vacuuming
+from django_pgjobs.store.vacuuming import Dead
 from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
 from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
@@ -71,15 +72,15 @@ def settle(vacuumer: Vacuumer, raw: RawDatabase) -> None:
 )
 def test_it_is_due_when_much_has_died_and_no_less_than_a_share(dead: int, alive: int, due: bool) -> None:
     [jobs, _] = Vacuumer(session).tables
-    assert jobs.is_due(store.Dead(dead, alive, True, "", 0)) is due
+    assert jobs.is_due(Dead(dead, alive, True, "", 0)) is due
 
 
 def test_what_the_last_one_could_not_clean_up_does_not_bring_the_next() -> None:
     """An old snapshot keeps it; only what dies on top counts, and less when autovacuum has been there."""
     table = VacuumedTable("pgjobs_job", 100, 0.03)
 
-    def found(dead: int) -> store.Dead:
-        return store.Dead(dead, 0, True, "", 0)
+    def found(dead: int) -> Dead:
+        return Dead(dead, 0, True, "", 0)
 
     assert table.is_due(found(150))
     table.settled = False
@@ -116,20 +117,20 @@ def test_it_vacuums_what_is_due_and_rests(
 
 def test_switched_off_it_does_not_look(raw: RawDatabase, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.PGJOBS = {"VACUUM": False}
-    monkeypatch.setattr(store, "read_dead", lambda db, table: pytest.fail("looked"))
+    monkeypatch.setattr(vacuuming, "read_dead", lambda db, table: pytest.fail("looked"))
     Vacuumer(session).tick(raw)
 
 
-@pytest.mark.parametrize("table", list(store.VACUUMS))
+@pytest.mark.parametrize("table", list(vacuuming.VACUUMS))
 def test_a_table_that_is_locked_is_left_alone(raw: RawDatabase, other: RawDatabase, quiet: None, table: str) -> None:
     """It never queues for a lock, where all of our statements would have to wait after it."""
     before = raw.value(COUNT, [table])
     other.query(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")
     ours = session()
-    store.VACUUMS[table](ours)
+    vacuuming.VACUUMS[table](ours)
     assert raw.value(COUNT, [table]) == before
     other.rollback()
-    store.VACUUMS[table](ours)
+    vacuuming.VACUUMS[table](ours)
     wait_until(lambda: raw.value(COUNT, [table]) == before + 1, 20, "it was vacuumed")
     ours.close()
 
@@ -153,8 +154,8 @@ def long_vacuum(raw: RawDatabase, other: RawDatabase, quiet: None, monkeypatch: 
         store_vacuum(db)
 
     raw.query("INSERT INTO pgjobs_job (name, payload) SELECT 'alive', '{}' FROM generate_series(1, 20000)")
-    store_vacuum = store.VACUUMS["pgjobs_job"]
-    monkeypatch.setattr(store, "VACUUMS", {"pgjobs_job": slow})
+    store_vacuum = vacuuming.VACUUMS["pgjobs_job"]
+    monkeypatch.setattr(vacuuming, "VACUUMS", {"pgjobs_job": slow})
     vacuumer = Vacuumer(session)
     vacuumer.tables[0].died = 1000
     die(raw, 20_000)
@@ -209,7 +210,7 @@ def may_vacuum(role: Role, raw: RawDatabase) -> bool:
     die(raw, 1500)
     before = raw.value(COUNT, ["pgjobs_job"])
     theirs = role.connect()
-    found = store.read_dead(theirs, "pgjobs_job")
+    found = vacuuming.read_dead(theirs, "pgjobs_job")
     assert found is not None
     settle(vacuumer, theirs)
     theirs.query("VACUUM (SKIP_LOCKED, TRUNCATE false) pgjobs_job")
@@ -232,7 +233,7 @@ def test_a_role_that_may_not_is_told_once_what_to_grant(
     limited = role("SELECT, INSERT, UPDATE, DELETE ON pgjobs_job, pgjobs_claim")
     theirs = limited.connect()
     die(raw, 1500)
-    before = [raw.value(COUNT, [table]) for table in store.VACUUMS]
+    before = [raw.value(COUNT, [table]) for table in vacuuming.VACUUMS]
     vacuumer = Vacuumer(lambda: pytest.fail("connected"))
     for table in vacuumer.tables:
         table.died = 0
@@ -244,7 +245,7 @@ def test_a_role_that_may_not_is_told_once_what_to_grant(
     owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
     assert f"pgjobs_job is owned by {owner};" in caplog.text
     assert "GRANT MAINTAIN ON pgjobs_job, pgjobs_claim" in caplog.text
-    assert [raw.value(COUNT, [table]) for table in store.VACUUMS] == before
+    assert [raw.value(COUNT, [table]) for table in vacuuming.VACUUMS] == before
     assert not may_vacuum(limited, raw)
     raw.query(f"GRANT {owner} TO {limited.name}")
     assert may_vacuum(limited, raw)
@@ -384,5 +385,5 @@ def test_a_server_that_refuses_is_told_and_asked_later(
     vacuumer.tick(raw)
     assert (before, vacuumer.running is None) == (None, False)
     settle(vacuumer, raw)
-    assert store.read_dead(raw, "no_such_table") is None
+    assert vacuuming.read_dead(raw, "no_such_table") is None
     assert room.CLAIMS_DIED < room.JOBS_DIED

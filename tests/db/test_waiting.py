@@ -15,7 +15,7 @@ from django.db import connection, connections, transaction
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.models import Job
 from django_pgjobs.steering import wait
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping
 from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim, job, patience, register, wait_until
 from tests.plugins.fix_roles import Role
 
@@ -45,9 +45,9 @@ def is_waited_for(raw: RawDatabase, job_id: int) -> None:
 
 
 ENDS: dict[str, Callable[[RawDatabase, Claimed], object]] = {
-    "succeeded": lambda raw, claimed: store.finalise_success(raw, claimed.ends(result="7"), AUTHOR),
-    "abandoned": lambda raw, claimed: store.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR),
-    "cancelled": lambda raw, claimed: store.finalise_end(raw, claimed.ends(outcome="cancelled"), AUTHOR),
+    "succeeded": lambda raw, claimed: finalising.finalise_success(raw, claimed.ends(result="7"), AUTHOR),
+    "abandoned": lambda raw, claimed: finalising.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR),
+    "cancelled": lambda raw, claimed: finalising.finalise_end(raw, claimed.ends(outcome="cancelled"), AUTHOR),
 }
 
 STEERED: dict[str, Callable[[Job], object]] = {"cancelled": Job.cancel, "abandoned": Job.abandon}
@@ -88,10 +88,10 @@ def test_the_end_of_another_job_does_not_end_the_wait(raw: RawDatabase, backgrou
     claimed = claim(raw, 2)
     answers = [background(job(job_id).wait, 50) for job_id in (one, another)]
     wait_until(lambda: listeners(raw) == 2, 5, "both are waited for")
-    store.finalise_success(raw, claimed.ends()[1:], AUTHOR)
+    finalising.finalise_success(raw, claimed.ends()[1:], AUTHOR)
     assert answers[1].result().state == "succeeded"
     assert not answers[0].done()
-    store.finalise_success(raw, claimed.ends()[:1], AUTHOR)
+    finalising.finalise_success(raw, claimed.ends()[:1], AUTHOR)
     assert answers[0].result().state == "succeeded"
 
 
@@ -109,7 +109,7 @@ def test_a_lost_notification_costs_a_look(raw: RawDatabase, background: Backgrou
 def test_a_job_that_has_ended_is_not_waited_for(raw: RawDatabase) -> None:
     [one] = register()
     before = job(one)
-    store.finalise_success(raw, claim(raw).ends(result='{"a": [1]}'), AUTHOR)
+    finalising.finalise_success(raw, claim(raw).ends(result='{"a": [1]}'), AUTHOR)
     assert before.wait(0).result == {"a": [1]}
     assert raw.row(one)["waited"] is False
 
@@ -159,7 +159,7 @@ def test_a_row_that_was_locked_at_first_is_marked_later(
     wait_until(lambda: listeners(raw), 5, "somebody looks")
     other.rollback()
     is_waited_for(raw, one)
-    store.finalise_success(raw, claim(raw).ends(), AUTHOR)
+    finalising.finalise_success(raw, claim(raw).ends(), AUTHOR)
     assert answer.result().state == "succeeded"
 
 
@@ -173,7 +173,7 @@ def test_an_end_that_had_its_row_locked_already_is_seen_soon(
     other.lock(one)
     answer = background(job(one).wait, 50)
     wait_until(lambda: listeners(raw), 5, "somebody has looked")
-    store.finalise_success(other, claimed.ends(result="7"), AUTHOR)
+    finalising.finalise_success(other, claimed.ends(result="7"), AUTHOR)
     other.commit()
     assert answer.result(patience(10)).state == "succeeded"
 
@@ -181,21 +181,21 @@ def test_an_end_that_had_its_row_locked_already_is_seen_soon(
 def test_looking_again_writes_nothing(raw: RawDatabase) -> None:
     """One row version a job that somebody waits for, not one a second."""
     [one] = register()
-    assert store.mark_waited(raw, one) == (False, True)
+    assert keeping.mark_waited(raw, one) == (False, True)
     version = raw.value("SELECT xmin FROM pgjobs_job")
-    assert store.mark_waited(raw, one) == (False, True)
+    assert keeping.mark_waited(raw, one) == (False, True)
     assert raw.value("SELECT xmin FROM pgjobs_job") == version
-    store.finalise_success(raw, claim(raw).ends(), AUTHOR)
-    assert store.mark_waited(raw, one) == (True, True)
-    assert store.mark_waited(raw, one + 1) is None
+    finalising.finalise_success(raw, claim(raw).ends(), AUTHOR)
+    assert keeping.mark_waited(raw, one) == (True, True)
+    assert keeping.mark_waited(raw, one + 1) is None
 
 
 def test_a_locked_row_is_not_marked(raw: RawDatabase, other: RawDatabase) -> None:
     [one] = register()
     other.lock(one)
-    assert store.mark_waited(raw, one) == (False, False)
+    assert keeping.mark_waited(raw, one) == (False, False)
     other.rollback()
-    assert store.mark_waited(raw, one) == (False, True)
+    assert keeping.mark_waited(raw, one) == (False, True)
 
 
 def test_a_job_that_is_gone_does_not_exist(raw: RawDatabase) -> None:
@@ -238,7 +238,7 @@ def test_waiting_from_asynchronous_code_leaves_no_connection_behind(raw: RawData
     before = connections_of_others(raw)
     with pytest.raises(JobNotFinished):
         async_to_sync(found.await_end)(0)
-    store.finalise_success(raw, claim(raw).ends(), AUTHOR)
+    finalising.finalise_success(raw, claim(raw).ends(), AUTHOR)
     assert async_to_sync(found.await_end)(1).state == "succeeded"
     wait_until(lambda: connections_of_others(raw) == before, 5, "the connections are closed")
     assert connection.alias == "default"

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django_pgjobs import Limit, job, register_many, sql, waking
 from django_pgjobs.models import Job
 from django_pgjobs.store import notifying
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Database
 from django_pgjobs.worker.threads import claimer
 
 on_disk = pytest.mark.django_db(transaction=True)
@@ -278,7 +278,7 @@ def test_what_an_operator_does_is_always_told() -> None:
 # What goes wrong
 
 
-def cut_before_notifying(db: store.Database, notices: Any, notify: Any = notifying.notify) -> None:
+def cut_before_notifying(db: Database, notices: Any, notify: Any = notifying.notify) -> None:
     """Let somebody end the connection between what stores and the statement that notifies."""
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])

@@ -15,7 +15,8 @@ from django.db import OperationalError, connection, transaction
 from django_pgjobs import Cron, Limit, job, pausing, register_many, waking
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import firing, registering
+from django_pgjobs.store.database import on
 from tests.chaos.ground import ChaosServer, django_on
 from tests.plugins.fix_db import wait_until
 
@@ -35,7 +36,7 @@ def known(chaos_server: ChaosServer, django_db_blocker: Any, settings: Any) -> I
     with django_db_blocker.unblock(), django_on(chaos_server.url), registry.isolated():
         registry_of()
         declared = Cron("0 3 * * *", JOBS["plain"].bind(), name="clean").declared()
-        store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+        firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
         yield
         Group.objects.all().delete()
         pausing.resume_queue("mail")
@@ -86,7 +87,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "window": lambda: JOBS["plain"].using(key="k", key_scope=timedelta(hours=1)).register(),
     "idempotent": lambda: JOBS["plain"].using(idempotency_key="k").register(),
     "many": lambda: register_many([JOBS["plain"].bind(n) for n in range(3)]),
-    "copied": lambda: register_many([JOBS["plain"].bind(n) for n in range(store.COPY_FROM_JOBS)]),
+    "copied": lambda: register_many([JOBS["plain"].bind(n) for n in range(registering.COPY_FROM_JOBS)]),
     "many keys": lambda: register_many([JOBS["plain"].using(key=f"k{n}").bind(n) for n in range(3)]),
     "again": again,
     "retry": lambda: one(outcome="abandoned", finished_at="2026-01-01T00:00Z").retry(),

@@ -15,7 +15,8 @@ from django_pgjobs.inspection import why
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
 from django_pgjobs.states import Hold, JobState
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
+from django_pgjobs.store.explaining import MOST_COUNTED, read_why
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
@@ -47,7 +48,7 @@ def test_scheduled_and_retrying_jobs_say_when(raw: RawDatabase) -> None:
     [later] = register(delay_seconds=180)
     [again] = register()
     taken = claim(raw)
-    store.finalise_retry(
+    finalising.finalise_retry(
         raw, taken.ends(delay=20.0, cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR
     )
     code, words = said(later)
@@ -259,8 +260,8 @@ def test_ended_how_and_when(raw: RawDatabase) -> None:
     good, bad = claim(raw), claim(raw)
     [gone] = register()
     job(gone).cancel(by="anna", reason="wrong data")
-    store.finalise_success(raw, good.ends(), AUTHOR)
-    store.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    finalising.finalise_success(raw, good.ends(), AUTHOR)
+    finalising.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
     for job_id in (*good.ids, *bad.ids, gone):
         backdate(job(job_id), finished_at=200)
     assert said(good.ids[0]) == ("succeeded", "It succeeded 3 min ago, in attempt 1 of 5.")
@@ -285,7 +286,7 @@ def test_a_job_that_got_anothers_result_says_whose(raw: RawDatabase) -> None:
     """Its own key does not count as another's, nor does a result of another name as this key's."""
     [one, two] = register(count=2)
     Job.objects.filter(pk=two).update(idempotency_key="order-1")
-    store.finalise_success(raw, claim(raw, limit=2).ends(), AUTHOR)
+    finalising.finalise_success(raw, claim(raw, limit=2).ends(), AUTHOR)
     StoredResult.objects.create(name="test.other", key="order-1", job_id=one)
     assert "without running" not in said(two)[1]
     own = StoredResult.objects.create(name="test.job", key="order-1", job_id=two)
@@ -297,7 +298,7 @@ def test_a_job_that_got_anothers_result_says_whose(raw: RawDatabase) -> None:
 def test_every_state_has_a_reason(raw: RawDatabase) -> None:
     """No state is without a sentence that is its own."""
     [one] = register()
-    facts = store.read_why(raw, one, silent_seconds=20, stale_seconds=60)
+    facts = read_why(raw, one, silent_seconds=20, stale_seconds=60)
     assert facts is not None
     texts = {why.reason(facts._replace(state=state)).text for state in JobState}
     assert len(texts) == len(JobState)
@@ -342,12 +343,12 @@ def test_the_reason_costs_the_same_however_many_jobs_there_are(db_connection: An
         register(20_000, priority=2)
         [last] = register()
         explaining = Explaining(raw, set())
-        store.read_why(explaining, last, silent_seconds=20, stale_seconds=60)
+        read_why(explaining, last, silent_seconds=20, stale_seconds=60)
         read = [
             (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
             for node in nodes(explaining.plan)
         ]
-        assert max(read) <= 2 * (store.MOST_COUNTED + 1)
+        assert max(read) <= 2 * (MOST_COUNTED + 1)
         worker()
         assert "More than 1000 due jobs of its queue go first" in said(last)[1]
 

@@ -9,7 +9,6 @@ import pytest
 from django.db import connections
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 
@@ -43,7 +42,7 @@ def test_a_connection_without_an_answer_is_cut(
     db = WorkerConnection("default", "test", statement_seconds=60.0)
     try:
         assert not db.cut_if_mute(1e12)
-        monkeypatch.setattr(store, "statement", lambda name: "SELECT pg_sleep(60)")
+        monkeypatch.setattr("django_pgjobs.worker.shared.connection.statement", lambda name: "SELECT pg_sleep(60)")
         asked = background(db.fetch, "beat", {})
         wait_until(lambda: db.asked_at is not None, 10, "it has been asked")
         assert not db.cut_if_mute(clock.monotonic())

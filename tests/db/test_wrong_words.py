@@ -23,7 +23,7 @@ from django_pgjobs.definition import queue_names
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, registering
 from tests import jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
 
@@ -112,7 +112,7 @@ def test_what_points_to_a_job_goes_without_it(raw: RawDatabase) -> None:
     [one] = register()
     failed = claim(raw)
     raw_end = failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
-    store.finalise_end(raw, raw_end, AUTHOR)
+    finalising.finalise_end(raw, raw_end, AUTHOR)
     assert Attempt.objects.filter(job_id=one).delete()[0] == 1
     assert Job._base_manager.filter(pk=one).delete()[0] == 1
 
@@ -227,7 +227,7 @@ def test_a_missing_migration_is_named_by_registering(change: str, back: str, cau
             jobs.succeeds.register,
             jobs.succeeds.using(tags=["a"]).register,
             lambda: jobs.succeeds.register_many([()]),
-            lambda: jobs.succeeds.register_many([()] * store.COPY_FROM_JOBS),
+            lambda: jobs.succeeds.register_many([()] * registering.COPY_FROM_JOBS),
         ):
             with pytest.raises(ProgrammingError, match=r"run manage\.py migrate .*pgjobs_job") as raised:
                 ask()

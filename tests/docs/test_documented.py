@@ -22,7 +22,7 @@ from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
-from django_pgjobs.store.statements import Author
+from django_pgjobs.store.finalising import Author
 from django_pgjobs.tasks.settings import KEYS
 from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS

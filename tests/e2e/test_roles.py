@@ -17,7 +17,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgjobs.models import Job, QueueState
-from django_pgjobs.store.statements import COPY_FROM_JOBS
+from django_pgjobs.store import registering
 from tests.docs.pages import DOCS, blocks
 from tests.e2e import jobs, limited
 from tests.e2e.stage import Stage
@@ -250,7 +250,7 @@ def test_no_documented_grant_is_one_too_many(
 
     def register() -> int:
         try:
-            rows = [(key,) for key in range(COPY_FROM_JOBS)]
+            rows = [(key,) for key in range(registering.COPY_FROM_JOBS)]
             return len(jobs.effect.using(database=limited_role.alias).register_many(rows))
         finally:
             connections[limited_role.alias].close()
@@ -259,7 +259,7 @@ def test_no_documented_grant_is_one_too_many(
     with pytest.raises(DatabaseError, match=r"permission denied|does not exist"):
         register()
     grant(limited_role, [GRANTS[missing]])
-    assert register() == COPY_FROM_JOBS
+    assert register() == registering.COPY_FROM_JOBS
 
 
 @pytest.mark.parametrize("how", ["ALTER ROLE", "assume_role"])

@@ -7,7 +7,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.presentation import health
 from django_pgjobs.presentation.problem import Limits
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import on
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
@@ -58,7 +58,7 @@ def test_a_death_and_its_suspects_are_told_and_block_the_only_executor_for_a_whi
     assert "SIGKILL" in beat.death
     # On a slow machine the guilty one may have run alone before this beat.
     assert beat.deaths == 2 or (beat.deaths, f"#{first.pk} " in beat.death) == (1, True)
-    codes = {each.code: each.text for each in health.problems(store.on("default"), "default", Limits())}
+    codes = {each.code: each.text for each in health.problems(on("default"), "default", Limits())}
     assert f"#{dying.pk} " in codes["crashed"]
     assert f"#{second.pk}" in codes["suspects"]
     behind = jobs.anaps.register("behind", 0.0)

@@ -18,7 +18,8 @@ from django.test import override_settings
 from django_pgjobs.fields import ComputedStateField
 from django_pgjobs.models import Job
 from django_pgjobs.operations import CreateRowFunction, SetStorageParameters
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import on
 from tests.migrations.schema import FILE, read_schema
 from tests.plugins.fix_db import TABLES, RawDatabase, claim, register
 
@@ -71,14 +72,14 @@ def test_the_migrations_go_forwards_backwards_and_forwards(migrated: None) -> No
     assert ours() == set(TABLES)
     assert {name: options_of(name) for name in ours()} == before
     [one] = register()
-    assert claim(store.on("default")).ids == [one]
+    assert claim(on("default")).ids == [one]
 
 
 def test_a_database_without_tables_is_told_from_ours(migrated: None) -> None:
     """A worker that is started before its migration waits for it, instead of failing at every claim."""
-    assert store.read_identity(store.on("default")).table is not None
+    assert keeping.read_identity(on("default")).table is not None
     migrate("pgjobs", "zero")
-    assert store.read_identity(store.on("default")).table is None
+    assert keeping.read_identity(on("default")).table is None
 
 
 def test_the_schema_is_the_written_one(committed: None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from django_pgjobs import sql
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Params, Rows
 from tests.plugins.fix_db import (
     RawDatabase,
 )
@@ -39,7 +39,7 @@ class Explaining:
         self.prepared = prepared
         self.plan: dict[str, Any] = {}
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         text = sql.statement(name)
         if name not in self.prepared:
             self.db.query(f"PREPARE {name} AS {numbered(text)}".replace("%", "%%"), ())
@@ -53,7 +53,7 @@ class Explaining:
         self.plan = explained[0]["Plan"]
         return [(None,) * 20] if name == "next_due" else []
 
-    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+    def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         """Run those before the last, which is explained."""
         *before, (name, params) = statements
         return [*(self.db.fetch(name, params) for name, params in before), self.fetch(name, params)]

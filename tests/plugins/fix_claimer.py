@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.frontier import Frontier
@@ -26,6 +26,6 @@ def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
         UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
     )
     claimer = Claimer(lambda: DB, heard, Frontier(), options)
-    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("b", 0)])
-    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("a", 0), ("b", 0)])
+    monkeypatch.setattr(claiming, "next_due", lambda db, pairs: None)
     return claimer

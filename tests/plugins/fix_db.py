@@ -26,8 +26,11 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.maintenance.duties import TimedDuty, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.database import rows_of
+from django_pgjobs.store import claiming, registering
+from django_pgjobs.store.claiming import ClaimedJob, Pair
+from django_pgjobs.store.database import Database, Params, Rows, rows_of, statement
+from django_pgjobs.store.finalising import Author, End
+from django_pgjobs.store.registering import NewJob, NewJobs
 from django_pgjobs.worker.shared.connection import PINS
 
 T = TypeVar("T")
@@ -66,7 +69,7 @@ TABLES = (
 )
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
-AUTHOR = store.Author(WORKER, "test worker", "release 1")
+AUTHOR = Author(WORKER, "test worker", "release 1")
 FAILURE = Failure(
     "shop.errors.Declined",
     "card refused",
@@ -96,20 +99,20 @@ def wait_for_age(raw: RawDatabase, seconds: float) -> None:
 
 
 class RawDatabase:
-    """A psycopg connection as a ``store.Database``, with parameters and results as a worker has them."""
+    """A psycopg connection as a ``Database``, with parameters and results as a worker has them."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         cursor = psycopg.Cursor(self.raw)
-        cursor.execute(store.statement(name), params, binary=True)
+        cursor.execute(statement(name), params, binary=True)
         return rows_of(cursor) if cursor.description else []
 
     def transaction(self) -> AbstractContextManager[object]:
         return self.raw.transaction()
 
-    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+    def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         with self.raw.transaction():
             return [self.fetch(name, params) for name, params in statements]
 
@@ -147,32 +150,32 @@ class Claimed:
     """What one claim statement took."""
 
     claim_id: UUID
-    jobs: list[store.ClaimedJob]
+    jobs: list[ClaimedJob]
 
     @property
     def ids(self) -> list[int]:
         return [job.id for job in self.jobs]
 
-    def ends(self, **facts: Any) -> list[store.End]:
+    def ends(self, **facts: Any) -> list[End]:
         """Return an ``End`` for each job under this claim."""
-        return [store.End(job.id, str(self.claim_id), **facts) for job in self.jobs]
+        return [End(job.id, str(self.claim_id), **facts) for job in self.jobs]
 
     def fences(self) -> list[tuple[int, str]]:
         return [(job.id, str(self.claim_id)) for job in self.jobs]
 
 
-def from_the_beginning(*pairs: tuple[str, int]) -> list[store.Pair]:
+def from_the_beginning(*pairs: tuple[str, int]) -> list[Pair]:
     """Return pairs whose frontier lies before every row."""
-    return [store.Pair(queue, priority, _LONG_AGO, 0) for queue, priority in pairs]
+    return [Pair(queue, priority, _LONG_AGO, 0) for queue, priority in pairs]
 
 
 _LONG_AGO: Any = "-infinity"
 
 
 def claim(
-    db: store.Database,
+    db: Database,
     limit: int = 1,
-    pairs: Sequence[store.Pair] | None = None,
+    pairs: Sequence[Pair] | None = None,
     *,
     worker: UUID = WORKER,
     lease: float = 30.0,
@@ -181,7 +184,7 @@ def claim(
 ) -> Claimed:
     """Claim as a worker does; by default from the beginning of queue ``default``, priority 0."""
     claim_id = uuid4()
-    jobs = store.claim_jobs(
+    jobs = claiming.claim_jobs(
         db,
         pairs or from_the_beginning(("default", 0)),
         claim_id=claim_id,
@@ -195,14 +198,14 @@ def claim(
 
 
 def register(count: int = 1, **fields: Any) -> list[int]:
-    """Insert jobs named ``test.job``; ``fields`` as of ``store.NewJob``. Returns the ids in order."""
-    new = store.NewJob(**{"name": "test.job", "payload": '{"args": [1], "kwargs": {}}', **fields})
-    return store.register_jobs("default", [alike(new, count)], limited=new.limit_key is not None)
+    """Insert jobs named ``test.job``; ``fields`` as of ``NewJob``. Returns the ids in order."""
+    new = NewJob(**{"name": "test.job", "payload": '{"args": [1], "kwargs": {}}', **fields})
+    return registering.register_jobs("default", [alike(new, count)], limited=new.limit_key is not None)
 
 
-def alike(new: store.NewJob, count: int = 1) -> store.NewJobs:
+def alike(new: NewJob, count: int = 1) -> NewJobs:
     """Return so many of the same."""
-    return store.NewJobs(new, [new.payload] * count)
+    return NewJobs(new, [new.payload] * count)
 
 
 def job(job_id: int) -> Job:

@@ -8,14 +8,15 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import ClaimedJob, Pair
+from django_pgjobs.store import claiming, finalising, notifying
+from django_pgjobs.store.claiming import ClaimedJob, Pair
+from django_pgjobs.store.finalising import Released
 
 DB: Any = object()
 
 
 def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
-    monkeypatch.setattr(store, "claim_one", lambda db, job_id, **_: take(job_id))
+    monkeypatch.setattr(claiming, "claim_one", lambda db, job_id, **_: take(job_id))
 
 
 TOO_LARGE = psycopg.errors.NumericValueOutOfRange("interval out of range")
@@ -32,18 +33,18 @@ class Ledger:
         self.jobs: list[int] = []
         self.locked: set[int] = set()
         self.reads = 0
-        monkeypatch.setattr(store, "read_claim", self.read)
-        monkeypatch.setattr(store, "release_jobs", self.release)
+        monkeypatch.setattr(claiming, "read_claim", self.read)
+        monkeypatch.setattr(finalising, "release_jobs", self.release)
         self.told: list[tuple[set[tuple[str, int]], bool]] = []
         self.deleted: list[str] = []
-        monkeypatch.setattr(store, "delete_claims", lambda db, claims: self.deleted.extend(claims))
-        monkeypatch.setattr(store, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
+        monkeypatch.setattr(finalising, "delete_claims", lambda db, claims: self.deleted.extend(claims))
+        monkeypatch.setattr(notifying, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
 
     def read(self, db: Any, claim_id: UUID) -> list[int]:
         self.reads += 1
         return list(self.jobs)
 
-    def release(self, db: Any, ends: Any, author: Any) -> list[store.Released]:
+    def release(self, db: Any, ends: Any, author: Any) -> list[Released]:
         free = [end.id for end in ends if end.id not in self.locked]
         self.jobs = [id for id in self.jobs if id in self.locked]
-        return [store.Released(id, "a", 0) for id in free]
+        return [Released(id, "a", 0) for id in free]

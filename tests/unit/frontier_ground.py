@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django_pgjobs.store.statements import ClaimedJob, Spot
+from django_pgjobs.store.claiming import ClaimedJob, Spot
 from django_pgjobs.worker.threads.frontier import (
     Frontier,
     Reach,

@@ -13,7 +13,7 @@ from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.execution import finalise
 from django_pgjobs.states import TRANSITIONS, JobState, Outcome
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.finalising import End
 
 FAILURE = Failure("ValueError", "no")
 

@@ -11,9 +11,9 @@ import pytest
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan, Ring, Seen, Turn
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Admitted, StartRate
-from django_pgjobs.worker.threads import admitter as admitting
+from django_pgjobs.store import admitting
+from django_pgjobs.store.admitting import Admitted, StartRate
+from django_pgjobs.worker.threads import admitter as admitter_module
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage, NothingHeld
 from tests import jobs
@@ -75,7 +75,7 @@ def test_while_due_jobs_are_held_back_it_looks_less_and_less_often() -> None:
         (Turn(blocked=True, seconds=0.3), 0.3),
         (Turn(blocked=True, seconds=3600.0), 1.0),
         (Turn(blocked=True, seconds=-0.1), 0.0),
-        (Turn(busy=True, due=True), admitting.BUSY_SECONDS),
+        (Turn(busy=True, due=True), admitter_module.BUSY_SECONDS),
         (Turn(again=True, due=True), 0.05),
     ],
 )
@@ -97,7 +97,7 @@ def test_after_a_stir_it_looks_once_more_soon() -> None:
     known = made.wake_ups
     made.wake_up()
     made._sleep(0, known)
-    assert made._pause_after(HELD) == admitting.SETTLE_SECONDS
+    assert made._pause_after(HELD) == admitter_module.SETTLE_SECONDS
     assert made.admission.begun == 1  # type: ignore[attr-defined]
     made._sleep(0, made.wake_ups)
     assert made._pause_after(HELD) == 0.05
@@ -155,7 +155,7 @@ def test_it_takes_turns_until_nothing_is_held_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(made, "_sleep", sleep)
     made.serve(DB)
-    assert slept == [admitting.SHORTEST_SECONDS, 0.0, admitting.LONGEST_SECONDS]
+    assert slept == [admitter_module.SHORTEST_SECONDS, 0.0, admitter_module.LONGEST_SECONDS]
     assert not made.called.is_set()
     assert made.admission.begun == 1  # type: ignore[attr-defined]
 
@@ -191,8 +191,8 @@ def test_the_next_turn_begins_behind_whom_was_given_something(
         return [admitted(**facts)]
 
     groups = [("q", jobs.succeeds.name), ("q", "unknown"), ("excluded", jobs.succeeds.name)]
-    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: list(groups))
-    monkeypatch.setattr(store, "admit_jobs", admit)
+    monkeypatch.setattr(admitting, "list_limited", lambda db, *, after, limit: list(groups))
+    monkeypatch.setattr(admitting, "admit_jobs", admit)
     admission = AdmissionScan(lambda queue: queue == "q", get_conf())
     admission.turn(DB)
     admission.turn(DB)
@@ -246,7 +246,7 @@ def test_after_a_stir_a_round_is_whole_that_began_behind_it() -> None:
 
 
 def test_jobs_of_unknown_names_are_left_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: [("q", "unknown")])
+    monkeypatch.setattr(admitting, "list_limited", lambda db, *, after, limit: [("q", "unknown")])
     admission = AdmissionScan(lambda queue: True, get_conf())
     admission.rates = []
     assert admission.turn(DB) == Turn()

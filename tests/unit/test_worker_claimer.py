@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
 from django_pgjobs.store.sqlstates import is_data_trouble
-from django_pgjobs.store.statements import ClaimedJob, Pair
-from django_pgjobs.worker.threads import claimer as claiming
+from django_pgjobs.worker.threads import claimer as claimer_module
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, MANY_PAIRS, Claimer
 from django_pgjobs.worker.threads.frontier import BEGINNING
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
@@ -25,10 +25,10 @@ from tests.unit.worker_fakes import DUE, Heard, claimed
 def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
     """Of the line of threads, as all have that know no ``async def`` job."""
 
-    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.ClaimReply:
-        return store.ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
+    def claim_lines(db: Any, lines: dict[bool, Line], names: Any, **_: Any) -> ClaimReply:
+        return ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
 
-    monkeypatch.setattr(store, "claim_lines", claim_lines)
+    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
 
 
 def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
@@ -84,14 +84,14 @@ def test_the_row_that_is_parked_is_of_the_claim_that_failed(
         raise TOO_LARGE
 
     taking(monkeypatch, take)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: {"a": 7, "b": 8}[plan[0].queue])
+    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: {"a": 7, "b": 8}[plan[0].queue])
     taking_one(monkeypatch, lambda job_id: refusing([], 1))
 
     def park(db: Any, job_id: int, *_: Any) -> list[int]:
         parked.append(job_id)
         return [job_id]
 
-    monkeypatch.setattr(store, "park_unclaimable", park)
+    monkeypatch.setattr(claiming, "park_unclaimable", park)
     claimer.frontier.rotation = turns
     assert claimer._claim(DB, {False: 4})
     assert len(failed) == 3  # 4, 2, 1
@@ -104,9 +104,9 @@ def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
 ) -> None:
     """Another worker has parked the one that failed; what is the first now is innocent, and would stay parked."""
     taking(monkeypatch, refusing)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: 9)
+    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: 9)
     taking_one(monkeypatch, lambda job_id: [claimed(job_id)])
-    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
+    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
     assert claimer._claim(DB, {False: 1})
     [message] = heard.of(Claimed)
     assert ([job.id for job in message.jobs], claimer.room.unadopted) == ([9], {False: 1})
@@ -115,8 +115,8 @@ def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
 
 def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(monkeypatch, refusing)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: None)
-    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
+    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: None)
+    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
     assert claimer._claim(DB, {False: 1})
     assert not claimer.busy
 
@@ -129,7 +129,7 @@ def test_a_worker_that_drains_claims_no_row_to_learn_whether_it_fails(
         return 9
 
     taking(monkeypatch, refusing)
-    monkeypatch.setattr(store, "next_claimable", next_claimable)
+    monkeypatch.setattr(claiming, "next_claimable", next_claimable)
     taking_one(monkeypatch, lambda job_id: pytest.fail("claimed"))
     claimer._claim(DB, {False: 1})
     assert not claimer.busy
@@ -140,7 +140,7 @@ def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.Monke
         raise psycopg.errors.InsufficientPrivilege("permission denied")
 
     taking(monkeypatch, take)
-    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
+    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         claimer._claim(DB, {False: 1})
 
@@ -174,7 +174,7 @@ def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
         return []
 
     taking(monkeypatch, take)
-    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0)])
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("a", 0)])
     monkeypatch.setattr(clock, "monotonic", itertools.count(1.0).__next__)
     claimer.frontier.learn([("a", 0)])
     claimer.frontier.reaches["a", 0].at = (DUE, 40)
@@ -203,7 +203,7 @@ def test_a_list_of_queues_that_takes_too_long_stops_no_claim(claimer: Claimer, m
         raise psycopg.errors.QueryCanceled("statement timeout")
 
     taking(monkeypatch, lambda plan, limit: [claimed(1, queue=plan[0].queue)])
-    monkeypatch.setattr(store, "list_pairs", canceled)
+    monkeypatch.setattr(claiming, "list_pairs", canceled)
     with pytest.raises(psycopg.errors.QueryCanceled):
         claimer._claim(DB, {False: 1})
     claimer.frontier.learn([("a", 0)])
@@ -224,7 +224,7 @@ def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
     monkeypatch.setattr(claimer, "_sleep", sleep)
     claimer.frontier.learn([("a", 0)])
     for scan_due, due in [(60.0, None), (60.0, 0.5), (0.25, None), (-1.0, None)]:
-        monkeypatch.setattr(store, "next_due", lambda db, pairs, due=due: due)
+        monkeypatch.setattr(claiming, "next_due", lambda db, pairs, due=due: due)
         claimer.frontier.reaches["a", 0].scan_due = scan_due
         claimer._rest(DB, 0)
     assert slept == [DEAF_POLL_SECONDS, 0.5, 0.25, 0.0]
@@ -236,7 +236,7 @@ def test_what_is_heard_while_a_job_is_waited_for_is_claimed_before_the_list_of_p
 ) -> None:
     """And one that is known for longer is not read sooner for it."""
     monkeypatch.setattr(clock, "monotonic", lambda: 10.0)
-    monkeypatch.setattr(store, "next_due", lambda db, pairs: 0.5)
+    monkeypatch.setattr(claiming, "next_due", lambda db, pairs: 0.5)
     claimer.frontier.learn([("a", 0)])
     claimer.frontier.reaches["a", 0].scanned = 9.0
     claimer.next_pairs = known_until
@@ -302,12 +302,12 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
         claimer._claim(DB, {False: 5})
         now[0] += 0.001
     claimer._rest(DB, claimer.notified)
-    assert slept == [pytest.approx(claiming.POLL_AGAIN_SECONDS - 0.002)]
+    assert slept == [pytest.approx(claimer_module.POLL_AGAIN_SECONDS - 0.002)]
     assert claimer.frontier.reaches["a", 0].near_due < 0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, claimer.notified)
     assert [type(message) for message in heard.posts] == [Claimed, Idle]
-    assert slept[1:] == [claiming.FIRST_POLL_SECONDS], "and longer and longer: it may have been locked"
+    assert slept[1:] == [claimer_module.FIRST_POLL_SECONDS], "and longer and longer: it may have been locked"
 
 
 def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
@@ -335,8 +335,8 @@ def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
     while not heard.of(Idle):
         claimer._claim(DB, {False: 5})
         claimer._rest(DB, claimer.notified)
-    assert looks[:-1] == [pytest.approx(n * claiming.POLL_AGAIN_SECONDS) for n in range(len(looks) - 1)]
-    assert looks[-1] == pytest.approx(claiming.BUSY_SECONDS)
+    assert looks[:-1] == [pytest.approx(n * claimer_module.POLL_AGAIN_SECONDS) for n in range(len(looks) - 1)]
+    assert looks[-1] == pytest.approx(claimer_module.BUSY_SECONDS)
 
 
 def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
@@ -367,7 +367,7 @@ def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
         return [claimed(1, queue="a")] if done.count("claim") == 2 else []
 
     monkeypatch.setattr(claimer, "_sleep", sleep)
-    monkeypatch.setattr(store, "list_pairs", list_pairs)
+    monkeypatch.setattr(claiming, "list_pairs", list_pairs)
     taking(monkeypatch, take)
     claimer.listening.set()
     claimer.request(5)
@@ -548,9 +548,9 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
         parked.append(list(ledger.jobs))
         return [job_id]
 
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: 7)
+    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: 7)
     taking_one(monkeypatch, lambda job_id: take([], 1))
-    monkeypatch.setattr(store, "park_unclaimable", park)
+    monkeypatch.setattr(claiming, "park_unclaimable", park)
     assert claimer._claim(DB, {False: 4})
     assert taken == [4, 2, 1, 1]
     assert parked == [[]], "all were free again when the one was parked"
@@ -577,7 +577,7 @@ def test_very_many_queues_are_said_once(
     claimer: Claimer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Anybody may register into ten times as many as a claim is quick for: it works, slowly, and the log knows why."""
-    monkeypatch.setattr(store, "list_pairs", lambda db: [(f"q{n}", 0) for n in range(10 * MANY_PAIRS)])
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [(f"q{n}", 0) for n in range(10 * MANY_PAIRS)])
     for _ in range(3):
         claimer.next_pairs = 0.0
         claimer._refresh_pairs(DB)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store import claiming
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.frontier import Frontier
@@ -27,11 +27,9 @@ class Lines:
         self.ready = {False: ready.get("plain", 0), True: ready.get("on_loop", 0)}
         self.asked: list[dict[bool, int]] = []
         self.ids = itertools.count(1)
-        monkeypatch.setattr(store, "claim_lines", self.claim)
+        monkeypatch.setattr(claiming, "claim_lines", self.claim)
 
-    def claim(
-        self, db: Any, lines: dict[bool, store.Line], names: Any, *, most: int | None, **_: Any
-    ) -> store.ClaimReply:
+    def claim(self, db: Any, lines: dict[bool, Line], names: Any, *, most: int | None, **_: Any) -> ClaimReply:
         self.asked.append({is_async: line.limit for is_async, line in lines.items()})
         jobs: list[ClaimedJob] = []
         for is_async, line in lines.items():
@@ -40,7 +38,7 @@ class Lines:
             self.ready[is_async] -= count
             name = "on.loop" if is_async else "plain"
             jobs += [claimed(next(self.ids), name=name, queue="a") for _ in range(count)]
-        return store.ClaimReply(jobs, DUE)
+        return ClaimReply(jobs, DUE)
 
 
 @pytest.fixture
@@ -50,8 +48,8 @@ def coloured(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
         UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
     )
     claimer = Claimer(lambda: DB, heard, Frontier(frozenset("ab")), options, frozenset({"on.loop"}))
-    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("c", 0)])
-    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("a", 0), ("c", 0)])
+    monkeypatch.setattr(claiming, "next_due", lambda db, pairs: None)
     claimer.listening.set()
     return claimer
 
@@ -167,12 +165,12 @@ def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
 ) -> None:
     tried: list[dict[bool, int]] = []
 
-    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.ClaimReply:
+    def claim_lines(db: Any, lines: dict[bool, Line], names: Any, **_: Any) -> ClaimReply:
         tried.append({is_async: line.limit for is_async, line in lines.items()})
         raise TOO_LARGE
 
-    monkeypatch.setattr(store, "claim_lines", claim_lines)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, *, is_async, async_names: 8 if is_async else 7)
+    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
+    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, *, is_async, async_names: 8 if is_async else 7)
     taking_one(monkeypatch, lambda job_id: refusing([], 1) if job_id == 8 else [claimed(job_id)])
     parked: list[int] = []
 
@@ -180,7 +178,7 @@ def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
         parked.append(job_id)
         return [job_id]
 
-    monkeypatch.setattr(store, "park_unclaimable", park)
+    monkeypatch.setattr(claiming, "park_unclaimable", park)
     coloured._claim(DB, {False: 1, True: 3})
     assert tried == [{False: 1, True: 3}, {False: 1, True: 1}]
     assert (parked, coloured.room.unadopted) == ([8], {False: 1, True: 0})

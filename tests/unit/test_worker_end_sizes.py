@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
 
 

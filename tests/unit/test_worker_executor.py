@@ -18,7 +18,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, RunControl
 from django_pgjobs.registering import local_pool
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor
@@ -189,7 +189,7 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
     def read(db: Any, job_id: int, claim_id: str, *, partly: bool) -> str:
         raise error
 
-    monkeypatch.setattr(store, "read_payload", read)
+    monkeypatch.setattr(finalising, "read_payload", read)
     decision = perform(working, item(1, payload=None))
     assert isinstance(decision, decide.Snooze)
     assert decision.seconds > 0
@@ -198,9 +198,9 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id, partly: None)
+    monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: None)
     assert isinstance(perform(working, item(1, payload=None)), decide.Release)
-    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id, partly: f'"{job_id} {claim_id}"')
+    monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: f'"{job_id} {claim_id}"')
     whole = with_payload(item(2, payload=None), "default")
     assert whole == item(2, payload='"20 claim-2"')
     assert isinstance(perform(working, item(2, payload=None)), decide.Park)  # a name nobody knows

@@ -15,10 +15,10 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, End, FenceReading
+from django_pgjobs.store import finalising, keeping, notifying
+from django_pgjobs.store.finalising import Author, End, FenceReading, Released
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.threads import finaliser as finalising
+from django_pgjobs.worker.threads import finaliser as finaliser_module
 from django_pgjobs.worker.threads.busy_ends import PAUSE_SECONDS
 from django_pgjobs.worker.threads.finaliser import (
     BATCH,
@@ -61,7 +61,7 @@ class Server:
         self.remembered.append(remember)
         self.fails(kind, ends)
         not_now = self.locked | set(self.readings) | self.gone
-        row = store.Released(0, "a", 0) if kind == RELEASE else None
+        row = Released(0, "a", 0) if kind == RELEASE else None
         return {end.id: row for end in ends if end.id not in not_now}
 
     def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
@@ -77,9 +77,9 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server()
     monkeypatch.setattr(finalise, "write", server.write)
-    monkeypatch.setattr(store, "read_fences", server.read_fences)
-    monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
-    monkeypatch.setattr(store, "notify_queues", lambda db, pairs, **behind: None)
+    monkeypatch.setattr(finalising, "read_fences", server.read_fences)
+    monkeypatch.setattr(finalising, "delete_claims", lambda db, claims: 0)
+    monkeypatch.setattr(notifying, "notify_queues", lambda db, pairs, **behind: None)
     return server
 
 
@@ -334,7 +334,7 @@ def test_a_right_that_is_missing_holds_no_end_up(
     def refused(db: Any, name: str) -> int:
         raise psycopg.errors.InsufficientPrivilege("must be a superuser")
 
-    monkeypatch.setattr(store, "terminate_backends", refused)
+    monkeypatch.setattr(keeping, "terminate_backends", refused)
     finaliser.terminate("pgjobs x")
     put(finaliser, SUCCESS, 1)
     flush(finaliser)
@@ -351,7 +351,7 @@ def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended
         assert not server.writes
         return left.pop(0)
 
-    monkeypatch.setattr(store, "terminate_backends", terminate)
+    monkeypatch.setattr(keeping, "terminate_backends", terminate)
     finaliser.terminate("pgjobs x")
     put(finaliser, SUCCESS, 1)
     flush(finaliser)
@@ -366,8 +366,8 @@ def test_backends_that_do_not_end_hold_nothing_up_for_ever(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(finalising, "BACKENDS_SECONDS", 0.05)
-    monkeypatch.setattr(store, "terminate_backends", lambda db, name: 1)
+    monkeypatch.setattr(finaliser_module, "BACKENDS_SECONDS", 0.05)
+    monkeypatch.setattr(keeping, "terminate_backends", lambda db, name: 1)
     finaliser.terminate("pgjobs x")
     flush(finaliser)
     assert heard.posts == [BackendsEnded("pgjobs x")]
@@ -428,7 +428,7 @@ def test_progress_that_cannot_be_stored_costs_its_own_job_only(
         stored.extend(id for id, _, _ in reports)
         return [id for id, _, _ in reports]
 
-    monkeypatch.setattr(store, "write_progress", write)
+    monkeypatch.setattr(finalising, "write_progress", write)
     for id, text in ((1, "{}"), (2, "bad"), (3, "{}")):
         finaliser.report(id, f"claim-{id}", text)
     flush(finaliser)
@@ -443,13 +443,13 @@ def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
     finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P36: but not of one whose end this worker has just written."""
-    monkeypatch.setattr(store, "write_progress", lambda db, reports: [4])
+    monkeypatch.setattr(finalising, "write_progress", lambda db, reports: [4])
     readings = {
         1: FenceReading(1, False, False, None, False, False, True, False),
         2: FenceReading(2, False, False, "failed", False, False, False, False),
         3: FenceReading(3, True, True, None, False, False, True, False),
     }
-    monkeypatch.setattr(store, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
+    monkeypatch.setattr(finalising, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
     for id in (1, 2, 3, 4):
         finaliser.report(id, f"claim-{id}", "{}")
     flush(finaliser)
@@ -469,7 +469,7 @@ def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
     def odd(db: Any, fences: Any) -> Any:
         raise KeyError("a reason nobody has thought of")
 
-    monkeypatch.setattr(store, "read_fences", odd)
+    monkeypatch.setattr(finalising, "read_fences", odd)
     with pytest.raises(KeyError):
         flush(finaliser)
     assert finaliser.count == 1
@@ -629,10 +629,10 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
         if len(told) == 1:
             raise psycopg.OperationalError("server closed the connection")
 
-    monkeypatch.setattr(store, "notify_queues", notify)
+    monkeypatch.setattr(notifying, "notify_queues", notify)
 
     def write(db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool) -> dict[int, Any]:
-        return {end.id: store.Released(end.id, "a", 0) for end in ends}
+        return {end.id: Released(end.id, "a", 0) for end in ends}
 
     monkeypatch.setattr(finalise, "write", write)
     finaliser = Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))

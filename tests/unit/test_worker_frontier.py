@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_pgjobs.store.statements import Pair
+from django_pgjobs.store.claiming import Pair
 from django_pgjobs.worker.threads.frontier import (
     ADMITTED,
     ADMITTED_SECONDS,

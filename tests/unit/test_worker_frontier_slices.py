@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgjobs.store.statements import Spot
+from django_pgjobs.store.claiming import Spot
 from django_pgjobs.worker.threads import frontier as room
 from django_pgjobs.worker.threads.frontier import (
     BEGINNING,

@@ -14,7 +14,10 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution import end_lines
 from django_pgjobs.execution.events import jobs_log
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
-from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
+from django_pgjobs.store import claiming
+from django_pgjobs.store.finalising import End, Released
+from django_pgjobs.store.keeping import Flag
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.runs import ENDING, SENT, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -67,8 +70,8 @@ def held_jobs(finaliser: Finaliser) -> HeldJobs:
     [
         {"ending": "forged"},
         {"ending": ""},
-        {"headers": "x" * (MOST_CHARS + 1)},
-        {"description": "x" * (MOST_CHARS + 1)},
+        {"headers": "x" * (claiming.MOST_CHARS + 1)},
+        {"description": "x" * (claiming.MOST_CHARS + 1)},
         {"extras": {"options": True}},
     ],
 )

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, pausing
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, LeaseKeeper
 from tests.unit.worker_fakes import Heard
@@ -70,12 +71,12 @@ class Stage:
         self.claims: dict[str, float] = {"a": 60.0}
         self.asked_for: list[float] = []
         monkeypatch.setattr(clock, "monotonic", self.time)
-        monkeypatch.setattr(store, "renew_claims", self.server.does("renew", {"a"}))
-        monkeypatch.setattr(store, "read_flags", self.server.does("flags", []))
-        monkeypatch.setattr(store, "read_pauses", self.server.does("pauses", store.Pauses()))
-        monkeypatch.setattr(store, "beat", self.server.does("beat", None))
-        monkeypatch.setattr(store, "list_claims", self.server.does("list", ["b", "c"]))
-        monkeypatch.setattr(store, "delete_claims", self.server.does("delete", 1))
+        monkeypatch.setattr(keeping, "renew_claims", self.server.does("renew", {"a"}))
+        monkeypatch.setattr(keeping, "read_flags", self.server.does("flags", []))
+        monkeypatch.setattr(pausing, "read_pauses", self.server.does("pauses", Pauses()))
+        monkeypatch.setattr(keeping, "beat", self.server.does("beat", None))
+        monkeypatch.setattr(finalising, "list_claims", self.server.does("list", ["b", "c"]))
+        monkeypatch.setattr(finalising, "delete_claims", self.server.does("delete", 1))
 
     def run(self, seconds: float, *, lease: float = 30.0, renew: float = 10.0, beat: float = 10.0) -> LeaseKeeper:
         keeper = LeaseKeeper(
@@ -107,7 +108,7 @@ class Stage:
 
 
 @pytest.fixture
-def keeping(monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(monkeypatch)
 
 
@@ -115,67 +116,67 @@ def gaps(instants: list[float]) -> list[float]:
     return [round(after - before, 3) for before, after in pairwise(instants)]
 
 
-def test_leases_are_renewed_each_period_and_flags_read_each_second(keeping: Stage) -> None:
+def test_leases_are_renewed_each_period_and_flags_read_each_second(stage: Stage) -> None:
     """C5 D1 D7 P16: every 10 s by default, the first at once; one statement for all."""
-    keeping.run(35)
-    assert gaps(keeping.server.when("renew")) == [10.0, 10.0, 10.0]
-    assert gaps(keeping.server.when("beat")) == [10.0, 10.0, 10.0]
-    assert max(gaps(keeping.server.when("flags"))) < 1.0
-    assert keeping.server.asked[0] == ("renew", 1000.0)
+    stage.run(35)
+    assert gaps(stage.server.when("renew")) == [10.0, 10.0, 10.0]
+    assert gaps(stage.server.when("beat")) == [10.0, 10.0, 10.0]
+    assert max(gaps(stage.server.when("flags"))) < 1.0
+    assert stage.server.asked[0] == ("renew", 1000.0)
 
 
-def test_a_job_too_young_for_one_look_is_looked_at_within_a_second(keeping: Stage) -> None:
+def test_a_job_too_young_for_one_look_is_looked_at_within_a_second(stage: Stage) -> None:
     """However soon after its claim it is cancelled."""
-    keeping.run(10)
-    assert 0 < max(keeping.asked_for) + max(gaps(keeping.server.when("flags"))) < 0.9
+    stage.run(10)
+    assert 0 < max(stage.asked_for) + max(gaps(stage.server.when("flags"))) < 0.9
 
 
 @pytest.mark.parametrize(("renew", "pause"), [(10.0, 2.5), (0.4, 0.25), (0.1, 0.1)])
 def test_after_trouble_a_renewal_is_tried_again_sooner(
-    keeping: Stage, renew: float, pause: float, caplog: pytest.LogCaptureFixture
+    stage: Stage, renew: float, pause: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C6 C10 C11: after a quarter of the period, at least 250 ms (or the period itself); only a warning is logged."""
-    keeping.server.fails["renew"] = 3
+    stage.server.fails["renew"] = 3
     with caplog.at_level(logging.WARNING):
-        keeping.run(10 * renew, lease=3 * renew, renew=renew, beat=1000.0)
-    found = gaps(keeping.server.when("renew"))
+        stage.run(10 * renew, lease=3 * renew, renew=renew, beat=1000.0)
+    found = gaps(stage.server.when("renew"))
     assert found[:3] == [pytest.approx(pause)] * 3
     assert found[4:] == [pytest.approx(renew)] * len(found[4:])
     assert {record.levelname for record in caplog.records} == {"WARNING"}
     assert "will try again loop=keep" in caplog.text
 
 
-def test_a_claim_that_was_not_renewed_is_tried_again_sooner(keeping: Stage) -> None:
+def test_a_claim_that_was_not_renewed_is_tried_again_sooner(stage: Stage) -> None:
     """P19: somebody may hold its row for the moment; whether it is lost is for the flags to say."""
-    keeping.claims = {"a": 60.0, "b": 60.0}
-    keeping.run(10)
-    assert gaps(keeping.server.when("renew"))[:3] == [2.5, 2.5, 2.5]
+    stage.claims = {"a": 60.0, "b": 60.0}
+    stage.run(10)
+    assert gaps(stage.server.when("renew"))[:3] == [2.5, 2.5, 2.5]
 
 
-def test_a_beat_that_fails_is_a_warning_and_the_next_one_comes(keeping: Stage) -> None:
+def test_a_beat_that_fails_is_a_warning_and_the_next_one_comes(stage: Stage) -> None:
     """D8: at its time, not at once: whoever holds the row of a heartbeat must not hold up the renewals."""
-    keeping.claims = {"a": 60.0}
-    keeping.server.fails["beat"] = 2
-    keeping.run(40)
-    assert len(keeping.server.when("beat")) >= 4
-    assert min(gaps(keeping.server.when("beat"))) >= 9.0
+    stage.claims = {"a": 60.0}
+    stage.server.fails["beat"] = 2
+    stage.run(40)
+    assert len(stage.server.when("beat")) >= 4
+    assert min(gaps(stage.server.when("beat"))) >= 9.0
 
 
-def test_what_is_not_held_is_not_asked_for(keeping: Stage) -> None:
+def test_what_is_not_held_is_not_asked_for(stage: Stage) -> None:
     """C13 P18: no renewal, no flags; a worker that has ended all its jobs only beats, and reads what is paused."""
-    keeping.claims = {}
-    keeping.run(30)
-    assert {name for name, _ in keeping.server.asked} == {"beat", "pauses"}
+    stage.claims = {}
+    stage.run(30)
+    assert {name for name, _ in stage.server.asked} == {"beat", "pauses"}
 
 
-def test_what_was_read_counts_from_before_it_was_asked(keeping: Stage) -> None:
+def test_what_was_read_counts_from_before_it_was_asked(stage: Stage) -> None:
     """P11: an answer that took two seconds vouches for nothing that was after the question."""
-    keeping.server.takes = 2.0
-    keeping.run(1)
-    [asked] = keeping.server.when("flags")[:1]
-    assert keeping.heard.of(FlagsRead)[0].asked_at == asked
-    [renewed_at] = keeping.server.when("renew")[:1]
-    assert keeping.heard.of(Renewed)[0].asked_at == renewed_at
+    stage.server.takes = 2.0
+    stage.run(1)
+    [asked] = stage.server.when("flags")[:1]
+    assert stage.heard.of(FlagsRead)[0].asked_at == asked
+    [renewed_at] = stage.server.when("renew")[:1]
+    assert stage.heard.of(Renewed)[0].asked_at == renewed_at
 
 
 def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,41 +189,41 @@ def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest
 
 
 def test_pauses_are_read_twice_a_second_and_told_when_they_have_changed(
-    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pausing is obeyed within a second with NOTIFY off; what has not changed is told to nobody."""
-    mail = store.Pauses(frozenset({"mail"}))
-    answers = iter([store.Pauses(), store.Pauses(), mail, mail, store.Pauses()])
-    ask = keeping.server.does("pauses", None)
-    monkeypatch.setattr(store, "read_pauses", lambda db: (ask(), next(answers, store.Pauses()))[1])
+    mail = Pauses(frozenset({"mail"}))
+    answers = iter([Pauses(), Pauses(), mail, mail, Pauses()])
+    ask = stage.server.does("pauses", None)
+    monkeypatch.setattr(pausing, "read_pauses", lambda db: (ask(), next(answers, Pauses()))[1])
     with caplog.at_level(logging.INFO):
-        keeping.run(5)
-    assert set(gaps(keeping.server.when("pauses"))) == {PAUSES_SECONDS}
-    assert [read.pauses for read in keeping.heard.of(PausesRead)] == [store.Pauses(), mail, store.Pauses()]
+        stage.run(5)
+    assert set(gaps(stage.server.when("pauses"))) == {PAUSES_SECONDS}
+    assert [read.pauses for read in stage.heard.of(PausesRead)] == [Pauses(), mail, Pauses()]
     assert caplog.text.count("pauses have changed") == 2
 
 
 def test_a_locked_table_of_pauses_keeps_no_lease_waiting_for_long(
-    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """W10: it is not asked for again before the next renewal; what is known holds on."""
-    ask = keeping.server.does("pauses", None)
+    ask = stage.server.does("pauses", None)
 
-    def locked(db: object) -> store.Pauses:
+    def locked(db: object) -> Pauses:
         ask()
-        keeping.time.now += 3.0
+        stage.time.now += 3.0
         raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
 
-    monkeypatch.setattr(store, "read_pauses", locked)
-    keeping.run(60)
-    assert len(keeping.server.when("pauses")) <= 6
-    assert max(gaps(keeping.server.when("renew"))) <= 13.0
-    assert not keeping.heard.of(PausesRead)
+    monkeypatch.setattr(pausing, "read_pauses", locked)
+    stage.run(60)
+    assert len(stage.server.when("pauses")) <= 6
+    assert max(gaps(stage.server.when("renew"))) <= 13.0
+    assert not stage.heard.of(PausesRead)
     assert "pauses cannot be read" in caplog.text
 
 
-def test_whoever_hears_of_a_pause_has_it_read_at_once(keeping: Stage) -> None:
-    keeper = keeping.run(1)
+def test_whoever_hears_of_a_pause_has_it_read_at_once(stage: Stage) -> None:
+    keeper = stage.run(1)
     keeper.next_pauses = 99.0
     keeper.read_pauses_now()
     assert keeper.next_pauses == 0.0

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.database import on
 from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.next_due import NextDue
 from tests.plugins.fix_clock import Time
@@ -23,11 +24,11 @@ def test_a_slow_question_is_no_reason_to_wake_up_too_soon(time: Time, monkeypatc
         time(0.1)
         return seconds
 
-    monkeypatch.setattr(store, "next_due", next_due)
+    monkeypatch.setattr(claiming, "next_due", next_due)
     frontiers = [Frontier(), Frontier()]
     for frontier in frontiers:
         frontier.replace([("default", 0)])
-    asked, db = NextDue(), store.on("default")
+    asked, db = NextDue(), on("default")
     asked.seconds(db, frontiers, 1)
     time(0.5)
     remembered = asked.seconds(db, frontiers, 1)

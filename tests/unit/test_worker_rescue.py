@@ -12,10 +12,12 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.rescue import CLAIMS, CONFIRM_SECONDS, Rescuer
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import Rows
+from django_pgjobs.store.keeping import Rescued
 
 
-def nobody(rescued: list[store.Rescued]) -> None:
+def nobody(rescued: list[Rescued]) -> None:
     raise AssertionError("nothing was rescued here")
 
 
@@ -24,7 +26,7 @@ class Old:
 
     connected_at = -1e9
 
-    def fetch(self, name: str, params: Any) -> store.Rows:
+    def fetch(self, name: str, params: Any) -> Rows:
         if name == "check_claims":
             return [(datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.monotonic()), True)]
         raise AssertionError(f"{name} is not asked for here")
@@ -41,13 +43,13 @@ def slow(monkeypatch: pytest.MonkeyPatch, can: int) -> list[int]:
     """Let rescues of more than so many ledger rows run out of time; return the limits that were tried."""
     tried: list[int] = []
 
-    def rescue_jobs(db: Any, *, limit: int, **_: Any) -> list[store.Rescued]:
+    def rescue_jobs(db: Any, *, limit: int, **_: Any) -> list[Rescued]:
         tried.append(limit)
         if limit > can:
             raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
         return []
 
-    monkeypatch.setattr(store, "rescue_jobs", rescue_jobs)
+    monkeypatch.setattr(keeping, "rescue_jobs", rescue_jobs)
     return tried
 
 
@@ -59,7 +61,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return instant
 
 
-def look(rescuer: Rescuer, now: list[float], after: float) -> list[store.Rescued] | None:
+def look(rescuer: Rescuer, now: list[float], after: float) -> list[Rescued] | None:
     """Look again after so many seconds; None if that failed."""
     now[0] += after
     try:
@@ -77,7 +79,7 @@ def test_trouble_that_says_nothing_of_the_size_makes_no_smaller_batches(
         raise psycopg.OperationalError("server closed the connection")
 
     rescuer = asked()
-    monkeypatch.setattr(store, "check_claims", away)
+    monkeypatch.setattr(keeping, "check_claims", away)
     with pytest.raises(psycopg.OperationalError):
         rescuer(Old())
     assert (rescuer.size, rescuer.doubtful) == (0, True)
@@ -141,12 +143,12 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     """Return by what server time, in seconds of our clock, each rescue takes leases for expired."""
     told: list[float | None] = []
 
-    def rescue_jobs(db: Any, *, limit: int, seen: datetime | None, held: Any, **_: Any) -> list[store.Rescued]:
+    def rescue_jobs(db: Any, *, limit: int, seen: datetime | None, held: Any, **_: Any) -> list[Rescued]:
         told.append(None if seen is None else (seen - datetime(2030, 1, 1, tzinfo=UTC)).total_seconds())
         assert held == ["mine"]
         return []
 
-    monkeypatch.setattr(store, "rescue_jobs", rescue_jobs)
+    monkeypatch.setattr(keeping, "rescue_jobs", rescue_jobs)
     return told
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.execution.finalise import RELEASE, SUCCESS
-from django_pgjobs.store.statements import End, Pauses, Rescued
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import Rescued
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs
 from django_pgjobs.worker.shared.runs import HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies

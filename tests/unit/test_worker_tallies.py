@@ -14,8 +14,10 @@ from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.metrics import families as m
 from django_pgjobs.metrics.text import render
 from django_pgjobs.metrics.worker import families_of_ends
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import End, ExpiredJob, Figures, Rescued
+from django_pgjobs.store import numbers
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import ExpiredJob, Rescued
+from django_pgjobs.store.numbers import Figures
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_PAIRS, MOST_QUEUES, Tallies, TallyKey
@@ -168,7 +170,7 @@ class Clockwork:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     server = Clockwork()
-    monkeypatch.setattr(store, "write_minutes", server.write)
+    monkeypatch.setattr(numbers, "write_minutes", server.write)
     return server
 
 

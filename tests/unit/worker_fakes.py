@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from django_pgjobs.execution.attempt import Item
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess

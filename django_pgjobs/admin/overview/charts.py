@@ -20,7 +20,8 @@ from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ended, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import numbers
+from django_pgjobs.store.numbers import Bucket
 from django_pgjobs.values.histogram import quantile
 
 MOST_MINUTES = 20_000
@@ -61,8 +62,8 @@ WORDS: dict[str, Any] = {
 def charts(seen: Seen) -> dict[str, Any]:
     """Return the drawings and the table for readers."""
     span = SPANS[seen.span]
-    trend = store.read_trend(seen.db, step=span.step, buckets=span.buckets, most=MOST_MINUTES)
-    depths = store.read_depths(seen.db, step=span.step, buckets=span.buckets, most=MOST_DEPTHS)
+    trend = numbers.read_trend(seen.db, step=span.step, buckets=span.buckets, most=MOST_MINUTES)
+    depths = numbers.read_depths(seen.db, step=span.step, buckets=span.buckets, most=MOST_DEPTHS)
     last = int(seen.latest.now.timestamp()) // span.step * span.step
     starts = [last - (span.buckets - 1 - at) * span.step for at in range(span.buckets)]
     found = {bucket.at: bucket for bucket in trend}
@@ -93,7 +94,7 @@ class _Shown:
     """The buckets of one page, with and without figures."""
 
     def __init__(
-        self, seen: Seen, span: Span, starts: list[int], found: dict[int, store.Bucket], due: dict[int, int]
+        self, seen: Seen, span: Span, starts: list[int], found: dict[int, Bucket], due: dict[int, int]
     ) -> None:
         self.seen, self.span, self.starts, self.found, self.due = seen, span, starts, found, due
         edges = (starts[0], starts[len(starts) // 2], starts[-1] + span.step)
@@ -183,6 +184,6 @@ def _iso(at: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at)).strftime("%Y-%m-%dT%H:%MZ")
 
 
-def _quantile(bucket: store.Bucket | None, name: str, share: float) -> str:
+def _quantile(bucket: Bucket | None, name: str, share: float) -> str:
     value = None if bucket is None else quantile(getattr(bucket, name), share)
     return "–" if value is None else seconds(value)

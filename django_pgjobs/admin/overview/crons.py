@@ -20,7 +20,8 @@ from django_pgjobs.presentation.schedules import in_words
 from django_pgjobs.presentation.wording import STATE_LABELS, until
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.crons import JSON_COLUMNS
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import scheduling
+from django_pgjobs.store.scheduling import FiredJob
 
 MOST = 20
 FIRES = 100
@@ -37,8 +38,8 @@ def crons(seen: Seen) -> dict[str, Any]:
     rest = entries.filter(broken="").order_by(F("next_fire_at").asc(nulls_last=True), "name")[: MOST + 1]
     found = [*broken, *rest]
     shown = found[:MOST]
-    jobs: dict[str, list[store.FiredJob]] = defaultdict(list)
-    for job in store.list_fired(seen.db, [entry.pk for entry in shown], most=JOBS) if shown else ():
+    jobs: dict[str, list[FiredJob]] = defaultdict(list)
+    for job in scheduling.list_fired(seen.db, [entry.pk for entry in shown], most=JOBS) if shown else ():
         jobs[job.cron_entry].append(job)
     return {
         "entries": [_row(seen, entry, jobs[entry.pk]) for entry in shown],
@@ -47,7 +48,7 @@ def crons(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, entry: CronEntry, jobs: list[store.FiredJob]) -> dict[str, Any]:
+def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
     now = aware(seen.latest.now)
     # A rare one may fire once in years: only the first fire beyond the strip is looked for.
     fires = [aware(fire) for fire in entry.next_fires(FIRES + 1, until=now + DAY)] if entry.status == "on" else []

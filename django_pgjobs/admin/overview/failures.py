@@ -13,7 +13,8 @@ from django_pgjobs.presentation.search_words import NO_ERROR
 from django_pgjobs.presentation.wording import grouped, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import noticing
+from django_pgjobs.store.noticing import FailureGroup
 
 WITHIN_SECONDS = 86_400.0
 MOST = 20
@@ -22,7 +23,7 @@ MOST_READ = 10_000
 
 def failures(seen: Seen) -> dict[str, Any]:
     """Return a row for each group of abandoned jobs, the largest first."""
-    groups, read = store.list_failures(seen.db, seconds=WITHIN_SECONDS, groups=MOST, most=MOST_READ)
+    groups, read = noticing.list_failures(seen.db, seconds=WITHIN_SECONDS, groups=MOST, most=MOST_READ)
     paused = paused_names(seen.using, "job")
     bound = ngettext("Of the last %(count)s abandoned job.", "Of the last %(count)s abandoned jobs.", read)
     return {
@@ -33,7 +34,7 @@ def failures(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, group: store.FailureGroup, paused: bool) -> dict[str, Any]:
+def _row(seen: Seen, group: FailureGroup, paused: bool) -> dict[str, Any]:
     error = f'"{group.error_class}"' if group.error_class else NO_ERROR
     url = seen.pages.jobs(state="abandoned", name=group.name, q=f"error:{error} since:24h")
     words = {"time": seconds(group.last_seconds)}

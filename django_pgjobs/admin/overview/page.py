@@ -26,7 +26,8 @@ from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.latest import latest
 from django_pgjobs.presentation.wording import seconds
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting
+from django_pgjobs.store.database import on
 
 
 class Section(NamedTuple):
@@ -74,7 +75,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         tag = _tag(request, using, span)
         if tag and request.headers.get("If-None-Match") == tag:
             return HttpResponseNotModified()
-        seen = Seen(request, self.admin_site.name, using, latest(store.on(using), using), span)
+        seen = Seen(request, self.admin_site.name, using, latest(on(using), using), span)
         context = {
             **self.admin_site.each_context(request),
             "title": _("Overview"),
@@ -102,7 +103,7 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def _tag(request: HttpRequest, using: str, span: str) -> str:
     """Return what changes with the figures and the viewer; nothing if messages wait or no leader measures."""
-    kept = store.read_statistic(store.on(using))
+    kept = counting.read_statistic(on(using))
     if kept.measured_at is None or (kept.age_seconds or 0.0) > LIVE_SECONDS or len(get_messages(request)):
         return ""
     # Ages grow between two measurements, so that the page is made anew now and then.

@@ -13,7 +13,7 @@ from django_pgjobs.admin.overview.seen import Seen, number
 from django_pgjobs.presentation.health import paused_queues
 from django_pgjobs.presentation.wording import STATE_LABELS, seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import numbers
 
 MOST = 50
 """How many queues the page shows, those with problems and the most due jobs first."""
@@ -72,7 +72,7 @@ def _steer_url(seen: Seen, queue: str, paused: bool) -> str:
 
 def _lines(seen: Seen) -> dict[str, list[int]]:
     """Return the due jobs of each queue in the minutes of the last hour."""
-    depths = store.read_depths(seen.db, step=60, buckets=MINUTES, most=MOST_DEPTHS)
+    depths = numbers.read_depths(seen.db, step=60, buckets=MINUTES, most=MOST_DEPTHS)
     last = int(seen.latest.now.timestamp()) // 60
     lines: dict[str, list[int]] = defaultdict(lambda: [0] * MINUTES)
     for depth in depths:

@@ -14,7 +14,7 @@ from django.utils.functional import cached_property
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.presentation.latest import Latest
 from django_pgjobs.presentation.wording import grouped
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Database, on
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Seen:
     span: str
 
     @cached_property
-    def db(self) -> store.Database:
+    def db(self) -> Database:
         """The connection that the sections read."""
-        return store.on(self.using)
+        return on(self.using)
 
     @property
     def pages(self) -> Pages:

@@ -15,7 +15,8 @@ from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Heartbeat, LeaderTerm
 from django_pgjobs.presentation.wording import grouped, seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import explaining
+from django_pgjobs.store.explaining import RunningJob
 
 MOST = 20
 MOST_JOBS = 5
@@ -28,13 +29,13 @@ def workers(seen: Seen) -> dict[str, Any]:
     beats: Any = Heartbeat.objects.using(seen.using).with_status().annotate(leads=leads)
     found = list(beats.exclude(state=Heartbeat.State.STOPPED).order_by("-last_beat_at", "pk")[: MOST + 1])
     shown = found[:MOST]
-    running: dict[Any, list[store.RunningJob]] = defaultdict(list)
-    for each in store.list_running(seen.db, [beat.pk for beat in shown], most=MOST_JOBS + 1) if shown else ():
+    running: dict[Any, list[RunningJob]] = defaultdict(list)
+    for each in explaining.list_running(seen.db, [beat.pk for beat in shown], most=MOST_JOBS + 1) if shown else ():
         running[each.worker].append(each)
     return {"workers": [_row(seen, beat, running[beat.pk]) for beat in shown], "more": len(found) > MOST}
 
 
-def _row(seen: Seen, beat: Any, jobs: list[store.RunningJob]) -> dict[str, Any]:
+def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, Any]:
     slots = beat.processes * beat.threads
     return {
         "name": visible(beat.name[:200]),

@@ -28,7 +28,7 @@ from psycopg.pq import TransactionStatus
 
 from django_pgjobs.context import AttemptFacts
 from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import WrapperDatabase, check_client, configure
 from django_pgjobs.worker.executor import sessions
 
 log = safe_logger("django_pgjobs")
@@ -135,12 +135,12 @@ def _remember(*, connection: Any, **_: Any) -> None:
 
 def _name(connection: Any, application_name: str) -> bool:
     """Name a new connection; return whether its server will notice if this process is killed."""
-    database = store.WrapperDatabase(connection)  # its alias does not lead to it yet
-    store.configure(database, {"application_name": application_name}, local=False)
+    database = WrapperDatabase(connection)  # its alias does not lead to it yet
+    configure(database, {"application_name": application_name}, local=False)
     # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms of the
     # server lack it.
     with suppress(DatabaseError):
-        store.check_client(connection)
+        check_client(connection)
         return True
     return False
 

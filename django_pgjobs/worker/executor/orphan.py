@@ -17,8 +17,8 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import Item
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, End
+from django_pgjobs.store import finalising, notifying
+from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 
 log = safe_logger("django_pgjobs")
@@ -54,9 +54,9 @@ def release_unstarted(items: Sequence[Item], alias: str, application_name: str) 
 def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
     try:
         db = WorkerConnection(alias, application_name, statement_seconds=RELEASE_SECONDS)
-        released = store.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
+        released = finalising.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
         if released and get_conf().notify:
-            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
+            notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
     except TROUBLE as error:
         log.warning("jobs cannot be released jobs=%d: %s", len(items), one_line(error))
         return

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from django.db import Error
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import sessions
+from django_pgjobs.store.database import WrapperDatabase
 
 MOST_STATEMENTS = 8
 """A job that has sent more is not looked at: a reset is small beside them."""
@@ -89,7 +90,7 @@ def _columns(wrapper: Any, table: str, statements: Iterable[Touched | None]) -> 
     if known is None or known[0] < time.monotonic():
         tables = {name for statement in statements if statement is not None for name in statement.tables}
         try:
-            found = store.list_codeless_tables(store.WrapperDatabase(wrapper), sorted(tables))
+            found = sessions.list_codeless_tables(WrapperDatabase(wrapper), sorted(tables))
         except Error:
             found = {}
         until = time.monotonic() + KNOWN_SECONDS

@@ -19,7 +19,9 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import Account, kind_of, text_of
 from django_pgjobs.states import Cause
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keys
+from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.keys import FoundResult
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared.channel import ExecutorEnd
 from django_pgjobs.worker.shared.channel_messages import Progress
@@ -35,7 +37,9 @@ PAYLOAD_SECONDS = 5.0
 def with_payload(item: Item, database: str) -> Item | Decision:
     """Read a payload that is too big for the channel; return a decision about the attempt if that fails."""
     try:
-        payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id, partly=item.kind != BODY))
+        payload = asked(
+            database, lambda db: finalising.read_payload(db, item.id, item.claim_id, partly=item.kind != BODY)
+        )
     except Error as error:
         # Nothing of the job has run, so its attempt is not charged; a callback's never is.
         log.warning(
@@ -53,17 +57,17 @@ def with_payload(item: Item, database: str) -> Item | Decision:
     return item._replace(payload=payload)
 
 
-def find_result(database: str, job_id: int, names: Sequence[str], key: str) -> store.FoundResult | None:
+def find_result(database: str, job_id: int, names: Sequence[str], key: str) -> FoundResult | None:
     """Return the result stored under an idempotency key, read on this thread's connection."""
-    return asked(database, lambda db: store.find_result(db, job_id, names, key))
+    return asked(database, lambda db: keys.find_result(db, job_id, names, key))
 
 
 def read_failure(database: str, job_id: int) -> decide.Failure | None:
     """Return how the latest attempt of a job failed, for its callback, read on this thread's connection."""
-    return asked(database, lambda db: store.read_failure(db, job_id))
+    return asked(database, lambda db: finalising.read_failure(db, job_id))
 
 
-def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
+def asked(database: str, ask: Callable[[Database], Answer]) -> Answer:
     """Return what ``ask`` reads on this thread's connection, or on a new one if the kept one fails.
 
     A network or a pooler that has dropped it in silence is noticed by the first statement only. The next job is not to
@@ -71,14 +75,14 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
     """
     kept = connections[database].connection is not None
     try:
-        return ask(store.on(database))
+        return ask(on(database))
     except Error as error:
         if not kept:
             raise
         words = one_line(error)
         log.warning("kept connection cannot read of the next job, replaced alias=%s: %s", database, words)
         cleanup.discard(connections[database])
-        return ask(store.on(database))
+        return ask(on(database))
 
 
 def reporter(end: ExecutorEnd, item: Item) -> Reporter:

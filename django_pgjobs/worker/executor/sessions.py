@@ -22,7 +22,8 @@ import psycopg
 from django.db.backends.signals import connection_created
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import sessions
+from django_pgjobs.store.sessions import OpenedSession
 from django_pgjobs.worker.executor import plain
 
 RESET_SECONDS = 2.0
@@ -105,7 +106,7 @@ def watch(wrapper: Any, *, checks: bool = False) -> None:
     if raw.opened is None:  # else a pool has kept it
         role = wrapper.settings_dict["OPTIONS"].get("assume_role")
         status = raw.info.parameter_status
-        raw.opened = store.OpenedSession(status("application_name") or "", status("TimeZone") or "", role, checks)
+        raw.opened = OpenedSession(status("application_name") or "", status("TimeZone") or "", role, checks)
         if raw.cursor_factory.__module__.startswith(ENGINES):  # else it may send another text than it is given
             raw.cursor_factory = _watched_cursor(raw.cursor_factory)
         raw.manner = _MANNER(raw)
@@ -186,7 +187,7 @@ def reset_pooled(raw: Any) -> None:
 def _message(raw: Any) -> bytes:
     made: bytes | None = raw.message
     if made is None:
-        made = raw.message = store.resetting(raw, raw.opened)
+        made = raw.message = sessions.resetting(raw, raw.opened)
     return made
 
 

@@ -21,8 +21,8 @@ from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections, transaction
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.database import rows_of
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import Params, Rows, configure, configuring, rows_of, statement
 
 PINS = {
     "plan_cache_mode": "force_generic_plan",
@@ -69,7 +69,7 @@ LOCK_TIMEOUT = "1s"
 
 
 class WorkerConnection:
-    """One autocommit connection of a worker's thread; a ``store.Database``.
+    """One autocommit connection of a worker's thread; a ``Database``.
 
     ``statement_seconds`` bounds every statement; None makes it a connection for what takes as long as it needs, no
     transaction, and waits for locks a moment only, as VACUUM. ``durable=False`` lets commits return before they are on
@@ -95,7 +95,7 @@ class WorkerConnection:
         self._wrapper = _connect(alias, role)
         self.connection: psycopg.Connection[Any] = self._wrapper.connection
         self.pooled = False
-        self.identity = store.read_identity(self)
+        self.identity = keeping.read_identity(self)
         self.pooled = self.identity.backend_pid != self.connection.info.backend_pid
         if self.pooled:
             self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -104,15 +104,15 @@ class WorkerConnection:
             # Idle is what a connection that listens, or leads, is meant to be.
             own = {"default_transaction_isolation": "read committed", "idle_session_timeout": "0"}
             settings = {**self._settings, **own}
-            store.configure(self, settings, local=False)
+            configure(self, settings, local=False)
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
+    def fetch(self, name: str, params: Params) -> Rows:
         """Run a statement of ``sql/`` and return its rows."""
         self.asked_at = clock.monotonic()
         try:
             if self.pooled and not self.alone:
                 with self.connection.pipeline(), self.connection.transaction():
-                    self._execute("configure", store.configuring(self._settings, local=True))
+                    self._execute("configure", configuring(self._settings, local=True))
                     cursor = self._execute(name, params)
                 # Only now, after the pipeline, does the cursor know what came of it.
             else:
@@ -124,15 +124,15 @@ class WorkerConnection:
         self.statements += 1
         return rows
 
-    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+    def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         """Run statements as one transaction, sent as one message; return the rows of each."""
         asked = len(statements)
         if self.pooled:
-            settings = ("configure", store.configuring(self._settings, local=True))
+            settings = ("configure", configuring(self._settings, local=True))
             statements = [("read_committed", {}), settings, *statements]
         cursor = psycopg.ClientCursor(self.connection)
         # Where the message ends the server ends the transaction: whoever has sent it is not needed any more.
-        text = "\n;\n".join(cursor.mogrify(store.statement(name), params) for name, params in statements)
+        text = "\n;\n".join(cursor.mogrify(statement(name), params) for name, params in statements)
         self.asked_at = clock.monotonic()
         try:
             cursor.execute(text.encode())
@@ -152,9 +152,9 @@ class WorkerConnection:
             self.asked_at = clock.monotonic()  # to commit
         self._answered()
 
-    def _execute(self, name: str, params: store.Params) -> psycopg.Cursor[Any]:
+    def _execute(self, name: str, params: Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)
-        cursor.execute(store.statement(name), params, binary=True)
+        cursor.execute(statement(name), params, binary=True)
         return cursor
 
     @contextmanager

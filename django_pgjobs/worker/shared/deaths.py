@@ -14,9 +14,10 @@ from uuid import uuid4
 from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.keeping import Crash, record_crashes
-from django_pgjobs.store.statements import ClaimedJob
 
 MOST_NAMED = 5
 MOST_SUSPECTS = 100
@@ -68,7 +69,7 @@ class Deaths:
 class CrashWriter:
     """Stores the notes in the retry histories of their jobs. A duty of every worker; repeatable."""
 
-    def __init__(self, deaths: Deaths, author: store.Author) -> None:
+    def __init__(self, deaths: Deaths, author: Author) -> None:
         self.deaths = deaths
         self.author = author
 
@@ -77,7 +78,7 @@ class CrashWriter:
         """Whether there is something to write."""
         return bool(self.deaths.notes)
 
-    def __call__(self, db: store.Database) -> None:
+    def __call__(self, db: Database) -> None:
         """Write what there is; notes leave only when they have been written."""
         notes = self.deaths.notes
         if not notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 Identity = tuple[str, int, int | None]
@@ -37,6 +37,6 @@ def identity_of(alias: str, role: str, seconds: float) -> Identity:
     return answer
 
 
-def of(identity: store.Identity) -> Identity:
+def of(identity: keeping.Identity) -> Identity:
     """Return the part of an identity that is the same on every connection."""
     return (identity.system, identity.database, identity.table)

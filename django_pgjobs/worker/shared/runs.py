@@ -19,7 +19,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.logs import Facts, facts_of_attempt
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.deaths import Deaths

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import AWAIT, END, NEXT, RELEASE, RETRY, SNOOZE, SUCCESS, SUSPEND
 from django_pgjobs.states import OTHERS, Ended
-from django_pgjobs.store.statements import End, ExpiredJob, Rescued
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.values.histogram import BOUNDS, COUNTS
 from django_pgjobs.worker.shared.runs import HeldRun
 

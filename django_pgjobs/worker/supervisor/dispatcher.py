@@ -25,7 +25,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import dated
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.deaths import MOST_SUSPECTS, Suspects
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun

@@ -24,17 +24,12 @@ from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, 
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
-from django_pgjobs.store.statements import (
-    MOST_CHARS,
-    ClaimedJob,
-    End,
-    Flag,
-    Pauses,
-    Released,
-    Rescheduled,
-    Stepped,
-    Suspended,
-)
+from django_pgjobs.store import claiming
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import End, Released, Rescheduled, Stepped
+from django_pgjobs.store.keeping import Flag
+from django_pgjobs.store.memos import Suspended
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
@@ -106,7 +101,7 @@ class HeldJobs:
         if (
             self.pauses
             or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
-            or max(map(_SIZE, runs)) > MOST_CHARS
+            or max(map(_SIZE, runs)) > claiming.MOST_CHARS
         ):
             runs = [run for run in runs if self._begin(run)]
             self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
@@ -123,7 +118,7 @@ class HeldJobs:
         run.until = until_of(job.extras, run.claim.asked_at)
         expires = expiry_of(job.extras, run.claim.asked_at)
         if (
-            run.size > MOST_CHARS
+            run.size > claiming.MOST_CHARS
             or (job.ending is not None and job.ending not in CALLBACK_OF)
             or not isinstance((job.extras or {}).get("options"), dict | None)
         ):

@@ -13,7 +13,7 @@ from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import END, RETRY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
 from django_pgjobs.worker.supervisor.run_events import Notifier, event_of_loss

@@ -9,7 +9,8 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.extras import target_of
 from django_pgjobs.execution.finalise import END, RETRY, SUCCESS
 from django_pgjobs.states import Outcome
-from django_pgjobs.store.statements import End, ExpiredJob, Rescheduled, Rescued
+from django_pgjobs.store.finalising import End, Rescheduled
+from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.runs import HeldRun
 

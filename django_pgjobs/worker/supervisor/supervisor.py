@@ -22,7 +22,8 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
-from django_pgjobs.store.statements import Pauses, Rescued
+from django_pgjobs.store.keeping import Rescued
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from django_pgjobs import clock
 from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Database
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import NothingHeld
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
@@ -63,7 +63,7 @@ class Admitter(Loop):
             self.wake_ups += 1
             self.wake.notify_all()
 
-    def inspect(self, db: store.Database) -> None:
+    def inspect(self, db: Database) -> None:
         """Check for limited jobs; called by the maintenance thread of a worker whose code has no limits."""
         if not self.declares and not self.called.is_set() and self.admission.list_groups(db):
             self.called.set()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from django_pgjobs import clock
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import HeldRun
 
 PAUSE_SECONDS = 0.1

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django_pgjobs.logs import listed, safe_logger
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
 
 log = safe_logger("django_pgjobs")
 

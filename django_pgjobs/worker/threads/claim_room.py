@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
-from django_pgjobs.store.statements import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob
 
 _NAME = attrgetter("name")
 

@@ -21,7 +21,10 @@ from django_pgjobs import clock
 from django_pgjobs.execution.single_job import park_unclaimable
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Released
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claim_options import ClaimOptions, log_claimed
@@ -108,7 +111,7 @@ class Claimer(Loop):
             if self.room.is_free() and (not before or self.room.may_find_more()):
                 self.wake.notify_all()
 
-    def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
+    def adopted(self, jobs: Iterable[ClaimedJob]) -> None:
         """Record that main has read of these claimed jobs; until then they take room from what it reports."""
         with self.wake:
             self.room.adopted(jobs)
@@ -211,12 +214,10 @@ class Claimer(Loop):
                 self.room.dry |= dict.fromkeys(limits, True)
                 return False
             self.unconfirmed, most = claim_id, self.room.most
-        lines = {
-            is_async: store.Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()
-        }
+        lines = {is_async: Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()}
         sent_at = clock.monotonic()
         try:
-            claimed = store.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
+            claimed = claiming.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             self.unconfirmed = None  # the server says so: the claim took nothing
             now = clock.monotonic()
@@ -252,7 +253,7 @@ class Claimer(Loop):
         # Without room it waits for room; if nothing is left, also for jobs that become due.
         return not all(self.room.dry[is_async] for is_async in limits)
 
-    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: store.ClaimReply, seconds: float) -> None:
+    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
         if claimed.jobs:
             log_claimed(claim_id, claimed.jobs, seconds)
             self.woken_at = self.news_at = asked_at
@@ -266,7 +267,7 @@ class Claimer(Loop):
         if now < self.next_pairs and self.frontier.reaches:
             return
         try:
-            pairs = store.list_pairs(db)
+            pairs = claiming.list_pairs(db)
             for frontier in self.lines.values():
                 frontier.replace(pairs)
             self._say_if_many(len(self.frontier.reaches))
@@ -290,11 +291,11 @@ class Claimer(Loop):
         self.in_doubt.resolve(db, claim_id)
         self.unconfirmed = None
 
-    def check_doubts(self, db: store.Database) -> None:
+    def check_doubts(self, db: Database) -> None:
         """Look up the claims in doubt that are due for it; called by the maintenance thread."""
         self.in_doubt.check_doubts(db, all_of_them=self.halted)
 
-    def _on_released(self, job: store.Released) -> None:
+    def _on_released(self, job: Released) -> None:
         self.wake_for((job.queue, job.priority))
         self.wake_for_released(job.queue)
 
@@ -312,7 +313,7 @@ class Claimer(Loop):
         # worker doing the same: the row that is first now is innocent until its own claim fails.
         for is_async, plan in plans.items():
             pairs = [visit.pair for visit in plan]
-            job_id = store.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
+            job_id = claiming.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
             if job_id is not None:
                 self._claim_one(db, job_id)
 
@@ -325,7 +326,7 @@ class Claimer(Loop):
                 return
             self.unconfirmed = claim_id
         try:
-            jobs = store.claim_one(db, job_id, **self.options.terms(claim_id))
+            jobs = claiming.claim_one(db, job_id, **self.options.terms(claim_id))
         except psycopg.errors.QueryCanceled:
             self.unconfirmed = None
             raise
@@ -337,7 +338,7 @@ class Claimer(Loop):
             self.unconfirmed = None
             park_unclaimable(db, job_id, error)
             return
-        self._hand_over(claim_id, asked_at, store.ClaimReply(jobs, None), clock.monotonic() - asked_at)
+        self._hand_over(claim_id, asked_at, ClaimReply(jobs, None), clock.monotonic() - asked_at)
 
     # Idle
 

@@ -13,7 +13,9 @@ from uuid import UUID
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming, finalising, notifying
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author, End, Released
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 
 log = safe_logger("django_pgjobs")
@@ -38,20 +40,20 @@ class ClaimsInDoubt:
     Database errors pass through; calls are repeatable.
     """
 
-    def __init__(self, options: ClaimOptions, released: Callable[[store.Released], None]) -> None:
+    def __init__(self, options: ClaimOptions, released: Callable[[Released], None]) -> None:
         self.options = options
         self.released = released
         self.doubts: list[Doubt] = []
         self._lock = threading.Lock()
 
-    def resolve(self, db: store.Database, claim_id: UUID) -> None:
+    def resolve(self, db: Database, claim_id: UUID) -> None:
         """Release the jobs of a claim whose answer was just lost, or remember to look it up."""
         if not self._release(db, claim_id):
             now = clock.monotonic()
             with self._lock:
                 self.doubts.append(Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_CHECK_SECONDS))
 
-    def check_doubts(self, db: store.Database, *, all_of_them: bool) -> None:
+    def check_doubts(self, db: Database, *, all_of_them: bool) -> None:
         """Look up the claims that are due for it."""
         with self._lock:
             doubts = list(self.doubts)
@@ -65,18 +67,18 @@ class ClaimsInDoubt:
                 with self._lock:
                     self.doubts.remove(doubt)
 
-    def _release(self, db: store.Database, claim_id: UUID) -> bool:
+    def _release(self, db: Database, claim_id: UUID) -> bool:
         """Release the jobs of a claim; return whether that is complete; it is not while a row is locked."""
-        ids = store.read_claim(db, claim_id)
+        ids = claiming.read_claim(db, claim_id)
         if not ids:
             return False
         log.warning("claim whose answer was lost is released claim=%s jobs=%d", claim_id, len(ids))
-        author = store.Author(self.options.worker)
-        ends = [store.End(job_id, str(claim_id)) for job_id in ids]
-        released = store.release_jobs(db, ends, author)
+        author = Author(self.options.worker)
+        ends = [End(job_id, str(claim_id)) for job_id in ids]
+        released = finalising.release_jobs(db, ends, author)
         for job in released:
             self.released(job)
         if released and self.options.notify:
-            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
-        store.delete_claims(db, [str(claim_id)])
+            notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
+        finalising.delete_claims(db, [str(claim_id)])
         return len(released) == len(ids)

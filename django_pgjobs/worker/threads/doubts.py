@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from django_pgjobs import decisions as decide
 from django_pgjobs.execution import finalise
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Database, End
+from django_pgjobs.store import atomic, finalising
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import HeldRun, facts
 from django_pgjobs.worker.threads.inbox_messages import Refused
 
@@ -35,9 +36,9 @@ class Doubts:
 def settle(db: Database, action: str, entries: list[Entry]) -> Doubts:
     """Read what became of these jobs. Those found out are in doubt no more; ``action``: what was to be written."""
     fences = [run.fence for run, _ in entries]
-    found = store.settle_doubts(db, fences)
+    found = atomic.settle_doubts(db, fences)
     locked = [fence for fence in fences if fence[0] not in found]
-    readings = store.read_fences(db, locked) if locked else {}
+    readings = finalising.read_fences(db, locked) if locked else {}
     doubts = Doubts()
     for run, end in entries:
         now = found.get(end.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.finalising import End
 
 
 def sizes_of(ends: Iterable[End]) -> list[int]:

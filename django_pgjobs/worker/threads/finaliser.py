@@ -59,9 +59,9 @@ from django_pgjobs.execution.finalise import (
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, gates, keeping, memos, notifying
+from django_pgjobs.store.finalising import Author, End, FenceReading
 from django_pgjobs.store.sqlstates import is_answer, is_data_trouble, is_objection
-from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_gates
@@ -239,7 +239,7 @@ class Finaliser(Loop):
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
         until = clock.monotonic() + BACKENDS_SECONDS
         try:
-            while left := store.terminate_backends(db, application_name):
+            while left := keeping.terminate_backends(db, application_name):
                 if clock.monotonic() > until:
                     log.warning("server processes of a dead executor do not end processes=%d", left)
                     return
@@ -256,14 +256,14 @@ class Finaliser(Loop):
             self._write_progress(db, reports)
         if claims:
             try:
-                store.delete_claims(db, claims)
+                finalising.delete_claims(db, claims)
             except Exception:
                 self.claims = claims + self.claims
                 raise
 
     def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
         try:
-            written = set(store.write_progress(db, reports))
+            written = set(finalising.write_progress(db, reports))
         except psycopg.DataError as error:
             if len(reports) > 1:  # one job's progress is at fault; the others' are sound
                 for report in reports:
@@ -272,7 +272,7 @@ class Finaliser(Loop):
                 log.warning("progress cannot be stored job=%d: %s", reports[0][0], one_line(error))
             return
         missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in written]
-        readings = store.read_fences(db, missing) if missing else {}
+        readings = finalising.read_fences(db, missing) if missing else {}
         for job_id, claim_id in missing:
             now = readings.get(job_id)
             # If the job left its claim, we may just have finished it.
@@ -384,7 +384,7 @@ class Finaliser(Loop):
     def _wake(self, db: WorkerConnection, kind: str, rows: list[Any]) -> None:
         pairs = {(row.queue, row.priority) for row in rows if kind == RELEASE or row.due}
         if pairs:
-            store.notify_queues(db, pairs, behind=kind == RELEASE)
+            notifying.notify_queues(db, pairs, behind=kind == RELEASE)
 
     def _settle(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
         """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
@@ -415,7 +415,7 @@ class Finaliser(Loop):
             waits = self.may_wait and not self.skips_locked
             with db.transaction():
                 return finalise.write_await(
-                    db, ends, self.author, lock_seconds=store.EVENT_SECONDS if waits else store.NO_SECONDS
+                    db, ends, self.author, lock_seconds=memos.EVENT_SECONDS if waits else memos.NO_SECONDS
                 )
         return finalise.write(db, kind, ends, self.author, remember=remember)
 
@@ -423,16 +423,16 @@ class Finaliser(Loop):
         """Write ends that count in gates, and release what waited for them, in one transaction."""
         with db.transaction():
             recorded, opened = finalise.write_counted(
-                db, ends, self.author, remember=remember, lock_seconds=store.SETTLE_SECONDS
+                db, ends, self.author, remember=remember, lock_seconds=gates.SETTLE_SECONDS
             )
         if opened and self.notifies:
-            store.notify(db, store.notices_of(opened))
+            notifying.notify(db, gates.notices_of(opened))
         return recorded
 
     def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """Suspend the jobs whose events nobody has locked: a sender may take long to commit."""
         with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
-            locked = store.list_locked_events(db, [event for _, end in entries for event in end.events])
+            locked = memos.list_locked_events(db, [event for _, end in entries for event in end.events])
         if not locked:  # some event is about to be sent that nobody knew, or its lock was released just now
             return self._halve(db, AWAIT, entries) if len(entries) > 1 else [BusyEnd(AWAIT, entries[0])]
         free = [entry for entry in entries if locked.isdisjoint(entry[1].events)]
@@ -472,7 +472,7 @@ class Finaliser(Loop):
 
     def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[BusyEnd]:
         """Resolve writes that matched no row; return those to try again."""
-        readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
+        readings = finalising.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[BusyEnd] = []
         left: list[Entry] = []
         counted: list[Entry] = []

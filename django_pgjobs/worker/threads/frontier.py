@@ -34,7 +34,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
+from django_pgjobs.store.claiming import ClaimedJob, Pair, Spot
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)

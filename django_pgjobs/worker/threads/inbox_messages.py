@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django_pgjobs.store.statements import ClaimedJob, End, ExpiredJob, Flag, Pauses, Rescued
+from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.finalising import End
+from django_pgjobs.store.keeping import ExpiredJob, Flag, Rescued
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.runs import HeldRun
 
 StoredEnd = tuple[HeldRun, End, object]

@@ -15,7 +15,8 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import finalising, keeping, pausing
+from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
@@ -67,7 +68,7 @@ class LeaseKeeper(Loop):
         self.next_beat = 0.0
         self.next_flags = 0.0
         self.next_pauses = 0.0
-        self.pauses: store.Pauses | None = None
+        self.pauses: Pauses | None = None
 
     def read_pauses_now(self) -> None:
         """Read the pauses now, as one was written or ended; called by the listen thread."""
@@ -89,7 +90,7 @@ class LeaseKeeper(Loop):
                 self._read_pauses(db, now)
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
-                store.beat(db, self.facts())
+                keeping.beat(db, self.facts())
             pause, slept_at = self._pause_seconds(), clock.monotonic()
             with self.wake:
                 self.wake.wait_for(lambda: self.stopping.is_set() or not self.next_pauses, timeout=pause)
@@ -120,7 +121,7 @@ class LeaseKeeper(Loop):
         claims = self.check_ins()
         renewed: set[str] = set()
         if claims:
-            renewed = store.renew_claims(db, claims, lease_seconds=self.lease_seconds)
+            renewed = keeping.renew_claims(db, claims, lease_seconds=self.lease_seconds)
             if len(renewed) < len(claims):
                 # Rescued, ended this moment, or a row is locked: the flags tell which jobs were lost.
                 log.debug("claims not renewed as a whole claims=%d", len(claims) - len(renewed))
@@ -135,13 +136,13 @@ class LeaseKeeper(Loop):
         if not fences:
             return
         asked_at = clock.monotonic()
-        flags = store.read_flags(db, fences)
+        flags = keeping.read_flags(db, fences)
         self.inbox.post(FlagsRead(asked_at, {fence[0] for fence in fences}, flags))
 
     def _read_pauses(self, db: WorkerConnection, now: float) -> None:
         self.next_pauses = now + PAUSES_SECONDS
         try:
-            pauses = store.read_pauses(db)
+            pauses = pausing.read_pauses(db)
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             # A transaction locks the table: the leases must not wait for it each time. Known pauses stay in force.
             self.next_pauses = clock.monotonic() + self.renew_seconds
@@ -170,9 +171,9 @@ class LeaseKeeper(Loop):
         except TROUBLE:
             return
         try:
-            store.beat(db, facts)
-            if left := store.list_claims(db, worker):
-                store.delete_claims(db, left)
+            keeping.beat(db, facts)
+            if left := finalising.list_claims(db, worker):
+                finalising.delete_claims(db, left)
         except TROUBLE:
             log.debug("last heartbeat not written")
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_pgjobs.execution.finalise import COUNTED
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import gates
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
 
@@ -21,9 +21,9 @@ def split(db: WorkerConnection, entries: list[Entry]) -> Split:
 
 def split_by(known: BusyEnds, db: WorkerConnection, entries: list[Entry]) -> Split:
     """Take the gates that others wait for as locked; ask only for ends whose claim did not name their only gate."""
-    gates = known.gates()
-    free = [entry for entry in entries if entry[0].gate and entry[0].gate not in gates]
-    busy = [BusyEnd(COUNTED, entry, entry[0].gate) for entry in entries if entry[0].gate in gates]
+    awaited = known.gates()
+    free = [entry for entry in entries if entry[0].gate and entry[0].gate not in awaited]
+    busy = [BusyEnd(COUNTED, entry, entry[0].gate) for entry in entries if entry[0].gate in awaited]
     if unnamed := [entry for entry in entries if not entry[0].gate]:
         more_free, more_busy = split(db, unnamed)
         return free + more_free, busy + more_busy
@@ -32,11 +32,11 @@ def split_by(known: BusyEnds, db: WorkerConnection, entries: list[Entry]) -> Spl
 
 def still_locked(known: BusyEnds, db: WorkerConnection) -> set[int]:
     """Return those of the gates that ends wait for that are locked now."""
-    gates = known.gates()
-    found = _locked(db, list(gates.values())) if gates else {}
-    return {gate for gate, job_id in gates.items() if gate in found.get(job_id, ())}
+    awaited = known.gates()
+    found = _locked(db, list(awaited.values())) if awaited else {}
+    return {gate for gate, job_id in awaited.items() if gate in found.get(job_id, ())}
 
 
 def _locked(db: WorkerConnection, ids: list[int]) -> dict[int, set[int]]:
     with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
-        return store.list_locked_gates(db, ids)
+        return gates.list_locked_gates(db, ids)

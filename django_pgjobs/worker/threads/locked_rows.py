@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import counting
+from django_pgjobs.store.database import Database
 
 log = safe_logger("django_pgjobs")
 
@@ -21,9 +22,9 @@ class LockedRows:
         self.first: int | None = None
         self.since = 0.0
 
-    def wait(self, db: store.Database, pairs: Iterable[tuple[str, int]]) -> bool:
+    def wait(self, db: Database, pairs: Iterable[tuple[str, int]]) -> bool:
         """Return whether a job of these pairs is due and worth waiting for."""
-        now, found = clock.monotonic(), store.first_due(db, list(pairs), later=False, limit=1)
+        now, found = clock.monotonic(), counting.first_due(db, list(pairs), later=False, limit=1)
         if not found:
             self.first = None
             return False

@@ -15,7 +15,7 @@ import psycopg
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import is_read_only
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage
 
@@ -95,7 +95,7 @@ class Loop(threading.Thread):
             old.statements = 0
             old.close()
         db = self.connect()
-        if self.unwritable and store.is_read_only(db):
+        if self.unwritable and is_read_only(db):
             db.close()
             raise psycopg.errors.ReadOnlySqlTransaction("the server still takes no writes")
         self.unwritable = False

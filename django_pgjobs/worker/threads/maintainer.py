@@ -13,7 +13,7 @@ import psycopg
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Database
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
@@ -27,16 +27,16 @@ class Duty(Protocol):
 
     name: str
 
-    def tick(self, db: store.Database) -> None:
+    def tick(self, db: Database) -> None:
         """Do it if it is due."""
         ...
 
-    def leave(self, db: store.Database) -> None:
+    def leave(self, db: Database) -> None:
         """Do the last step, once, when the worker leaves."""
         ...
 
 
-def do_duty(name: str, work: Callable[[store.Database], None], db: WorkerConnection) -> None:
+def do_duty(name: str, work: Callable[[Database], None], db: WorkerConnection) -> None:
     """Tick one duty; its trouble (a locked table, a slow statement) costs no other duty its turn."""
     try:
         work(db)

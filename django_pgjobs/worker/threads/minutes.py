@@ -8,8 +8,10 @@ what it has ended since its last turn.
 from __future__ import annotations
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author
+from django_pgjobs.store import numbers
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.numbers import Figures
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.tallies import Tallies, Tally, TallyKey
 
@@ -35,7 +37,7 @@ class MinuteWriter:
         self.written: dict[TallyKey, Tally] = {}
         """The tallies as they were written last."""
 
-    def __call__(self, db: store.Database) -> None:
+    def __call__(self, db: Database) -> None:
         """Write what was added in this minute. Costs no statement if nothing was."""
         now = self.tallies.read()
         changed = [key for key, tally in now.items() if tally.jobs != _jobs(self.written.get(key))]
@@ -52,9 +54,9 @@ class MinuteWriter:
         unknown = GIVEN_UP_SECONDS if self.in_doubt else self.stale_seconds
         return self.minute is None or clock.monotonic() > self.asked_at + unknown
 
-    def _write(self, db: store.Database, figures: list[store.Figures]) -> str:
+    def _write(self, db: Database, figures: list[Figures]) -> str:
         asked_at, self.in_doubt = clock.monotonic(), bool(figures)
-        minute = store.write_minutes(
+        minute = numbers.write_minutes(
             db, figures, worker=self.author.worker, release=self.author.release, minute=self.minute
         )
         self.asked_at, self.in_doubt = asked_at, False
@@ -69,8 +71,8 @@ def _jobs(tally: Tally | None) -> int:
     return 0 if tally is None else tally.jobs
 
 
-def _figures(key: TallyKey, tally: Tally) -> store.Figures:
-    return store.Figures(
+def _figures(key: TallyKey, tally: Tally) -> Figures:
+    return Figures(
         *key, tally.jobs, tally.run_seconds, tally.wait_seconds, trimmed(tally.run_histogram),
         trimmed(tally.wait_histogram),
     )  # fmt: skip

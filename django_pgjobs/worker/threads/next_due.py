@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from django_pgjobs import clock
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import claiming
+from django_pgjobs.store.database import Database
 from django_pgjobs.worker.threads.frontier import Frontier
 
 REMEMBERED_SECONDS = 1.0
@@ -28,7 +29,7 @@ class NextDue:
     def __init__(self) -> None:
         self.known: Answer | None = None
 
-    def seconds(self, db: store.Database, frontiers: Iterable[Frontier], notified: int) -> float | None:
+    def seconds(self, db: Database, frontiers: Iterable[Frontier], notified: int) -> float | None:
         """Return the seconds until the next job is due, None if none is. ``notified``: notifications so far."""
         frontiers = list(frontiers)
         now = clock.monotonic()
@@ -40,7 +41,7 @@ class NextDue:
         ):
             return None if math.isinf(known.at) else known.at - now
         pairs = list({pair: None for frontier in frontiers for pair in frontier.reaches})
-        due = store.next_due(db, pairs) if pairs else None
+        due = claiming.next_due(db, pairs) if pairs else None
         if len(frontiers) > 1:
             # From the answer on: after a sleep too short a claim finds nothing, and then this reads the future only.
             self.known = Answer(notified, now, math.inf if due is None else clock.monotonic() + due)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import statements as store
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import Database
 from django_pgjobs.worker.shared.runs import RunTable
 
 log = safe_logger("django_pgjobs")
@@ -28,12 +29,12 @@ class UnheldJobs:
         self.table = table
         self.found: set[tuple[int, str]] = set()
 
-    def __call__(self, db: store.Database) -> int:
+    def __call__(self, db: Database) -> int:
         """Look once; return how many jobs are known to be held by nobody. Repeatable."""
         # The claims first: what is claimed after that is none of them.
         claims = self.table.claimed_before(clock.monotonic() - SETTLED_SECONDS)
         held = list(self.table.held.copy())
-        found = set(store.list_unheld(db, claims, held, most=MOST)) if claims else set()
+        found = set(keeping.list_unheld(db, claims, held, most=MOST)) if claims else set()
         unheld = frozenset(found & self.found)
         if new := unheld - self.table.unheld:
             log.warning(
