@@ -209,12 +209,11 @@ def write(
     """Write ends of one kind by one fenced statement; return id → row of those recorded.
 
     ``remember``: some jobs have an idempotency key, under which the statement stores the result of a success.
-    ``fast``: use the statement that waits for locked rows and may raise, where a kind of ``FAST`` has one; a next step
-    waits for a key no longer then either.
+    ``fast``, not beside ``remember``: use the statement that waits for locked rows and may raise, where a kind of
+    ``FAST`` has one; a next step waits for a key no longer then either.
     """
-    success = finalising.finalise_success_fast if fast else finalising.finalise_success
     writers: dict[str, Callable[[], Sequence[Any]]] = {
-        SUCCESS: lambda: success(db, ends, author, remember=remember),
+        SUCCESS: lambda: finalising.finalise_success(db, ends, author, remember=remember),
         NEXT: lambda: finalising.next_step(db, ends, author, hurried=fast),
         RETRY: lambda: finalising.finalise_retry(db, ends, author),
         SNOOZE: lambda: finalising.finalise_snooze(db, ends),
@@ -226,7 +225,8 @@ def write(
         END: lambda: _write_end(db, ends, author),
         DELETE: lambda: finalising.finalise_delete(db, ends, remember=remember),
     }
-    if fast and not remember:
+    if fast:
+        writers[SUCCESS] = lambda: finalising.finalise_success_fast(db, ends, author)
         writers[DELETE] = lambda: finalising.finalise_delete_fast(db, ends)
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
 

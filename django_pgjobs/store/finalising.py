@@ -110,8 +110,9 @@ def finalise_success(
     return [row[0] for row in rows]
 
 
-def finalise_success_fast(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
-    """Do what ``finalise_success`` does for three quarters of its CPU time, unless a row is locked.
+def finalise_success_fast(db: Database, ends: Sequence[End], author: Author) -> list[int]:
+    """Do what ``finalise_success`` does for three quarters of its CPU time, unless a row is locked. Stores no result
+    under an idempotency key.
 
     Waits for a locked row: 50 ms at most, then it raises ``LockNotAvailable``, or ``DeadlockDetected`` before that, and
     has written nothing. Not for a caller's transaction, which would keep the lock timeout and lose what it has done.
@@ -123,8 +124,7 @@ def finalise_success_fast(db: Database, ends: Sequence[End], author: Author, *, 
         "results": as_array(results),
         "worker": author.worker,
     }
-    rows = db.fetch("finalise_success_keyed_fast", params) if remember else db.fetch("finalise_success_fast", params)
-    return [row[0] for row in rows]
+    return [row[0] for row in db.fetch("finalise_success_fast", params)]
 
 
 def _fences(ends: Sequence[End]) -> dict[str, object]:

@@ -58,7 +58,7 @@ GATES = {
     ),
     "claim_jobs": "%(queues)s::text[]",
     **dict.fromkeys(
-        ("finalise_delete", "finalise_delete_fast", "finalise_success_fast", "finalise_success_keyed_fast"),
+        ("finalise_delete", "finalise_delete_fast", "finalise_success_fast"),
         "%(ids)s::bigint[]",
     ),
     "end_atomic": "%(idle)s::text",

@@ -174,20 +174,11 @@ def succeeds(world: World, actor: Actor) -> None:
 
 def succeeds_fast(world: World, actor: Actor) -> None:
     """The owner records a success as the finaliser does: fast, and past a locked row after a deadlock."""
-    _records_fast(world, actor, remember=False)
-
-
-def remembers_fast(world: World, actor: Actor) -> None:
-    """The same, and its result under the job's idempotency key if it has one."""
-    _records_fast(world, actor, remember=True)
-
-
-def _records_fast(world: World, actor: Actor, *, remember: bool) -> None:
     ends = world.end(result="1")
     try:
-        written = finalising.finalise_success_fast(actor, ends, AUTHOR, remember=remember)
+        written = finalising.finalise_success_fast(actor, ends, AUTHOR)
     except psycopg.errors.DeadlockDetected:
-        written = finalising.finalise_success(actor, ends, AUTHOR, remember=remember)
+        written = finalising.finalise_success(actor, ends, AUTHOR)
     world.answer(actor, len(written))
     forgets(world, actor)
 
@@ -418,7 +409,7 @@ def deletes_ended(world: World, actor: Actor) -> None:
     world.answer(actor, len(actor.query("DELETE FROM pgjobs_job WHERE finished_at IS NOT NULL RETURNING id")))
 
 
-OWNER = (succeeds, succeeds_fast, remembers, remembers_fast, leaves_nothing, leaves_nothing_fast, leaves_its_result,
+OWNER = (succeeds, succeeds_fast, remembers, leaves_nothing, leaves_nothing_fast, leaves_its_result,
          succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, suspends, remembers_a_step,
          remembers_an_event, begins_to_gather, goes_on, goes_on_in_its_transaction,
          releases, parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews,
@@ -438,7 +429,6 @@ CAST: dict[Scene, tuple[Program, ...]] = {
     expired: (
         *LATE_CAST,
         remembers,
-        remembers_fast,
         leaves_nothing,
         leaves_nothing_fast,
         leaves_its_result,
@@ -509,7 +499,6 @@ NEVER_TOGETHER = tuple(
         succeeds,
         succeeds_fast,
         remembers,
-        remembers_fast,
         *LEAVES_NO_ROW,
         succeeds_in_its_transaction,
         remembers_in_its_transaction,

@@ -55,7 +55,6 @@ PROGRAM_OF: dict[str, Program] = {
     "finalise_success_keyed": scenes.remembers,
     "end_atomic": scenes.succeeds_in_its_transaction,
     "finalise_success_fast": scenes.succeeds_fast,
-    "finalise_success_keyed_fast": scenes.remembers_fast,
     "finalise_delete_fast": scenes.leaves_nothing_fast,
     "finalise_delete": scenes.leaves_nothing,
     "finalise_delete_keyed": scenes.leaves_its_result,

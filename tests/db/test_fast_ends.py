@@ -21,10 +21,9 @@ from django.db import connection
 from django_pgjobs import sql
 from django_pgjobs.execution.finalise import SUCCESS
 from django_pgjobs.models import Job
-from django_pgjobs.store import finalising, keeping, registering, steering
+from django_pgjobs.store import finalising, keeping, steering
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author, End
-from django_pgjobs.store.registering import NewJob
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -64,10 +63,7 @@ class Ground:
     def __init__(self, raw: RawDatabase, other: RawDatabase, chance: random.Random) -> None:
         self.db = raw
         self.chance = chance
-        keyed = [NewJob("test.job", "{}", idempotency_key=f"k{n % 5}") for n in range(12)]
-        for new in keyed:
-            registering.register_special("default", new)
-        register(48)
+        register(60)
         claims = [claim(raw, 15) for _ in range(3)]
         self.fences = [fence for claimed in claims for fence in claimed.fences()]
         chance.shuffle(self.fences)
@@ -122,26 +118,19 @@ class Ground:
             chance.choice(ends).result = SEVERAL
         return ends
 
-    def rows(self) -> tuple[list[Any], list[Any]]:
-        """Return everything that an end may change, but for the instants: the jobs, and the results under keys."""
-        jobs = self.db.query("SELECT id, to_jsonb(j) - 'finished_at' FROM pgjobs_job AS j ORDER BY id")
-        stored = self.db.query(
-            "SELECT s.name, s.key, s.job_id, s.result::text, s.result IS NOT DISTINCT FROM j.result"
-            " AND j.outcome = 'succeeded' AND (j.name, j.idempotency_key) = (s.name, s.key)"
-            " FROM pgjobs_stored_result AS s JOIN pgjobs_job AS j ON j.id = s.job_id ORDER BY s.name, s.key"
-        )
-        assert all(as_on_the_job for *_, as_on_the_job in stored), stored
-        return jobs, stored
+    def rows(self) -> list[Any]:
+        """Return all that an end may change, but for the instants."""
+        return self.db.query("SELECT id, to_jsonb(j) - 'finished_at' FROM pgjobs_job AS j ORDER BY id")
 
 
 Form = Callable[..., list[int]]
 
 
-def deletes_fast(db: Database, ends: Sequence[End], author: Author, *, remember: bool) -> list[int]:
+def deletes_fast(db: Database, ends: Sequence[End], author: Author) -> list[int]:
     return finalising.finalise_delete_fast(db, ends)
 
 
-def deletes(db: Database, ends: Sequence[End], author: Author, *, remember: bool) -> list[int]:
+def deletes(db: Database, ends: Sequence[End], author: Author) -> list[int]:
     return finalising.finalise_delete(db, ends)
 
 
@@ -156,7 +145,7 @@ class Came(list[int]):
     gave_up = False
 
 
-def written(ground: Ground, form: Form, ends: Sequence[End], *, remember: bool) -> Came:
+def written(ground: Ground, form: Form, ends: Sequence[End]) -> Came:
     """Write a batch as the finaliser does: in halves if a row cannot be stored, without the locked rows if it must."""
     came = Came()
     came.poisoned = set()
@@ -165,7 +154,7 @@ def written(ground: Ground, form: Form, ends: Sequence[End], *, remember: bool) 
         some = halves.pop()
         try:
             with ground.db.raw.transaction():
-                came += form(ground.db, some, AUTHOR, remember=remember)
+                came += form(ground.db, some, AUTHOR)
         except psycopg.errors.LockNotAvailable:
             came.gave_up = True
             halves.append(some)
@@ -180,33 +169,29 @@ def written(ground: Ground, form: Form, ends: Sequence[End], *, remember: bool) 
     return came
 
 
-def forms_differ(ground: Ground, ends: list[End], fast_form: Form, *, remember: bool) -> tuple[str, Came]:
+def forms_differ(ground: Ground, ends: list[End], fast_form: Form) -> tuple[str, Came]:
     """Return how the two forms differ about a batch, empty if they do not, and what the fast one wrote."""
     answers = list[Came]()
-    rows = list[tuple[list[Any], list[Any]]]()
+    rows = list[list[Any]]()
     for form in (fast_form, SKIPS[fast_form]):
         with ground.db.raw.transaction(force_rollback=True):
-            came = written(ground, form, ends, remember=remember)
+            came = written(ground, form, ends)
             if form is finalising.finalise_success_fast and any(end.result == SEVERAL for end in ends):
                 # Nothing of its batch, or of its half, was written: the finaliser takes these jobs for busy, and the
                 # other form next, even if another half has given up meanwhile.
                 left = [end for end in ends if end.id not in came and (end.id, end.claim_id) not in came.poisoned]
-                again = written(ground, finalising.finalise_success, left, remember=remember)
+                again = written(ground, finalising.finalise_success, left)
                 came.poisoned |= again.poisoned
                 came += again
             answers.append(came)
             rows.append(ground.rows())
     fast, skipping = answers
-    (jobs, stored), (skipping_jobs, skipping_stored) = rows
-    if fast.poisoned or skipping.poisoned:
-        # Two jobs of one key may have been in different halves of a batch: then either may have stored its result.
-        stored, skipping_stored = ([row[:2] for row in each] for each in (stored, skipping_stored))
     assert not skipping.gave_up
     found = {
         "written": sorted(fast) != sorted(skipping),
         # The result of a job that is not ours any more is not even read by the fast form.
         "poisoned": fast.poisoned & ground.owned != skipping.poisoned & ground.owned,
-        "rows": (jobs, stored) != (skipping_jobs, skipping_stored),
+        "rows": rows[0] != rows[1],
         "gave up though nothing was locked": fast.gave_up and not ground.locked & {end.id for end in ends},
     }
     return ", ".join(what for what, so in found.items() if so), fast
@@ -214,16 +199,15 @@ def forms_differ(ground: Ground, ends: list[End], fast_form: Form, *, remember: 
 
 @pytest.mark.parametrize("batches", [300, pytest.param(2000, marks=pytest.mark.slow)])
 def test_both_forms_agree_on_every_row_of_random_batches(raw: RawDatabase, other: RawDatabase, batches: int) -> None:
-    """C39, C44 to C47, C55, C57: ended, lost, locked, poisoned, waited for, keyed, twice in a batch, of any claim."""
+    """C39, C44 to C47, C55, C57: ended, lost, locked, poisoned, waited for, twice in a batch, of any claim."""
     print(f"PGJOBS_TEST_SEED={SEED}")  # noqa: T201 (a failure shows it)
     chance = random.Random(SEED)
     ground = Ground(raw, other, chance)
     seen = Counter[str]()
     for number in range(batches):
         ends = ground.batch(number)
-        remember = chance.random() < 0.5
-        how, came = forms_differ(ground, ends, finalising.finalise_success_fast, remember=remember)
-        assert not how, (SEED, number, how, remember, ends)
+        how, came = forms_differ(ground, ends, finalising.finalise_success_fast)
+        assert not how, (SEED, number, how, ends)
         seen["written"] += len(came)
         seen["missing"] += len(came) < len(ends)
         seen["poisoned"] += bool(came.poisoned)
@@ -239,7 +223,7 @@ def test_both_forms_of_a_delete_agree_on_every_row(raw: RawDatabase, other: RawD
     seen = Counter[str]()
     for number in range(batches):
         ends = ground.batch(number)
-        how, came = forms_differ(ground, ends, deletes_fast, remember=False)
+        how, came = forms_differ(ground, ends, deletes_fast)
         assert not how, (SEED, number, how, ends)
         seen["written"] += len(came)
         seen["missing"] += len(came) < len(ends)
@@ -254,7 +238,7 @@ def test_both_forms_agree_where_one_half_gives_up_and_the_other_has_a_result_of_
     ground = Ground(raw, other, random.Random(SEED))
     fences = [ground.locked_fences[0], *[fence for fence in ground.free if fence in ground.owned][:3]]
     ends = [End(*fence, result=result) for fence, result in zip(fences, ("1", "2", SEVERAL, "}{"), strict=True)]
-    how, came = forms_differ(ground, ends, finalising.finalise_success_fast, remember=True)
+    how, came = forms_differ(ground, ends, finalising.finalise_success_fast)
     assert not how
     assert (came, came.poisoned, came.gave_up) == ([fences[1][0]], {*fences[2:]}, True)
 
@@ -295,13 +279,8 @@ def test_without_its_guard_a_result_of_two_values_would_move_those_behind_it(
 
 # --- locked rows ------------------------------------------------------------------------------------------------------
 
-FORMS = pytest.mark.parametrize("remember", [False, True], ids=["plain", "keyed"])
 
-
-@FORMS
-def test_a_locked_row_makes_the_fast_form_give_up_with_nothing_written(
-    raw: RawDatabase, other: RawDatabase, *, remember: bool
-) -> None:
+def test_a_locked_row_makes_the_fast_form_give_up_with_nothing_written(raw: RawDatabase, other: RawDatabase) -> None:
     """C46, C55, A54: a cancel that is not committed, and a lost fence; the other form writes the rest meanwhile."""
     register(500)
     claimed = claim(raw, 500)
@@ -310,19 +289,18 @@ def test_a_locked_row_makes_the_fast_form_give_up_with_nothing_written(
     steering.cancel_jobs(other, [held], mode="ask", by="anna", reason="", with_callback=[])
     ends = claimed.ends(result='"done"', seconds=0.5)
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        finalising.finalise_success_fast(raw, ends, AUTHOR, remember=remember)
+        finalising.finalise_success_fast(raw, ends, AUTHOR)
     assert raw.value("SELECT count(*) FROM pgjobs_job WHERE outcome IS NOT NULL") == 0
     others = sorted(set(claimed.ids) - {held, lost})
-    assert sorted(finalising.finalise_success(raw, ends, AUTHOR, remember=remember)) == others
+    assert sorted(finalising.finalise_success(raw, ends, AUTHOR)) == others
     other.commit()
-    assert finalising.finalise_success_fast(raw, ends, AUTHOR, remember=remember) == [held]
+    assert finalising.finalise_success_fast(raw, ends, AUTHOR) == [held]
     freed = raw.row(held)
     assert (freed["outcome"], freed["result"], freed["duration_seconds"]) == ("succeeded", "done", 0.5)
     assert freed["cancel_requested_at"] is not None
     assert raw.row(lost)["outcome"] is None
 
 
-@FORMS
 @pytest.mark.parametrize(
     ("change", "line"),
     [("claim_id = gen_random_uuid()", "claim_id"), ("outcome = 'cancelled', finished_at = run_at", "outcome")],
@@ -337,11 +315,10 @@ def test_a_fence_that_changes_while_the_fast_form_waits_writes_nothing(
     change: str,
     line: str,
     *,
-    remember: bool,
     sabotaged: bool,
 ) -> None:
     """C39, C44, C47: the server evaluates the fence again on the row as it is after the wait."""
-    name = "finalise_success_keyed_fast" if remember else "finalise_success_fast"
+    name = "finalise_success_fast"
     if sabotaged:
         [(_, fence)] = [found for found in lines_of("-- fence", (name,)) if f".{line} " in found[1]]
         sabotage(monkeypatch, name, fence)
@@ -349,7 +326,7 @@ def test_a_fence_that_changes_while_the_fast_form_waits_writes_nothing(
     end = claim(raw).ends(result="1")
     patient(monkeypatch, name)
     other.query(f"UPDATE pgjobs_job SET {change} WHERE id = %s", [one])
-    answer = background(finalising.finalise_success_fast, raw, end, AUTHOR, remember=remember)
+    answer = background(finalising.finalise_success_fast, raw, end, AUTHOR)
     wait_until(lambda: blocked_by(other, other.pid), 10, "the end waits for the row")
     other.commit()
     assert answer.result(30) == ([one] if sabotaged else [])

@@ -47,7 +47,6 @@ WRITES: dict[str, Callable[[Database, End], object]] = {
     "finalise_delete": lambda db, end: finalising.finalise_delete(db, [end]),
     "finalise_delete_fast": lambda db, end: finalising.finalise_delete_fast(db, [end]),
     "finalise_success_keyed": lambda db, end: finalising.finalise_success(db, [end], AUTHOR, remember=True),
-    "finalise_success_keyed_fast": lambda db, end: finalising.finalise_success_fast(db, [end], AUTHOR, remember=True),
     "finalise_delete_keyed": lambda db, end: finalising.finalise_delete(db, [replace(end, outcome="")], remember=True),
     "mark_ending": lambda db, end: finalising.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, end: finalising.park_jobs(db, [end]),

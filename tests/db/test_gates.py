@@ -30,7 +30,6 @@ GUARDED = (
     "finalise_success",
     "finalise_success_fast",
     "finalise_success_keyed",
-    "finalise_success_keyed_fast",
     "finalise_end",
 )
 WRITERS = re.compile(r"\bSET (?:[^;]*,\s+)?(?:outcome = (?!NULL)|\(outcome, )")
@@ -219,7 +218,7 @@ def written(raw: RawDatabase, name: str, taken: Claimed) -> list[int]:
     if name == "finalise_end":
         return finalising.finalise_end(raw, taken.ends(outcome="abandoned"), AUTHOR)
     if name.endswith("_fast"):
-        return finalising.finalise_success_fast(raw, taken.ends(), AUTHOR, remember=remember)
+        return finalising.finalise_success_fast(raw, taken.ends(), AUTHOR)
     return finalising.finalise_success(raw, taken.ends(), AUTHOR, remember=remember)
 
 

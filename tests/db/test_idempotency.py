@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Job, KeyWindow, StoredResult
-from django_pgjobs.store import finalising, keys
+from django_pgjobs.store import atomic, finalising, keys
 from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
@@ -308,6 +309,23 @@ def test_a_result_that_somebody_deletes_holds_up_no_end(raw: RawDatabase, other:
     assert sorted(done) == sorted(end.id for end in ends)
     other.commit()
     assert stored() == {}
+
+
+def test_a_lock_on_the_stored_results_holds_up_only_ends_with_a_key(raw: RawDatabase, other: RawDatabase) -> None:
+    """So a job without a key ends by statements that do not open that table."""
+    ends = keyed(raw, *[None] * 5, "k", "k")
+    other.query("LOCK TABLE pgjobs_stored_result IN ACCESS EXCLUSIVE MODE")
+    raw.query("SET lock_timeout = '200ms'")
+    assert finalising.finalise_success(raw, ends[:1], AUTHOR) == [ends[0].id]
+    assert finalising.finalise_success_fast(raw, ends[1:2], AUTHOR) == [ends[1].id]
+    assert finalising.finalise_delete(raw, ends[2:3]) == [ends[2].id]
+    assert finalising.finalise_delete_fast(raw, ends[3:4]) == [ends[3].id]
+    assert atomic.end_atomic(raw, ends[4]) is not None
+    for end_of in (partial(finalising.finalise_success, author=AUTHOR), finalising.finalise_delete):
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            end_of(raw, ends[5:6], remember=True)
+    other.rollback()
+    assert finalising.finalise_success(raw, ends[5:], AUTHOR, remember=True) == [end.id for end in ends[5:]]
 
 
 def test_what_is_deleted_at_its_end_leaves_its_result(raw: RawDatabase) -> None:

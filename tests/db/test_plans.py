@@ -153,9 +153,6 @@ STATEMENTS: dict[str, Callable[[Transacting, Claimed], object]] = {
     "finalise_success_keyed": lambda db, held: finalising.finalise_success(
         db, held.ends(result="1"), AUTHOR, remember=True
     ),
-    "finalise_success_keyed_fast": lambda db, held: finalising.finalise_success_fast(
-        db, held.ends(result="1"), AUTHOR, remember=True
-    ),
     "end_atomic": lambda db, held: atomic.end_atomic(db, End(_first(held), str(held.claim_id)), outermost=False),
     "lock_atomic": lambda db, held: db.fetch("lock_atomic", {"id": _first(held)}),
     "settle_doubts": lambda db, held: atomic.settle_doubts(db, held.fences()),

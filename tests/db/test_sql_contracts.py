@@ -20,7 +20,7 @@ from tests.plugins.fix_db import RawDatabase
 NAMES = sql.names()
 PACKAGE = Path(django_pgjobs.__file__).parent
 
-FAST = ("finalise_delete_fast", "finalise_success_fast", "finalise_success_keyed_fast")
+FAST = ("finalise_delete_fast", "finalise_success_fast")
 
 ATOMIC = ("end_atomic",)
 """The end inside the transaction of a job's own body."""

@@ -24,7 +24,7 @@ on_disk = pytest.mark.django_db(transaction=True)
 
 WORKERS_OWN = {
     "admit_jobs", "end_atomic", "expire_jobs", "finalise_end", "finalise_success", "finalise_success_fast",
-    "finalise_success_keyed", "finalise_success_keyed_fast", "fire_cron", "rescue_jobs",
+    "finalise_success_keyed", "fire_cron", "rescue_jobs",
     "write_notice",
 }  # fmt: skip
 

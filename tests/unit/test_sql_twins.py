@@ -70,28 +70,16 @@ TWINS = (
     ),
     Twins(
         "finalise_success",
-        "finalise_success_keyed_fast",
-        ("recorded",),
-        but=(
-            ("locked.result", "nullif(done.result::text, 'null')::jsonb"),
-            ("locked.seconds", "done.micros::float8 / 1e6::float8"),
-            ("FROM locked WHERE j.id = ANY (ARRAY[locked.id])", FROM_ARRAYS),
-            ("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}"),
-        ),
-    ),
-    Twins(
-        "finalise_success_keyed_fast",
         "finalise_success_fast",
         ("recorded",),
         renamed=(("recorded", RESULT),),
         but=(
-            (
-                f"j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}",
-                "CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END",
-            ),
+            ("locked.result", "nullif(done.result::text, 'null')::jsonb"),
+            ("locked.seconds", "done.micros::float8 / 1e6::float8"),
+            ("FROM locked WHERE j.id = ANY (ARRAY[locked.id])", FROM_ARRAYS),
+            ("j.waited", "CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END"),
         ),
     ),
-    Twins("finalise_success_keyed", "finalise_success_keyed_fast", ("stored", RESULT)),
     Twins(
         "finalise_success_keyed",
         "finalise_delete_keyed",

@@ -14,7 +14,7 @@ from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
-from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.execution.finalise import DELETE, END, FAST, MARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store import finalising, keeping, notifying
 from django_pgjobs.store.finalising import Author, End, FenceReading, Released
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -655,25 +655,41 @@ def test_results_are_remembered_by_the_batches_that_have_some(
     finaliser.remembers = True
     put(finaliser, SUCCESS, 3, 4)
     flush(finaliser)
-    runs = put(finaliser, SUCCESS, 5, 6)
+    runs = put(finaliser, SUCCESS, 5, 6, 7)
     runs[1].remembers = True
     flush(finaliser)
-    assert server.remembered == [False, False, True]
+    assert server.remembered == [False, False, False, True]
+    assert [ids for _, ids in server.writes] == [[1, 2], [3, 4], [5, 7], [6]]
+    assert sorted(heard.told("stored")) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(
-    server: Server, finaliser: Finaliser
+@pytest.mark.parametrize("kind", FAST)
+def test_only_the_ends_beside_those_with_a_key_are_fast(server: Server, finaliser: Finaliser, kind: str) -> None:
+    """A locked row among those with a key is skipped, and makes no batch wait."""
+    finaliser.remembers = True
+    for run in put(finaliser, kind, 1, 2, 3)[1:]:
+        run.remembers = True
+    server.locked = {2}
+    flush(finaliser)
+    assert server.writes[:2] == [(kind, [1]), (kind, [2, 3])]
+    assert not finaliser.skips_locked
+
+
+def test_where_the_ends_with_a_key_fail_the_others_are_written_once(
+    server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:
     def fails(kind: str, ends: Sequence[End]) -> None:
-        if len(ends) > 1:
-            raise psycopg.errors.NumericValueOutOfRange("22003")
+        if ends[0].id == 2:
+            server.fails = lambda kind, ends: None
+            raise psycopg.errors.QueryCanceled("statement timeout")
 
     server.fails, finaliser.remembers = fails, True
     put(finaliser, SUCCESS, 1, 2)[1].remembers = True
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        flush(finaliser)
     flush(finaliser)
-    assert list(zip(server.writes, server.remembered, strict=True)) == [
-        ((SUCCESS, [1, 2]), True), ((SUCCESS, [1]), False), ((SUCCESS, [2]), True),
-    ]  # fmt: skip
+    assert [ids for _, ids in server.writes] == [[1], [2], [2]]
+    assert heard.told("stored") == [1, 2]
 
 
 def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, heard: Heard, finaliser: Finaliser) -> None:

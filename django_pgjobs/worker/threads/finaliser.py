@@ -352,6 +352,11 @@ class Finaliser(Loop):
         return self._write_now(db, kind, entries)
 
     def _write_now(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
+        if kind in FAST and self.remembers:
+            keyed = [entry for entry in entries if entry[0].remembers]
+            others = [entry for entry in entries if not entry[0].remembers]
+            if keyed and others:  # only those without a key have a fast statement
+                return self._write_now(db, kind, others) + self._write_now(db, kind, keyed)
         try:
             recorded = self._record(db, kind, entries)
         except (psycopg.Error, UnicodeError) as error:
@@ -403,9 +408,9 @@ class Finaliser(Loop):
         ends = [end for _, end in entries]
         if kind == COUNTED:
             return self._record_counted(db, ends, remember=remember)
-        if kind in FAST and self.may_wait and not self.skips_locked:
+        if kind in FAST and self.may_wait and not self.skips_locked and not remember:
             try:
-                return finalise.write(db, kind, ends, self.author, remember=remember, fast=True)
+                return finalise.write(db, kind, ends, self.author, fast=True)
             except LOCKED as error:
                 log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
                 self.skips_locked = True
