@@ -25,7 +25,7 @@ from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_callback, check_function, location_of
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import facts, safe_logger
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering.encode import Row
 from django_pgjobs.registering.register import register_all, register_one
 from django_pgjobs.states import BUILT_IN
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from django_pgjobs.context import JobContext
     from django_pgjobs.definition.cron_declaration import CronDeclaration
-    from django_pgjobs.definition.plans import Plans
+    from django_pgjobs.definition.plans import Plans, Variant
     from django_pgjobs.models import Job
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
 
@@ -314,7 +314,7 @@ class BoundOptions(Generic[P, R]):
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return the same definition with further options, which override these."""
-        return BoundOptions(self.definition, _checked(self.definition, self.options, options))
+        return BoundOptions(self.definition, *_made(self.definition, self.options, options))
 
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments and options; see ``JobDefinition.register``."""
@@ -365,7 +365,8 @@ class BoundJob(Call, Generic[Returned]):
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
         """Return the same call with further options, which override these."""
-        return replace(self, options=_checked(self.definition, self.options, options), plan=None)
+        made = _made(self.definition, self.options, options)
+        return replace(self, options=made.fields, plan=made.plan)
 
     def register(self) -> JobOf[Returned]:
         """Store the job; each further call stores another one. See ``JobDefinition.register``."""
@@ -506,36 +507,18 @@ def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
 # Small change
 
 
-def _checked(
-    definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the options of ``before`` and ``given`` together. Raises ``InvalidJob``, ceilings included."""
-    try:
-        checks.check_bypass({**before, **given})
-        merged = {**before, **checks.checked_register_options(given)}
-    except InvalidOption as error:
-        raise InvalidJob(f"job {definition.name!r}: {error}") from None
-    plan = _changed(definition, merged)
-    if "queue" in given:
-        from django_pgjobs.definition import queue_names  # here for start-up time
+def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:
+    from django_pgjobs.definition.plans import made  # here for start-up time
 
-        queue_names.notice(plan.queue, facts("name=%s", definition.name), plan.conf)
-    return merged
+    return made(definition, before, given)
 
 
 def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], plan: Plan | None) -> Plan:
     """Return ``plan``, made anew if the settings have changed since; instants in it are checked again."""
     if plan is None or plan.conf is not get_conf():
-        return _changed(definition, options)
+        return _made(definition, options, {}).plan
     try:
         return plan.check() if plan.names_instants else plan
-    except InvalidOption as error:
-        raise InvalidJob(f"job {definition.name!r}: {error}") from None
-
-
-def _changed(definition: JobDefinition[..., Any], given: Mapping[str, Any]) -> Plan:
-    try:
-        return definition.plan.changed(given)
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
 

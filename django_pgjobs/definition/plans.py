@@ -54,7 +54,7 @@ class Plans:
         own = self._definition.plan
         steady, others = _parted(given)
         variant = self._steady(own, steady) if steady else Variant({}, own)
-        return self._made(variant, others) if others else variant
+        return made(self._definition, variant.fields, others) if others else variant
 
     def _steady(self, own: Plan, given: Mapping[str, Any]) -> Variant:
         made_from, known = self._known
@@ -65,32 +65,25 @@ class Plans:
         at = tuple([(option, value.__class__, value) for option, value in given.items()])
         variant = known.get(at)
         if variant is None:
-            variant = self._made(Variant({}, own), given)
+            variant = made(self._definition, {}, given)
             if apps.ready:  # before, the notice of a misspelt queue waits for the other modules of jobs
                 if len(known) >= MOST:
                     known.clear()
                 known[at] = variant
         return variant
 
-    def _made(self, before: Variant, given: Mapping[str, Any]) -> Variant:
-        checked = self._checked(given)
-        plan = self._changed(before.plan, checked)
-        if "queue" in given:
-            queue_names.notice(plan.queue, facts("name=%s", self._definition.name), plan.conf)
-        return Variant({**before.fields, **checked}, plan)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            check_bypass(given)
-            return checked_register_options(given)
-        except InvalidOption as error:
-            raise InvalidJob(f"job {self._definition.name!r}: {error}") from None
-
-    def _changed(self, plan: Plan, checked: Mapping[str, Any]) -> Plan:
-        try:
-            return plan.changed(checked)
-        except InvalidOption as error:
-            raise InvalidJob(f"job {self._definition.name!r}: {error}") from None
+def made(definition: JobPolicy, before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:
+    """Return what ``using(**given)`` makes of the checked fields ``before``. Raises ``InvalidJob``."""
+    try:
+        check_bypass({**before, **given})
+        fields = {**before, **checked_register_options(given)}
+        plan = definition.plan.changed(fields)
+    except InvalidOption as error:
+        raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    if "queue" in given:
+        queue_names.notice(plan.queue, facts("name=%s", definition.name), plan.conf)
+    return Variant(fields, plan)
 
 
 def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -17,7 +17,7 @@ from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
 from django_pgjobs.store.database import on
 from django_pgjobs.store.passing import with_results
-from django_pgjobs.store.registering import NewJob, register_job, register_special
+from django_pgjobs.store.registering import NewJob, register_job
 from django_pgjobs.store.transactions import written_at
 from django_pgjobs.values.built_in import Act, refusal
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -32,9 +32,8 @@ def register_again(row: J) -> J:
     if why := refusal(job.name, Act.REGISTER_AGAIN):
         raise InvalidJob(f"job {job.pk}: {why}")
     new = _first_step(job, alias) if job.flow else _same(job, alias)
-    register = register_special if new.is_special else register_job
     with capacity.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = register(alias, new)
+        registered = register_job(alias, new)
     if registered is None:
         raise InvalidJob(f"job {new.name!r}: its key is taken")
     waking.registered(connections[alias], [new.wakes], get_conf())

@@ -21,7 +21,7 @@ from django_pgjobs.states import NOT_NEEDED, CancelMode, Outcome
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.notifying import scan_behind
-from django_pgjobs.store.registering import NewJob, Registered, register_special, register_special_jobs
+from django_pgjobs.store.registering import NewJob, Registered, register_job, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
@@ -40,49 +40,17 @@ REPLACED = "replaced"
 
 def insert_one(alias: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
-    if new.on_conflict == OnConflict.REPLACE:
-        # In a transaction: the old job is cancelled only if the new one is stored.
-        return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new))
-    if new.on_conflict == OnConflict.POSTPONE:
-        return _despite_deadlocks(alias, lambda: _insert_or_postpone(alias, new))
+    if new.on_conflict in (OnConflict.REPLACE, OnConflict.POSTPONE):
+        # In a transaction: the old job is cancelled or moved only if this call succeeds.
+        return _despite_deadlocks(alias, lambda: _insert_chosen(alias, [new], [0]))[0]
     try:
-        return _insert_or_find(alias, new)
+        return _insert_chosen(alias, [new], [0])[0]
     except OperationalError as error:
         if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(alias):
             raise
     # This connection defaults to a higher isolation level, and the key's holder committed while we waited.
     with at_read_committed(alias):
-        return _insert_or_find(alias, new)
-
-
-def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
-    for _ in range(TRIES):
-        if stored := register_special(alias, new):
-            return stored
-        [holder] = find_keys(on(alias), [new])
-        if holder is not None:
-            if new.on_conflict == OnConflict.RAISE:
-                raise _duplicate(new, holder.id)
-            _refuse_other_name(new, holder)
-            return holder.id
-    raise _duplicate(new, None)
-
-
-def _insert_or_replace(alias: str, new: NewJob) -> Registered:
-    for _ in range(TRIES):
-        if stored := register_special(alias, new):
-            return stored
-        _replace(alias, [new], find_keys(on(alias), [new]))
-    raise _duplicate(new, None)
-
-
-def _insert_or_postpone(alias: str, new: NewJob) -> Registered | int:
-    for _ in range(TRIES):
-        if stored := register_special(alias, new):
-            return stored
-        if moved := _postpone(alias, [new]):
-            return moved[0]
-    raise _duplicate(new, None)
+        return _insert_chosen(alias, [new], [0])[0]
 
 
 def _postpone(alias: str, new: Sequence[NewJob]) -> dict[int, int]:
@@ -162,23 +130,23 @@ def insert_all(alias: str, given: Sequence[NewJob]) -> StoredBatch:
     """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
     new = list(given)
     chosen = _chosen(new)
-    return _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, chosen))
+    found = _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, sorted(set(chosen))))
+    ids = {at: one if isinstance(one, int) else one.id for at, one in found.items()}
+    return StoredBatch([ids[at] for at in chosen], sorted(at for at, one in found.items() if not isinstance(one, int)))
 
 
-def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> StoredBatch:
-    ids: dict[int, int] = {}
-    fresh: list[int] = []
-    left = sorted(set(chosen))
+def _insert_chosen(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, Registered | int]:
+    """Insert the jobs at the positions ``left``; return each with what was inserted, or the id of its key's holder."""
+    found: dict[int, Registered | int] = {}
     for _ in range(TRIES):
-        stored = register_special_jobs(alias, [new[at] for at in left])
-        done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}
-        ids |= done
-        fresh += done
-        left = [at for at in left if at not in done]
-        ids |= _settled(alias, new, left)
-        left = [at for at in left if at not in ids]
+        jobs = [new[at] for at in left]
+        stored = [register_job(alias, jobs[0])] if len(jobs) == 1 else register_special_jobs(alias, jobs)
+        found |= {at: row for at, row in zip(left, stored, strict=True) if row is not None}
+        left = [at for at in left if at not in found]
+        found |= _settled(alias, new, left)
+        left = [at for at in left if at not in found]
         if not left:
-            return StoredBatch([ids[at] for at in chosen], sorted(fresh))
+            return found
     raise _duplicate(new[left[0]], None)
 
 

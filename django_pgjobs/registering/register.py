@@ -29,7 +29,14 @@ from django_pgjobs.registering.encode import Row, check_key_given, encode_all, h
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import Flow, KeyScope
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
-from django_pgjobs.store.registering import NewJob, Registered, register_job, register_jobs
+from django_pgjobs.store.registering import (
+    SPECIAL_COLUMNS,
+    NewJob,
+    Registered,
+    register_job,
+    register_jobs,
+    register_plain,
+)
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -122,8 +129,10 @@ def _announced(definition: JobPolicy, registered: Model) -> Model:
 
 
 def _insert(alias: str, new: NewJob, conf: Conf) -> Registered | int:
-    if not new.is_special:
-        return register_job(alias, new)
+    if new.is_plain:
+        return register_plain(alias, new)
+    if not new.is_special and (stored := register_job(alias, new)):
+        return stored
     if new.needs:
         from django_pgjobs.registering.waiting import insert_waiting  # here for start-up time
 
@@ -385,22 +394,7 @@ def _special(new: NewJob) -> dict[str, Any]:
         values |= {"hold": "waiting", "state": "waiting"}
     elif new.limit_key is not None:
         values |= {"hold": "limited", "state": "limited"}
-    return values | {
-        name: getattr(new, name)
-        for name in (
-            "key",
-            "key_scope",
-            "idempotency_key",
-            "limit_key",
-            "cron_entry",
-            "fire_at",
-            "tags",
-            "not_after",
-            "options",
-            "flow",
-            "parent_id",
-        )
-    }
+    return values | {name: getattr(new, name) for name in SPECIAL_COLUMNS}
 
 
 def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:

@@ -7,10 +7,10 @@ WITH given AS MATERIALIZED (
         n.name, n.queue, n.priority, n.max_attempts, n.timeout, n.payload, n.headers, n.description,
         coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) AS run_at,
         n.key, n.key_scope, CASE WHEN n.key_scope IN ('until_started', 'until_finished') THEN n.key END AS unique_key,
-        n."window" AS seconds, n.idempotency_key, n.limit_key, n.cron_entry, n.fire_at, n.tags, n.not_after,
+        n.window_seconds AS seconds, n.idempotency_key, n.limit_key, n.cron_entry, n.fire_at, n.tags, n.not_after,
         coalesce(
             n.expires_at,
-            coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires)
+            coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires_seconds)
         ) AS expires_at,
         n.options, n.flow, n.parent_id, n.target_id, n.waits, n.position,
         coalesce(n.id, nextval(pg_get_serial_sequence('pgjobs_job', 'id')::regclass)) AS id
@@ -18,14 +18,14 @@ WITH given AS MATERIALIZED (
         json_to_recordset(%(jobs)s::json) AS (
             name text, queue text, priority smallint, max_attempts integer, timeout float8,
             payload jsonb, headers jsonb, description text, run_at timestamptz, delay float8,
-            key text, key_scope text, "window" float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
-            tags jsonb, not_after timestamptz, expires_at timestamptz, expires float8, options jsonb,
+            key text, key_scope text, window_seconds float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
+            tags jsonb, not_after timestamptz, expires_at timestamptz, expires_seconds float8, options jsonb,
             flow smallint, parent_id bigint, target_id bigint, waits boolean, id bigint
         )
     ) WITH ORDINALITY AS n (
         name, queue, priority, max_attempts, timeout, payload, headers, description, run_at, delay,
-        key, key_scope, "window", idempotency_key, limit_key, cron_entry, fire_at, tags, not_after, expires_at,
-        expires, options, flow, parent_id, target_id, waits, id, position
+        key, key_scope, window_seconds, idempotency_key, limit_key, cron_entry, fire_at, tags, not_after, expires_at,
+        expires_seconds, options, flow, parent_id, target_id, waits, id, position
     )
 ),
 windows AS (

@@ -35,8 +35,8 @@ COPY_ROWS = 500
 class NewJob(NamedTuple):
     """The row that a registration writes: ``payload`` and ``headers`` as JSON text, durations in seconds, UTC instants.
 
-    ``window_seconds`` goes with the scope ``window``; ``on_conflict`` is not stored: it says what the caller does if
-    the key is taken.
+    The fields from ``limit_key`` to ``waits`` are those that few jobs have; a new one needs its column in the two
+    statements that write them. ``on_conflict`` is not stored: it says what the caller does if the key is taken.
     """
 
     name: str
@@ -53,7 +53,7 @@ class NewJob(NamedTuple):
     key: str | None = None
     key_scope: str = ""
     window_seconds: float | None = None
-    on_conflict: str = "existing"
+    """Goes with the scope ``window``."""
     idempotency_key: str | None = None
     cron_entry: str | None = None
     fire_at: datetime | None = None
@@ -69,6 +69,7 @@ class NewJob(NamedTuple):
     """The job that it undoes, or a part of."""
     waits: bool = False
     """Whether it waits until its gate opens."""
+    on_conflict: str = "existing"
     needs: tuple[tuple[int, Rule], ...] = ()
     """The jobs that it needs, and which end of each: links and its gate say so."""
     id: int | None = None
@@ -80,26 +81,28 @@ class NewJob(NamedTuple):
         return self.queue, self.priority if self.limit_key is None else None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it starts at once and has only arguments, as most jobs."""
+        return self[_PLAIN] == _ALL_PLAIN
+
+    @property
     def is_special(self) -> bool:
         """Whether it has a key, a limit, a tag or another value that few jobs have: its own statement writes it."""
-        return (
-            self.key is not None
-            or self.idempotency_key is not None
-            or self.limit_key is not None
-            or self.cron_entry is not None
-            or bool(self.tags)
-            or self.not_after is not None
-            or self.expires_at is not None
-            or self.expires_seconds is not None
-            or self.options is not None
-            or self.is_in_flow
-        )
+        return self[_SPECIAL] != _NONE_SPECIAL
 
     @property
     def is_in_flow(self) -> bool:
         """Whether it waits for others, or others for it."""
         return self.flow != 0 or self.waits
 
+
+_PLAIN = slice(NewJob._fields.index("headers"), NewJob._fields.index("waits") + 1)
+_ALL_PLAIN = NewJob("", "")[_PLAIN]
+_SPECIAL = slice(NewJob._fields.index("limit_key"), NewJob._fields.index("waits") + 1)
+_NONE_SPECIAL = NewJob("", "")[_SPECIAL]
+_UNKNOWN = ("window_seconds", "expires_at", "expires_seconds", "waits")
+SPECIAL_COLUMNS = tuple(name for name in NewJob._fields[_SPECIAL] if name not in _UNKNOWN)
+"""The columns that few jobs have and whose values the registration knows: the database computes the expiry."""
 
 _others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
 """Returns the fields that a COPY writes, except name and payload."""
@@ -127,19 +130,42 @@ class Registered(NamedTuple):
     expires_at: datetime | None = None
 
 
-def register_job(using: str, new: NewJob) -> Registered:
-    """Insert one job in the caller's transaction. Wakes nobody: see ``waking``.
+def register_plain(using: str, new: NewJob) -> Registered:
+    """Insert one job that ``is_plain`` in the caller's transaction. Wakes nobody: see ``waking``.
 
     It sends no values that most jobs lack: each costs client and server microseconds.
     """
     connection = connections[using]
-    db = WrapperDatabase(connection)
-    if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
-        [(job_id, text)] = db.fetch("register_plain", _plain(new))
-        instant = _instant(text, connection)
-        return Registered(job_id, instant, instant)
-    [(job_id, *texts)] = db.fetch("register_job", _params(new))
-    return Registered(job_id, *_Instants(connection).of(texts))
+    [(job_id, text)] = WrapperDatabase(connection).fetch("register_plain", _plain(new))
+    instant = _instant(text, connection)
+    return Registered(job_id, instant, instant)
+
+
+def register_job(using: str, new: NewJob) -> Registered | None:
+    """Insert one job of any kind, as ``register_plain``.
+
+    Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
+    """
+    if new.window_seconds is not None or new.is_in_flow:
+        return register_special_jobs(using, [new])[0]
+    params = {
+        **_plain(new),
+        **_special(new),
+        "headers": new.headers,
+        "description": new.description,
+        "run_at": new.run_at and new.run_at.isoformat(),
+        "delay": new.delay_seconds or 0.0,
+        "tags": json.dumps(new.tags) if new.tags else None,
+        "options": json.dumps(new.options) if new.options else None,
+    }
+    rows = on(using).fetch("register_job", params)
+    return Registered(rows[0][0], *_Instants(connections[using]).of(rows[0][1:])) if rows else None
+
+
+def _special(new: NewJob) -> dict[str, Any]:
+    """Return the fields that few jobs have, as JSON can represent them."""
+    values = {name: getattr(new, name) for name in NewJob._fields[_SPECIAL]}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 class _Instants(dict[Any, Any]):
@@ -167,30 +193,6 @@ def _instant(text: str, connection: BaseDatabaseWrapper) -> datetime:
     return instant.astimezone(connection.connection.info.timezone).replace(tzinfo=None)
 
 
-def register_special(using: str, new: NewJob) -> Registered | None:
-    """Insert one job that ``is_special``, as ``register_job``.
-
-    Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
-    """
-    if new.window_seconds is not None or new.is_in_flow:
-        return register_special_jobs(using, [new])[0]
-    params = _params(new) | {
-        "key": new.key,
-        "key_scope": new.key_scope,
-        "idempotency_key": new.idempotency_key,
-        "limit_key": new.limit_key,
-        "cron_entry": new.cron_entry,
-        "fire_at": new.fire_at,
-        "tags": json.dumps(new.tags) if new.tags else None,
-        "not_after": new.not_after,
-        "expires_at": new.expires_at,
-        "expires": new.expires_seconds,
-        "options": json.dumps(new.options) if new.options else None,
-    }
-    rows = on(using).fetch("register_special", params)
-    return Registered(rows[0][0], *_Instants(connections[using]).of(rows[0][1:])) if rows else None
-
-
 def _plain(new: NewJob) -> dict[str, object]:
     return {
         "name": new.name,
@@ -199,15 +201,6 @@ def _plain(new: NewJob) -> dict[str, object]:
         "max_attempts": new.max_attempts,
         "timeout": new.timeout_seconds,
         "payload": new.payload,
-    }
-
-
-def _params(new: NewJob) -> dict[str, object]:
-    return _plain(new) | {
-        "headers": new.headers,
-        "description": new.description,
-        "run_at": new.run_at and new.run_at.isoformat(),
-        "delay": new.delay_seconds or 0.0,
     }
 
 
@@ -285,25 +278,7 @@ def _length(new: NewJob) -> int:
 
 
 def _special_as_json(new: NewJob) -> str:
-    special = {
-        "key": new.key,
-        "key_scope": new.key_scope,
-        "window": new.window_seconds,
-        "idempotency_key": new.idempotency_key,
-        "limit_key": new.limit_key,
-        "cron_entry": new.cron_entry,
-        "fire_at": new.fire_at and new.fire_at.isoformat(),
-        "tags": new.tags or None,
-        "not_after": new.not_after and new.not_after.isoformat(),
-        "expires_at": new.expires_at and new.expires_at.isoformat(),
-        "expires": new.expires_seconds,
-        "options": new.options,
-        "flow": new.flow,
-        "parent_id": new.parent_id,
-        "target_id": new.target_id,
-        "waits": new.waits,
-        "id": new.id,
-    }
+    special = {**_special(new), "tags": new.tags or None, "id": new.id}
     present = {name: value for name, value in special.items() if value is not None}
     return _as_json(NewJobs(new, (new.payload,)), present)[0]
 

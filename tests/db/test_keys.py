@@ -270,7 +270,7 @@ def test_a_running_job_is_not_replaced(raw: RawDatabase) -> None:
 
 def test_nothing_is_replaced_when_the_new_one_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     first = latest.register(1)
-    monkeypatch.setattr(conflicts, "register_special", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(conflicts, "register_job", lambda *_args, **_kwargs: None)
     with pytest.raises(DuplicateJob):
         latest.register(2)
     first.refresh_from_db()

@@ -37,7 +37,7 @@ def admitted_keys() -> Counter[str | None]:
 
 def test_a_job_with_a_limit_is_registered_held_by_every_way(raw: RawDatabase) -> None:
     """A limit holds its jobs back from the moment of their registration: one, many, and by COPY."""
-    one = registering.register_special("default", NewJob("test.job", "{}", limit_key="a"))
+    one = registering.register_job("default", NewJob("test.job", "{}", limit_key="a"))
     assert one is not None
     mixed = registering.register_jobs(
         "default",

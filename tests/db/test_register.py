@@ -484,7 +484,7 @@ def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() ->
     )  # fmt: skip
     flowing = new._replace(key="k3", limit_key=None, flow=1, parent_id=5, target_id=6, waits=True, id=4_000_000)
     several = registering.register_special_jobs("default", [new._replace(key="k2"), flowing])
-    stored = [registering.register_special("default", new), *several]
+    stored = [registering.register_job("default", new), *several]
     rows = [Job.objects.get(pk=each.id) for each in stored if each is not None]
     expected = {
         "name": "test.job", "queue": "q", "priority": -3, "max_attempts": 7, "timeout_seconds": 1.25,

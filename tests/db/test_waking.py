@@ -167,7 +167,10 @@ def test_what_is_registered_in_a_savepoint_and_behind_it_is_woken_for() -> None:
 
 @on_disk
 def test_a_registration_that_failed_does_not_silence_the_next() -> None:
-    with patch("django_pgjobs.registering.register.register_job", side_effect=LookupError), pytest.raises(LookupError):
+    with (
+        patch("django_pgjobs.registering.register.register_plain", side_effect=LookupError),
+        pytest.raises(LookupError),
+    ):
         pay.register(1)
     with notifications() as sent:
         pay.register(2)
