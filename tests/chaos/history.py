@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 from tests.chaos.witnesses import (
     COMMITTED,
@@ -65,6 +66,9 @@ __all__ = [
 ]
 
 
+TOLD = 3
+"""Of how many jobs a report tells all."""
+
 OURS = "pgjobs."
 """How the jobs of the package itself are called; nothing in the journal tells of their runs."""
 
@@ -106,7 +110,21 @@ class Checker:
             self.slow_rescues, self.progress, self.leftovers,
         )  # fmt: skip
         violations = [violation for promise in checks for violation in promise()]
-        return Report(self._counts(), self.slowest, violations)
+        jobs = list(dict.fromkeys(violation.job for violation in violations if violation.job is not None))
+        return Report(self._counts(), self.slowest, violations, {job: self._story(job) for job in jobs[:TOLD]})
+
+    def _story(self, job: int) -> list[str]:
+        """Return what all witnesses say of a job, and the faults that struck its processes, in the order of time."""
+        runs = [run for run in self.history.executions if run.job == job]
+        pids = {run.pid for run in runs} | {run.worker for run in runs}
+        said: list[tuple[float, Any]] = [(change.at, change) for change in self.changes[job]]
+        said += [(run.started, run) for run in runs]
+        said += [(attempt.ended, attempt) for attempt in self.history.attempts if attempt.job == job]
+        said += [(fault.begin, fault) for fault in self.history.faults if not fault.pids or pids & fault.pids]
+        own = [at for at, each in said if not isinstance(each, Fault)] or [0.0]
+        first, last = min(own), max(own)
+        near = [(at, each) for at, each in said if first - TELLING_SECONDS <= at <= last + TELLING_SECONDS]
+        return [f"{at:.3f} {each}" for at, each in sorted(near, key=lambda one: one[0])]
 
     def _counts(self) -> dict[str, int]:
         history = self.history

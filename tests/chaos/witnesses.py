@@ -156,6 +156,8 @@ class Report:
     counts: dict[str, int] = field(default_factory=dict)
     recovery_seconds: float = 0.0
     violations: list[Violation] = field(default_factory=list)
+    stories: dict[int, list[str]] = field(default_factory=dict)
+    """What all witnesses say of the jobs of the first violations, in the order of time."""
 
     @property
     def kinds(self) -> Counter[str]:
@@ -168,4 +170,6 @@ class Report:
         lines += [f"  {violation}" for violation in self.violations[:50]]
         if len(self.violations) > 50:
             lines.append(f"  … {dict(self.kinds)}")
+        for job, story in self.stories.items():
+            lines += [f"  of job {job}:", *(f"    {line}" for line in story)]
         return "\n".join(lines)

@@ -202,6 +202,18 @@ def test_an_attempt_under_a_claim_that_no_row_had_is_found() -> None:
     assert found(history) == {"unaccounted attempt"}
 
 
+def test_a_report_tells_all_of_the_job_of_a_violation() -> None:
+    """Without its story, a violation of a random run could only be guessed at."""
+    history = orderly()
+    history.executions.append(run("ghost", 2.5, 2.6, "raised"))
+    history.faults = [h.Fault(h.KILL, 2.4, 2.4, frozenset({100})), h.Fault(h.KILL, 2.4, 2.4, frozenset({999}))]
+    told = str(h.check(history))
+    assert "of job 1:" in told
+    assert told.count("Change(") == len(history.changes)
+    assert told.count("Execution(") == len(history.executions)
+    assert told.count("Fault(") == 1, "the other one struck no process of this job"
+
+
 def test_an_attempt_beyond_the_maximum_is_found() -> None:
     history = rescued()
     history.executions[0] = run("a", 1, 1.5, "raised")
