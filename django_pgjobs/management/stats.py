@@ -24,9 +24,8 @@ from django_pgjobs.presentation.wording import grouped, size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store.counting import KnownWorker, Sizes, count_sizes
-from django_pgjobs.store.database import Database, configure, on
+from django_pgjobs.store.database import PINS, Database, configure, on
 from django_pgjobs.store.transactions import at_read_committed
-from django_pgjobs.worker.shared.connection import PINS
 
 HEADERS = (
     "QUEUE",

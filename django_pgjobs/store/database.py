@@ -32,6 +32,18 @@ def statement(name: str) -> str:
     return sql.statement(name)
 
 
+PINS = {
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+}
+"""Settings under which the statements of workers keep the plans that their tests hold."""
+
+
 def read_statements() -> None:
     """Read all statements now, so that an upgrade that replaces their files does not change a running process."""
     for name in sql.names():

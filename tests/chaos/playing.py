@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from django_pgjobs.worker.shared.connection import PINS
+from django_pgjobs.store.database import PINS
 from tests.chaos.explorer import Actor, Course, Explorer
 from tests.plugins.fix_db import RawDatabase
 

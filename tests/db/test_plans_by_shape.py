@@ -29,9 +29,8 @@ from django_pgjobs.inspection.results import read_results
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import explaining, firing, gating, keeping, keys, memos
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import PINS, on
 from django_pgjobs.store.memos import NewMemo
-from django_pgjobs.worker.shared.connection import PINS
 from tests.db.test_plans import ENDED
 from tests.plugins.explaining import Explained, analysed_while_empty, as_if_emptied
 from tests.plugins.fix_db import RawDatabase, claim

@@ -28,10 +28,9 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job
 from django_pgjobs.store import claiming, registering
 from django_pgjobs.store.claiming import ClaimedJob, Pair
-from django_pgjobs.store.database import Database, Params, Rows, rows_of, statement
+from django_pgjobs.store.database import PINS, Database, Params, Rows, rows_of, statement
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.registering import NewJob, NewJobs
-from django_pgjobs.worker.shared.connection import PINS
 
 T = TypeVar("T")
 

@@ -22,17 +22,7 @@ from django.db import connections, transaction
 
 from django_pgjobs import clock
 from django_pgjobs.store import keeping
-from django_pgjobs.store.database import Params, Rows, configure, configuring, rows_of, statement
-
-PINS = {
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_sort": "off",
-}
+from django_pgjobs.store.database import PINS, Params, Rows, configure, configuring, rows_of, statement
 
 WAYS = {
     "connect_timeout": 10,
