@@ -1,12 +1,16 @@
 """The decision about an attempt, as data: ``attempt`` makes it once, ``store`` writes it once.
 
-Layer 0. Each class holds the facts of one fenced statement. The database's clock counts ``seconds``.
+Layer 0. Each class holds the facts of one fenced statement. The database's clock counts ``seconds``. ``outcome`` is how
+the attempt ends, in one word that log lines and traces share: ``succeeded``, ``abandoned`` and ``cancelled`` end the
+job too; after ``retried`` it runs again, and the attempt counts; after the others the attempt does not count.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from django_pgjobs.states import Ended, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,17 @@ class Succeed(NamedTuple):
 
     result: str | None = None
 
+    @property
+    def outcome(self) -> str:
+        """The word of ``Ended``."""
+        return Outcome.SUCCEEDED
+
 
 @dataclass(frozen=True, slots=True)
 class Next:
     """The job goes on with its next step: its ``name``, and the columns that it writes as a JSON object."""
 
+    outcome: ClassVar[str] = Ended.STEPPED
     name: str
     columns: str
 
@@ -55,6 +65,7 @@ class Next:
 class Retry:
     """The attempt failed and may be tried again after ``seconds``."""
 
+    outcome: ClassVar[str] = Ended.RETRIED
     seconds: float
     failure: Failure
     cause: str = "failed"
@@ -64,6 +75,7 @@ class Retry:
 class Snooze:
     """The job asks to come back after ``seconds``; the attempt does not count."""
 
+    outcome: ClassVar[str] = Ended.SNOOZED
     seconds: float
 
 
@@ -77,6 +89,7 @@ class Suspend:
     on when the first of all of these is over.
     """
 
+    outcome: ClassVar[str] = Ended.SUSPENDED
     memo: str
     kind: str
     seconds: float
@@ -96,6 +109,7 @@ class Suspend:
 class Abandon:
     """No attempt is left, or the job gave itself up. ``failure`` is None only for a bare ``raise Abandon()``."""
 
+    outcome: ClassVar[str] = Outcome.ABANDONED
     reason: str
     failure: Failure | None = None
     cause: str | None = "failed"
@@ -108,6 +122,7 @@ class Cancel:
     An attempt may fail by itself, or pass its timeout, before the cancel reaches it.
     """
 
+    outcome: ClassVar[str] = Outcome.CANCELLED
     reason: str = ""
     failure: Failure | None = None
     cause: str | None = "cancelled"
@@ -117,6 +132,7 @@ class Cancel:
 class Park:
     """This code cannot run the job: hold it until code with another ``fingerprint`` knows it."""
 
+    outcome: ClassVar[str] = "parked"
     reason: str
     fingerprint: str = ""
 
@@ -125,6 +141,7 @@ class Park:
 class Hold:
     """The job's name is paused: hold the job until the pause ends; the attempt is not charged."""
 
+    outcome: ClassVar[str] = "held"
     reason: str
 
 
@@ -132,6 +149,7 @@ class Hold:
 class Release:
     """The job never started, or stopped through no fault of its own: it is ready again; the attempt is not charged."""
 
+    outcome: ClassVar[str] = Ended.RELEASED
     why: str = ""
     failure: Failure | None = field(default=None)
 
@@ -152,10 +170,17 @@ class Committed:
     stepped: bool = False
     step_in: tuple[str, int] | None = None
 
+    @property
+    def outcome(self) -> str:
+        """The word of ``Ended``."""
+        return Ended.STEPPED if self.stepped else Outcome.SUCCEEDED
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The job found that its claim is lost: its own transaction, which was rolled back, or a step of it."""
+
+    outcome: ClassVar[str] = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +188,11 @@ class InDoubt:
     """The job's own transaction may have committed; if it has not, the attempt comes to ``otherwise``."""
 
     otherwise: Unwritten
+
+    @property
+    def outcome(self) -> str:
+        """What the attempt ends as if its transaction has not ended it."""
+        return self.otherwise.outcome
 
 
 Decision = Unwritten | Committed | Lost | InDoubt

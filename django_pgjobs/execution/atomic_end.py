@@ -23,10 +23,10 @@ from psycopg.pq import TransactionStatus
 from django_pgjobs import clock, waking
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
+from django_pgjobs.ends.callbacks import callback_allowance, has_callback
 from django_pgjobs.exceptions import Abandon, Cancel, RolledBack, UnstorableResult
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Prepared
-from django_pgjobs.execution.finalise import callback_allowance, has_callback
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of

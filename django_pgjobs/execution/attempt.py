@@ -24,6 +24,10 @@ from django_pgjobs.context import Cancellation, JobContext, activate, deactivate
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.ends.callbacks import BODY as BODY
+from django_pgjobs.ends.callbacks import ON_ABANDON as ON_ABANDON
+from django_pgjobs.ends.callbacks import ON_CANCEL as ON_CANCEL
+from django_pgjobs.ends.callbacks import ON_SUCCESS as ON_SUCCESS
 from django_pgjobs.exceptions import (
     Abandon,
     AttemptsExhausted,
@@ -47,10 +51,6 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
-from django_pgjobs.execution.prepared import BODY as BODY
-from django_pgjobs.execution.prepared import ON_ABANDON as ON_ABANDON
-from django_pgjobs.execution.prepared import ON_CANCEL as ON_CANCEL
-from django_pgjobs.execution.prepared import ON_SUCCESS as ON_SUCCESS
 from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
 from django_pgjobs.execution.prepared import Definition, Guard, Memories, ReporterOf, Transaction
 from django_pgjobs.execution.prepared import Item as Item

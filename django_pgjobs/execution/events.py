@@ -18,8 +18,8 @@ from django.dispatch import Signal
 from django_pgjobs import clock, logs, signals
 from django_pgjobs.decisions import Decision, InDoubt
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.ends.kinds import OUTCOMES as OUTCOMES
 from django_pgjobs.execution.extras import target_of
-from django_pgjobs.execution.outcomes import outcome_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import kind_of, text_of
@@ -34,7 +34,6 @@ jobs_log = safe_logger("django_pgjobs.jobs")
 FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
 
 WRITES = (RETRIED, LOST, RESCUED)
-OUTCOMES = tuple(map(str, Outcome))
 """What anybody may be interested in: these writes, and ends by their outcome."""
 
 _SIGNALS = {
@@ -138,7 +137,7 @@ def ended(job: Attempted, decision: Decision, error: BaseException | None) -> No
     if isinstance(decision, InDoubt):
         decision = decision.otherwise
     if jobs_log.isEnabledFor(logging.INFO):
-        outcome, seconds, about = outcome_of(decision), clock.monotonic() - job.began, facts(job.item)
+        outcome, seconds, about = decision.outcome, clock.monotonic() - job.began, facts(job.item)
         if error is None:
             jobs_log.info("END outcome=%s seconds=%.4f %s", outcome, seconds, about)
         else:

@@ -24,7 +24,6 @@ from django_pgjobs.serialization.failures import OUR_FILES
 
 Definition = JobPolicy
 
-BODY, ON_ABANDON, ON_CANCEL, ON_SUCCESS = "body", "on_abandon", "on_cancel", "on_success"
 OUR_FILES.add(__file__)
 
 

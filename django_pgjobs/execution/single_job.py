@@ -21,20 +21,22 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.ends import finalise, kinds, lines
+from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
+from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, Kind, Terms
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.execution import attempt, end_lines, events, finalise
+from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import dated, target_of, until_of
-from django_pgjobs.execution.finalise import AWAIT, CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import atomic, claiming, finalising, gates, keys
+from django_pgjobs.store import atomic, claiming, finalising, keys
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.finalising import Author, End, FenceReading, Stepped
@@ -64,7 +66,7 @@ def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
 class Ended:
     """The last write for a claimed job: its kind, its parameters, and whether it passed the fence."""
 
-    kind: str
+    kind: Kind
     end: End
     recorded: bool
 
@@ -211,7 +213,7 @@ class Performer:
             return self._record(job, END, after)
         return self._written(job, claim_id, decision, None)
 
-    def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: Kind, end: End) -> Ended:
         """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
         remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
@@ -220,7 +222,7 @@ class Performer:
                 return self._refused(job, kind, end, now)
             if now.counted and not counted:  # another job has come to need it since its claim
                 counted = True
-            elif now.cancelled and not now.ending and kind in REQUEUES:
+            elif now.cancelled and not now.ending and kind.requeues:
                 cancel = decide.Cancel("", end.failure, end.cause)
                 kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
@@ -228,25 +230,18 @@ class Performer:
         self._notify_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
 
-    def _write(self, kind: str, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
-        if kind == AWAIT:
-            with self.db.transaction():
-                return finalise.write_await(self.db, [end], self.author)
-        if not counted or kind not in (SUCCESS, END):
-            return finalise.write(self.db, kind, [end], self.author, remember=remember)
-        with self.db.transaction():
-            rows, opened = finalise.write_counted(self.db, [end], self.author, remember=remember)
-        waking.notify(self.alias, gates.notices_of(opened))
-        return rows
+    def _write(self, kind: Kind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
+        terms = Terms(self.author, remember, notify=lambda db, notices: waking.notify(self.alias, notices))
+        return kinds.write(self.db, COUNTED if counted and kind.final else kind, [end], terms)
 
-    def _refused(self, job: ClaimedJob, kind: str, end: End, now: FenceReading | None) -> Ended:
-        action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
+    def _refused(self, job: ClaimedJob, kind: Kind, end: End, now: FenceReading | None) -> Ended:
+        action, reason = kind.verb, finalise.refusal(now)
         about = _facts(job, end.claim_id)
         log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
         _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
         return Ended(kind, end, recorded=False)
 
-    def _notify_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
+    def _notify_end(self, job: ClaimedJob, kind: Kind, end: End, row: Any) -> None:
         about = {
             "queue": job.queue,
             "executor": self.author.name,
@@ -256,13 +251,13 @@ class Performer:
         refused = isinstance(row, Stepped) and row.refused
         if refused:
             events.step_refused(_facts(job, end.claim_id))
-        elif end_lines.are_wanted():
-            end_lines.stored(kind, end, row, _facts(job, end.claim_id), end.seconds)
-        if kind == RETRY:
-            _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
-        elif kind in (SUCCESS, END):
-            outcome = Outcome.SUCCEEDED if kind == SUCCESS else end.outcome
+        elif lines.are_wanted():
+            lines.stored(kind, end, row, _facts(job, end.claim_id), end.seconds)
+        if kind.final:
+            outcome = end.outcome or Outcome.SUCCEEDED
             _notify(events.FINISHED, job, **about, outcome=outcome, database=self.alias)
+        elif kind.signals:
+            _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
 
 
 def _facts(job: ClaimedJob, claim_id: str) -> Facts:
@@ -276,5 +271,5 @@ def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})
 
 
-def _earlier_error(job: ClaimedJob, kind: str, end: End) -> str:
-    return job.error if kind == END and end.outcome != Outcome.SUCCEEDED else ""
+def _earlier_error(job: ClaimedJob, kind: Kind, end: End) -> str:
+    return job.error if kind is END and end.outcome != Outcome.SUCCEEDED else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import end_lines
+from django_pgjobs.ends import lines
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.expiry import BATCH, ExpiryWalk
 from django_pgjobs.states import EXPIRED
@@ -48,8 +48,8 @@ class JobExpirer:
         found = keeping.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
         notifying.notify_queues(db, found.wakes, behind=True)
         if ended := [job for job in found.jobs if job.ended]:
-            if end_lines.are_wanted():
+            if lines.are_wanted():
                 for job in ended:
-                    end_lines.expired(job)
+                    lines.expired(job)
             self.notify(ended)
         return Expired(len(found.jobs), found.until)

@@ -31,8 +31,8 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.outcomes import RETRIED
 from django_pgjobs.logs import facts_of_attempt, safe_logger
+from django_pgjobs.states import Ended
 from django_pgjobs.store import keeping, memos, notifying
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.keeping import Rescued
@@ -214,7 +214,7 @@ def _log(rescued: list[Rescued]) -> None:
             logging.ERROR if job.given_up else logging.WARNING,
             "job rescued %s outcome=%s cause=%s: %s",
             facts_of_attempt(job.name, job.id, job.attempt, None, job.claim_id, job.queue),
-            job.outcome or job.ending or RETRIED, job.cause, job.message,
+            job.outcome or job.ending or Ended.RETRIED, job.cause, job.message,
         )  # fmt: skip
 
 

@@ -26,12 +26,12 @@ from django.db import connections, router
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
+from django_pgjobs.ends.callbacks import CALLBACK_OF, has_callback
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
-from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job

@@ -20,7 +20,6 @@ from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
 from django.utils.decorators import sync_and_async_middleware
 
-from django_pgjobs.execution.outcomes import outcome_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.signals import attempt_ended
@@ -202,7 +201,7 @@ def _end(*, context: JobContext, decision: Decision, exception: BaseException | 
         return
     with quietly(TOOL):
         try:
-            span.set_attribute("pgjobs.outcome", outcome_of(decision))
+            span.set_attribute("pgjobs.outcome", decision.outcome)
             failure = failure_in(decision, exception)
             if failure is not None:
                 _record(span, failure)

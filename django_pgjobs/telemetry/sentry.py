@@ -21,7 +21,6 @@ from django.utils.decorators import sync_and_async_middleware
 from django_pgjobs import decisions as decide
 from django_pgjobs import logs
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.outcomes import outcome_of
 from django_pgjobs.serialization.failures import of_the_job
 from django_pgjobs.signals import attempt_ended
 from django_pgjobs.telemetry import stripping
@@ -139,7 +138,7 @@ def _end(*, context: JobContext, decision: Decision, exception: BaseException | 
         scope = _scopes.pop(context, None)
         if scope is None:  # its layer was not reached
             scope = _scope_of(context)
-        scope.set_tag("pgjobs.outcome", outcome_of(decision))
+        scope.set_tag("pgjobs.outcome", decision.outcome)
         with use_isolation_scope(scope):
             if exception is not None and failure_in(decision, exception) is not None:
                 _capture(exception, "warning" if isinstance(settled(decision), decide.Retry) else "error")

@@ -13,8 +13,8 @@ from typing import Any, Self
 from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
+from django_pgjobs.ends.callbacks import BODY
 from django_pgjobs.exceptions import Interrupt
-from django_pgjobs.execution.prepared import BODY
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.testing.fake_memory import FakeMemory
 

@@ -16,9 +16,10 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import middleware
 from django_pgjobs.context import JobContext, activate, deactivate
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.ends.callbacks import BODY
 from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.execution.durable import DurableMemory
-from django_pgjobs.execution.prepared import BODY, UNGUARDED, Item, Prepared, RunControl
+from django_pgjobs.execution.prepared import UNGUARDED, Item, Prepared, RunControl
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.states import MemoKind, Outcome
 from django_pgjobs.store import passing

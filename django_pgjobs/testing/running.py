@@ -28,10 +28,10 @@ from django_pgjobs import signals
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
+from django_pgjobs.ends.kinds import HOLD, RELEASE, SUCCESS
 from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
-from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOOZE, SUCCESS, SUSPEND
 from django_pgjobs.execution.single_job import Ended, Performer, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
@@ -257,17 +257,9 @@ class _Runner:
 
 def _heading(ended: Ended) -> str:
     """Return the list of the summary that a start belongs to."""
-    kinds = {
-        SUCCESS: "succeeded",
-        NEXT: "stepped",
-        RETRY: "retried",
-        SNOOZE: "snoozed",
-        SUSPEND: "suspended",
-        AWAIT: "suspended",
-        PARK: "parked",
-        END: ended.end.outcome,
-    }
-    return kinds.get(ended.kind, "lost") if ended.recorded else "lost"
+    if not ended.recorded or ended.kind in (HOLD, RELEASE):
+        return "lost"
+    return ended.kind.outcome or ended.end.outcome
 
 
 _JOBS_OWN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)

@@ -51,7 +51,7 @@ class Place:
 
 
 def _of_kind(kind: str) -> Callable[[tuple[Any, ...], Any], bool]:
-    return lambda args, result: kind in args
+    return lambda args, result: str(args[1]) == kind
 
 
 def _is_outcome(args: tuple[Any, ...], result: Any) -> bool:
@@ -95,15 +95,15 @@ PLACES: dict[str, Place] = {
     "sending": Place(EXECUTOR, _worker("shared.channel"), "ExecutorEnd.send", BEFORE, _is_outcome),
     # DONE received, flush lost
     "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "ExecutorPool._on_message", AFTER, _is_outcome),
-    "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
-    "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
+    "flushing": Place(SUPERVISOR, "django_pgjobs.ends.kinds", "write", BEFORE),
+    "flushed": Place(SUPERVISOR, "django_pgjobs.ends.kinds", "write", AFTER),
     # a job is suspended: its statement is written, or committed
     "suspending": Place(SUPERVISOR, _store("memos"), "suspend_jobs", BEFORE),
     "suspended": Place(SUPERVISOR, _store("memos"), "suspend_jobs", AFTER, lambda args, jobs: bool(jobs)),
     "deleting": Place(SUPERVISOR, _store("finalising"), "delete_claims", BEFORE),
     # mark_ending written, callback unfinished
-    "marking": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE, _of_kind("mark")),
-    "marked": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER, _of_kind("mark")),
+    "marking": Place(SUPERVISOR, "django_pgjobs.ends.kinds", "write", BEFORE, _of_kind("mark")),
+    "marked": Place(SUPERVISOR, "django_pgjobs.ends.kinds", "write", AFTER, _of_kind("mark")),
     "callback": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", BEFORE),
     "called_back": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", AFTER),
     # supervisor anywhere

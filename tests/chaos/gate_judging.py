@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import kinds
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.states import CANCEL_MEMBERS, Flow, Rule
 from django_pgjobs.store.finalising import End
@@ -230,7 +230,7 @@ def _finish(db: RawDatabase) -> None:
             return
         ends = [End(each.id, str(taken.claim_id), 0.0, outcome=each.ending or "") for each in taken.jobs]
         with db.transaction():
-            finalise.write_counted(db, ends, AUTHOR)
+            kinds.write_counted(db, ends, AUTHOR)
 
 
 def _begun(db: RawDatabase) -> set[int]:

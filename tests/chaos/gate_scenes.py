@@ -16,8 +16,8 @@ import psycopg
 from django.db import connection
 
 from django_pgjobs import Batch, job
+from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.exceptions import BatchClosed
-from django_pgjobs.execution import finalise
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Job
 from django_pgjobs.store import atomic, finalising, gates, keeping
@@ -64,7 +64,7 @@ class World:
     def write(self, name: str, outcome: str = "") -> None:
         """Write an end and all that it releases, before anybody plays."""
         with self.db.transaction():
-            recorded, _ = finalise.write_counted(self.db, [self.end(name, outcome)], AUTHOR)
+            recorded, _ = kinds.write_counted(self.db, [self.end(name, outcome)], AUTHOR)
         assert recorded, name
 
 
@@ -242,7 +242,7 @@ def record(world: World, db: Database, name: str, outcome: str = "") -> int | No
         if not reading.counted:
             return None
     with db.transaction():  # type: ignore[attr-defined]
-        recorded, opened = finalise.write_counted(db, [end], AUTHOR)
+        recorded, opened = kinds.write_counted(db, [end], AUTHOR)
     if recorded:
         return len(opened)
     reading = finalising.read_fences(db, [(end.id, end.claim_id)]).get(end.id)
@@ -280,7 +280,7 @@ def b_fails(world: World, actor: Actor) -> None:
 def both_succeed(world: World, actor: Actor) -> None:
     """One finaliser has the ends of both, the later first."""
     with actor.transaction():
-        recorded, opened = finalise.write_counted(actor, [world.end("b"), world.end("a")], AUTHOR)
+        recorded, opened = kinds.write_counted(actor, [world.end("b"), world.end("a")], AUTHOR)
     world.tell(actor, len(opened))
     world.left |= {name: "" for name in "ab" if world.jobs[name] not in recorded}
 
@@ -384,7 +384,7 @@ def claims_and_ends(world: World, actor: Actor) -> None:
             if write(actor, [end], AUTHOR):
                 return
         with actor.transaction():
-            recorded, opened = finalise.write_counted(actor, [end], AUTHOR)
+            recorded, opened = kinds.write_counted(actor, [end], AUTHOR)
         if not recorded:
             world.left[name_for(world, each.id, str(taken.claim_id))] = end.outcome
         world.tell(actor, len(opened))

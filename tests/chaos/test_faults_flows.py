@@ -27,7 +27,7 @@ from django.db import connection, connections, transaction
 from django.db.models import F
 
 from django_pgjobs import Batch, job
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import kinds
 from django_pgjobs.maintenance.gates import open_due_gates
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.states import Rule
@@ -167,7 +167,7 @@ class Run:
         while ends:
             try:
                 with db.transaction():
-                    recorded, _ = finalise.write_counted(db, ends, AUTHOR, lock_seconds=0.1)
+                    recorded, _ = kinds.write_counted(db, ends, AUTHOR, lock_seconds=0.1)
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 given_up += 1
                 continue
@@ -364,12 +364,12 @@ class Meeting:
             until = time.perf_counter() + chance.random() * 0.003
             while time.perf_counter() < until:
                 pass
-            if finalise.write(self.raw, finalise.SUCCESS, [end], AUTHOR):
+            if kinds.write(self.raw, kinds.SUCCESS, [end], kinds.Terms(AUTHOR)):
                 continue
             done = False
             while not done:
                 with self.raw.transaction():
-                    recorded, opened = finalise.write_counted(self.raw, [end], AUTHOR)
+                    recorded, opened = kinds.write_counted(self.raw, [end], AUTHOR)
                 done = end.id in recorded
                 self.released += len(opened)
             self.counted += 1

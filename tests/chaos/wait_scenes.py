@@ -17,8 +17,7 @@ from django.db import OperationalError, connection, transaction
 
 from django_pgjobs import Event, JobContext, job
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution import finalise
-from django_pgjobs.execution.finalise import REQUEUES
+from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping
@@ -62,7 +61,7 @@ class World:
     db: RawDatabase
     jobs: list[int] = field(default_factory=list)
     held: list[tuple[ClaimedJob, str]] = field(default_factory=list)
-    left: list[tuple[ClaimedJob, str, End]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, kinds.Kind, End]] = field(default_factory=list)
     sent: dict[str, str] = field(default_factory=dict)
     withdrawn: int = 0
     """How many were told that they have taken the event back."""
@@ -92,15 +91,15 @@ class World:
 class Once(Performer):
     """Writes an end once, and leaves one that met a locked row to whoever asks later."""
 
-    left: list[tuple[ClaimedJob, str, End]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, kinds.Kind, End]] = field(default_factory=list)
 
-    def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: kinds.Kind, end: End) -> Ended:
         counted = finalise.is_counted(job.extras)
         if self._write(kind, end, remember=False, counted=counted):
             return Ended(kind, end, recorded=True)
         now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
         if now is not None and now.ours and not now.ended:
-            if now.cancelled and not now.ending and kind in REQUEUES:
+            if now.cancelled and not now.ending and kind.requeues:
                 cancel = finalise.end_of(
                     decide.Cancel("", end.failure, end.cause), end.id, end.claim_id, job.name, None
                 )
@@ -109,7 +108,7 @@ class Once(Performer):
                 self.left.append((job, kind, end))
         return Ended(kind, end, recorded=False)
 
-    def again(self, job: ClaimedJob, kind: str, end: End) -> None:
+    def again(self, job: ClaimedJob, kind: kinds.Kind, end: End) -> None:
         """Write an end that was left."""
         self._record(job, kind, end)
 
@@ -217,9 +216,9 @@ def both_go_on(world: World, actor: Actor) -> None:
         for each, fence in world.held
     ]
     with actor.transaction():
-        recorded = finalise.write_await(actor, ends, AUTHOR)
+        recorded = kinds.write_await(actor, ends, AUTHOR)
     world.left += [
-        (each, finalise.AWAIT, end) for (each, _), end in zip(world.held, ends, strict=True) if end.id not in recorded
+        (each, kinds.AWAIT, end) for (each, _), end in zip(world.held, ends, strict=True) if end.id not in recorded
     ]
 
 

@@ -12,9 +12,9 @@ from django.db import OperationalError, connection, connections, transaction
 
 from django_pgjobs import checks, sql
 from django_pgjobs import decisions as decide
+from django_pgjobs.ends.kinds import NEXT, RETRY, SUCCESS
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Prepared
-from django_pgjobs.execution.finalise import NEXT, RETRY, SUCCESS
 from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Job
 from django_pgjobs.store import atomic, finalising, keeping, steering

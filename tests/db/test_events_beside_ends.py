@@ -9,8 +9,9 @@ import pytest
 
 from django_pgjobs import Event, JobContext, job
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution import attempt, finalise
-from django_pgjobs.execution.finalise import AWAIT, SUCCESS
+from django_pgjobs.ends import finalise, kinds
+from django_pgjobs.ends.kinds import AWAIT, SUCCESS, Kind
+from django_pgjobs.execution import attempt
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
 from django_pgjobs.store import memos
@@ -44,13 +45,13 @@ class Flushing:
         self.heard = Heard()
         self.finaliser = Finaliser(lambda: pytest.fail("connected"), self.heard, AUTHOR)
         self.waited: list[float] = []
-        write_await = finalise.write_await
+        write_await = kinds.write_await
 
         def written(*args: Any, lock_seconds: float) -> dict[int, Any]:
             self.waited.append(lock_seconds)
             return write_await(*args, lock_seconds=lock_seconds)
 
-        monkeypatch.setattr(finalise, "write_await", written)
+        monkeypatch.setattr(kinds, "write_await", written)
 
     def put(self, taken: Claimed, *events: str) -> None:
         """Queue the ends of these jobs: each begins to wait for one of the events, or succeeds if there is none."""
@@ -63,7 +64,7 @@ class Flushing:
             waits = decide.Suspend(event, "event", 3600.0, event=event)
             self.finaliser.put(*self._entry(run, waits))
 
-    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[str, HeldRun, End]:
+    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[Kind, HeldRun, End]:
         kind, end = finalise.end_of(decision, run.job.id, run.claim.claim_id, run.job.name, 0.0)
         assert kind == AWAIT
         return kind, run, end

@@ -19,7 +19,7 @@ import pytest
 from django.db import connection
 
 from django_pgjobs import sql
-from django_pgjobs.execution.finalise import SUCCESS
+from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, steering
 from django_pgjobs.store.database import Database

@@ -10,8 +10,8 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import job, register_many, sql
+from django_pgjobs.ends import kinds
 from django_pgjobs.exceptions import InvalidJob, OldWorkers
-from django_pgjobs.execution import finalise
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
@@ -58,7 +58,7 @@ def end(db: RawDatabase, taken: Claimed, outcome: str = "", *, remember: bool = 
     """End claimed jobs as a worker does, and what waits for them with them."""
     ends = taken.ends(outcome=outcome, failure=FAILURE if outcome else None)
     with db.transaction():
-        recorded, opened = finalise.write_counted(db, ends, AUTHOR, remember=remember, lock_seconds=5)
+        recorded, opened = kinds.write_counted(db, ends, AUTHOR, remember=remember, lock_seconds=5)
     assert set(recorded) == set(taken.ids)
     return opened
 
@@ -236,7 +236,7 @@ def test_an_end_counts_once_however_often_it_is_written(raw: RawDatabase) -> Non
     taken = claim(raw)
     end(raw, taken)
     with raw.transaction():
-        assert finalise.write_counted(raw, taken.ends(), AUTHOR) == ({}, [])
+        assert kinds.write_counted(raw, taken.ends(), AUTHOR) == ([], [])
     gate = Gate.objects.get(pk=child.pk)
     assert (gate.pending, gate.succeeded) == (1, 1)
 
@@ -245,7 +245,7 @@ def test_a_rolled_back_end_counts_nowhere(raw: RawDatabase) -> None:
     child = waits.using(after=plain.register()).register()
     taken = claim(raw)
     raw.query("BEGIN")
-    finalise.write_counted(raw, taken.ends(), AUTHOR)
+    kinds.write_counted(raw, taken.ends(), AUTHOR)
     raw.query("ROLLBACK")
     assert (Gate.objects.get(pk=child.pk).pending, row(taken.ids[0]).outcome) == (1, None)
 
@@ -324,7 +324,7 @@ def test_two_ends_of_one_gate_wait_for_each_other_and_count_both(
     parents = [plain.register(), plain.register()]
     child = waits.using(after=parents).register()
     first, second = claim(raw), claim(raw)
-    finalise.write_counted(other, first.ends(), AUTHOR)
+    kinds.write_counted(other, first.ends(), AUTHOR)
     probe = db_connection()
     waiting = background(end, raw, second)
     wait_until(lambda: blocked_by(probe, other.pid), 10, "the second end waits for the gate")
@@ -339,7 +339,7 @@ def test_a_gate_that_is_locked_for_long_is_given_up(raw: RawDatabase, other: Raw
     taken = claim(raw)
     other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR NO KEY UPDATE", [child.pk])
     with pytest.raises(Exception, match="lock timeout"), raw.transaction():
-        finalise.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
+        kinds.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
     assert row(taken.ids[0]).outcome is None
     assert gates.list_locked_gates(raw, taken.ids) == {taken.ids[0]: {child.pk}}
     other.rollback()

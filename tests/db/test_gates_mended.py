@@ -11,9 +11,9 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import Batch, Cron, Flow, group, job
+from django_pgjobs.ends import finalise, kinds
+from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
-from django_pgjobs.execution import finalise
-from django_pgjobs.execution.finalise import SUCCESS
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Gate, Job
@@ -120,16 +120,16 @@ def test_a_retry_beside_an_end_loses_no_release(
     c = waits.using(after=[a, b]).register()
     of_a, of_b = claim(raw), claim(raw)
     with raw.transaction():
-        finalise.write_counted(raw, of_a.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
+        kinds.write_counted(raw, of_a.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
     of_c = claim(raw)
     assert of_c.ids == [c.pk]
     with raw.transaction():
-        finalise.write_counted(raw, of_c.ends(outcome="cancelled"), AUTHOR)
+        kinds.write_counted(raw, of_c.ends(outcome="cancelled"), AUTHOR)
     probe = db_connection()
 
     def end_b() -> None:
         with raw.transaction():
-            finalise.write_counted(raw, of_b.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
+            kinds.write_counted(raw, of_b.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
 
     with transaction.atomic():
         row(a.pk).retry()
@@ -166,7 +166,7 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
     """
     monkeypatch.setattr(finaliser, "BATCH", 2)
     waited = asked = 0
-    write_counted, list_locked_gates = finalise.write_counted, gates.list_locked_gates
+    write_counted, list_locked_gates = kinds.write_counted, gates.list_locked_gates
 
     def listed(*args: Any) -> Any:
         nonlocal asked
@@ -183,7 +183,7 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
             waited += 1
             raise
 
-    monkeypatch.setattr(finalise, "write_counted", written)
+    monkeypatch.setattr(kinds, "write_counted", written)
     heard, link = Heard(), WorkerConnection("default", "pgjobs test finalise", statement_seconds=20)
     flushing = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
     flushing.counts = True

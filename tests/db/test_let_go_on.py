@@ -10,8 +10,8 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import Batch, Flow, Limit, job
+from django_pgjobs.ends import kinds
 from django_pgjobs.exceptions import BatchClosed
-from django_pgjobs.execution import finalise
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
@@ -75,7 +75,7 @@ def end(db: RawDatabase, queue: str = "slow", outcome: str = "") -> list[int]:
     """End a job of the queue as a worker does; return the jobs that this releases."""
     taken = claim(db, 1, from_the_beginning((queue, 0)))
     with db.transaction():
-        _, opened = finalise.write_counted(
+        _, opened = kinds.write_counted(
             db, taken.ends(outcome=outcome, failure=FAILURE if outcome else None), AUTHOR, lock_seconds=5
         )
     return [each.id for each in opened]

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection
 
 from django_pgjobs import job as define
+from django_pgjobs.ends.kinds import NEXT
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.execution.finalise import NEXT
 from django_pgjobs.models import Job, Step
 from django_pgjobs.store import admitting, finalising, pruning
 from django_pgjobs.store.database import Database, on
@@ -130,7 +130,7 @@ def test_an_answer_that_was_lost_is_told_from_a_lost_claim(raw: RawDatabase) -> 
     [one] = register()
     claimed = claim(raw)
     steps(raw, claimed)
-    assert finalising.read_fences(raw, claimed.fences())[one].recorded == NEXT
+    assert finalising.read_fences(raw, claimed.fences())[one].recorded == "next"
     finalising.release_jobs(raw, claim(raw).ends(), AUTHOR)
     lost = claim(raw)
     finalising.release_jobs(raw, lost.ends(), AUTHOR)

@@ -9,9 +9,10 @@ import pytest
 from django.test import override_settings
 
 from django_pgjobs import Backoff, JobContext, job
+from django_pgjobs.ends import finalise
+from django_pgjobs.ends.kinds import END, MARK, SUCCESS
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.execution import attempt, finalise
-from django_pgjobs.execution.finalise import END, MARK, SUCCESS
+from django_pgjobs.execution import attempt
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job, StoredResult
 from django_pgjobs.store import finalising, keeping

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgjobs.execution import finalise
-from django_pgjobs.execution.finalise import DELETE, END, RETRY
+from django_pgjobs.ends import kinds
+from django_pgjobs.ends.kinds import DELETE, END, RETRY, Kind
 from django_pgjobs.models import Attempt
 from django_pgjobs.store import finalising
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -43,7 +43,7 @@ def overdue(raw: RawDatabase, max_attempts: int) -> Claimed:
     return claimed
 
 
-def put(claimed: Claimed, kind: str) -> tuple[Finaliser, Heard]:
+def put(claimed: Claimed, kind: Kind) -> tuple[Finaliser, Heard]:
     heard = Heard()
     finaliser = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
     held = HeldClaim(str(claimed.claim_id), 0.0, len(claimed.jobs), 1e12)
@@ -55,21 +55,21 @@ def put(claimed: Claimed, kind: str) -> tuple[Finaliser, Heard]:
 
 def lose_the_answer(monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None:
     """Break the connection at the next write: before the server has got it, or after it has committed."""
-    write = finalise.write
+    write = kinds.write
 
     def broken(*args: Any, **options: Any) -> dict[int, Any]:
-        monkeypatch.setattr(finalise, "write", write)
+        monkeypatch.setattr(kinds, "write", write)
         if committed:
             write(*args, **options)
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(finalise, "write", broken)
+    monkeypatch.setattr(kinds, "write", broken)
 
 
 @pytest.mark.parametrize(("kind", "most"), KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("lost", ["no answer", "an answer"])
 def test_what_a_rescue_wrote_is_not_told_as_our_own_end(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: str, most: int, lost: str
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind, most: int, lost: str
 ) -> None:
     """C39 C58: the same job, claim and cause; and the connection broke meanwhile, or it did not."""
     claimed = overdue(raw, most)
@@ -102,7 +102,7 @@ def test_without_that_line_it_would_be(
 
 @pytest.mark.parametrize(("kind", "most"), KINDS.values(), ids=KINDS)
 def test_our_own_end_whose_answer_was_lost_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: str, most: int
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind, most: int
 ) -> None:
     claimed = overdue(raw, most)
     finaliser, heard = put(claimed, kind)
@@ -116,7 +116,7 @@ def test_our_own_end_whose_answer_was_lost_is_told_once(
 
 @pytest.mark.parametrize("kind", [RETRY, END, DELETE])
 def test_an_end_that_was_never_sent_before_cannot_have_been_stored(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: str
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind
 ) -> None:
     """Whatever the row says: here somebody has written just what we would have."""
     claimed = overdue(raw, 5)

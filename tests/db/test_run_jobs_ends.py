@@ -16,7 +16,7 @@ from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, signals
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import callbacks, kinds
 from django_pgjobs.models import Attempt, Claim, Job
 from django_pgjobs.store import finalising, registering
 from django_pgjobs.store.registering import NewJob
@@ -123,7 +123,7 @@ def test_a_cancelled_job_gets_its_callback_only() -> None:
 def test_a_callback_that_killed_its_process_too_often_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     job = with_callbacks.register("fail")
     job.cancel()
-    Job.objects.update(ending_attempt=finalise.CALLBACK_STARTS)
+    Job.objects.update(ending_attempt=callbacks.CALLBACK_STARTS)
     assert outcomes(run_jobs()) == {"cancelled": [job.pk]}
     assert said == []
     assert "callback lost 3 processes or workers" in caplog.text
@@ -252,7 +252,7 @@ def test_the_hour_that_clocks_repeat_has_two_of_every_instant() -> None:
 def test_nothing_stays_claimed_if_we_fail() -> None:
     """Inside a transaction all of it is undone."""
     job = makes_user.register("anna")
-    failing = mock.patch.object(finalise, "write", side_effect=RuntimeError("ours"))
+    failing = mock.patch.object(kinds, "write", side_effect=RuntimeError("ours"))
     with failing, pytest.raises(RuntimeError, match="ours"):
         run_jobs()
     job.refresh_from_db()
@@ -322,14 +322,14 @@ def test_the_end_waits_for_a_row_that_somebody_holds(
 @pytest.mark.usefixtures("committed")
 def test_a_committed_claim_is_given_back_if_we_fail() -> None:
     job = says.register(1)
-    real, calls = finalise.write, iter([True, False, False])
+    real, calls = kinds.write, iter([True, False, False])
 
     def fails_once(*args: Any, **options: Any) -> Any:
         if next(calls):
             raise RuntimeError("ours")
         return real(*args, **options)
 
-    with mock.patch.object(finalise, "write", fails_once), pytest.raises(RuntimeError, match="ours"):
+    with mock.patch.object(kinds, "write", fails_once), pytest.raises(RuntimeError, match="ours"):
         run_jobs()
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("ready", 0)

@@ -11,7 +11,7 @@ from django_pgjobs import JobContext, conf, states
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import callbacks, finalise, kinds
 from django_pgjobs.states import TRANSITIONS, JobState, Outcome
 from django_pgjobs.store.finalising import End
 
@@ -40,39 +40,43 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
 @pytest.mark.parametrize(
     ("decision", "kind", "facts"),
     [
-        (decide.Succeed("7"), "success", {"seconds": 2.0, "result": "7"}),
-        (decide.Succeed(), "success", {"seconds": 2.0}),
-        (decide.Retry(5.0, FAILURE), "retry", {"seconds": 2.0, "delay": 5.0, "cause": "failed", "failure": FAILURE}),
+        (decide.Succeed("7"), kinds.SUCCESS, {"seconds": 2.0, "result": "7"}),
+        (decide.Succeed(), kinds.SUCCESS, {"seconds": 2.0}),
+        (
+            decide.Retry(5.0, FAILURE),
+            kinds.RETRY,
+            {"seconds": 2.0, "delay": 5.0, "cause": "failed", "failure": FAILURE},
+        ),
         (
             decide.Retry(5.0, FAILURE, "crashed"),
-            "retry",
+            kinds.RETRY,
             {"seconds": 2.0, "delay": 5.0, "cause": "crashed", "failure": FAILURE},
         ),
-        (decide.Next("b", "{}"), "next", {"seconds": 2.0, "cause": "next", "columns": "{}"}),
-        (decide.Snooze(9.0), "snooze", {"seconds": 2.0, "delay": 9.0}),
-        (decide.Park("why", "f00"), "park", {"reason": "why", "fingerprint": "f00"}),
-        (decide.Release("why"), "release", {"seconds": 2.0}),
-        (decide.Release("why", FAILURE), "release", {"seconds": 2.0, "cause": "released", "failure": FAILURE}),
-        (decide.Abandon("why", FAILURE), "end", {"seconds": 2.0, **ABANDONED}),
-        (decide.Abandon("why", FAILURE, None), "end", {"seconds": 2.0, **ABANDONED, "cause": None}),
-        (decide.Abandon("why"), "end", {"seconds": 2.0, "outcome": "abandoned"}),
-        (decide.Cancel("why"), "end", {"seconds": 2.0, "outcome": "cancelled", "reason": "why"}),
+        (decide.Next("b", "{}"), kinds.NEXT, {"seconds": 2.0, "cause": "next", "columns": "{}"}),
+        (decide.Snooze(9.0), kinds.SNOOZE, {"seconds": 2.0, "delay": 9.0}),
+        (decide.Park("why", "f00"), kinds.PARK, {"reason": "why", "fingerprint": "f00"}),
+        (decide.Release("why"), kinds.RELEASE, {"seconds": 2.0}),
+        (decide.Release("why", FAILURE), kinds.RELEASE, {"seconds": 2.0, "cause": "released", "failure": FAILURE}),
+        (decide.Abandon("why", FAILURE), kinds.END, {"seconds": 2.0, **ABANDONED}),
+        (decide.Abandon("why", FAILURE, None), kinds.END, {"seconds": 2.0, **ABANDONED, "cause": None}),
+        (decide.Abandon("why"), kinds.END, {"seconds": 2.0, "outcome": "abandoned"}),
+        (decide.Cancel("why"), kinds.END, {"seconds": 2.0, "outcome": "cancelled", "reason": "why"}),
         (
             decide.Cancel("", FAILURE),
-            "end",
+            kinds.END,
             {"seconds": 2.0, "outcome": "cancelled", "cause": "cancelled", "failure": FAILURE},
         ),
         (
             decide.Cancel("", FAILURE, "timeout"),
-            "end",
+            kinds.END,
             {"seconds": 2.0, "outcome": "cancelled", "cause": "timeout", "failure": FAILURE},
         ),
     ],
 )
-def test_each_decision_has_its_statement(decision: Unwritten, kind: str, facts: dict[str, object]) -> None:
+def test_each_decision_has_its_statement(decision: Unwritten, kind: kinds.Kind, facts: dict[str, object]) -> None:
     end = End(7, "c1a1", **facts)  # type: ignore[arg-type]
     assert finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0) == (kind, end)
-    assert kind in finalise.KINDS
+    assert kind in kinds.KINDS
 
 
 def test_there_is_no_other_decision() -> None:
@@ -85,7 +89,7 @@ def test_there_is_no_other_decision() -> None:
 def test_a_job_with_a_callback_is_marked_first(name: str, decision: Unwritten) -> None:
     """A5: fenced, before the callback starts."""
     marked, end = finalise.end_of(decision, 7, "c1a1", name, 2.0)
-    assert marked == "mark"
+    assert marked is kinds.MARK
     assert end == finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0)[1]
     assert finalise.after_callback(7, "c1a1", end.outcome) == End(7, "c1a1", outcome=end.outcome)
 
@@ -96,15 +100,15 @@ def test_a_retry_without_a_duration_has_none() -> None:
 
 def test_who_has_a_callback() -> None:
     """A8: without one, and for a name unknown here, there is none."""
-    assert finalise.has_callback("ends.careful", Outcome.ABANDONED)
-    assert finalise.has_callback("ends.once", Outcome.CANCELLED)
-    assert not finalise.has_callback("ends.plain", Outcome.ABANDONED)
-    assert not finalise.has_callback("ends.no_such", Outcome.CANCELLED)
+    assert callbacks.has_callback("ends.careful", Outcome.ABANDONED)
+    assert callbacks.has_callback("ends.once", Outcome.CANCELLED)
+    assert not callbacks.has_callback("ends.plain", Outcome.ABANDONED)
+    assert not callbacks.has_callback("ends.no_such", Outcome.CANCELLED)
 
 
 def test_a_callback_has_its_seconds_and_the_ladder() -> None:
     with override_settings(PGJOBS={"CALLBACK_SECONDS": 3}):
-        assert finalise.callback_allowance() == 3 + conf.LADDER_SECONDS
+        assert callbacks.callback_allowance() == 3 + conf.LADDER_SECONDS
 
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

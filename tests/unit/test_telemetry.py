@@ -15,7 +15,6 @@ from django_pgjobs import Abandon, Cancel, checks
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, SoftDeadlinePassed, WorkerStopping
-from django_pgjobs.execution.outcomes import outcome_of
 from django_pgjobs.telemetry import quietly as room
 from django_pgjobs.telemetry.attempts import failure_in
 from django_pgjobs.telemetry.quietly import flush_when_leaving, quietly
@@ -124,7 +123,7 @@ def test_texts_of_several_lines_keep_their_beginning_and_their_end() -> None:
 def test_what_a_decision_is_called_and_whether_it_is_a_failure(
     decision: Any, error: BaseException | None, outcome: str, reported: bool
 ) -> None:
-    assert outcome_of(decision) == outcome
+    assert decision.outcome == outcome
     assert failure_in(decision, error) == (FAILURE if reported else None)
 
 

@@ -11,9 +11,10 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import end_lines
-from django_pgjobs.execution.events import jobs_log
-from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.ends import lines
+from django_pgjobs.ends.callbacks import CALLBACK_STARTS
+from django_pgjobs.ends.kinds import END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, Kind
+from django_pgjobs.ends.lines import jobs_log
 from django_pgjobs.store import claiming
 from django_pgjobs.store.finalising import End, Released
 from django_pgjobs.store.keeping import Flag
@@ -41,12 +42,12 @@ class Finaliser:
     """Keeps what is queued."""
 
     def __init__(self) -> None:
-        self.puts: list[tuple[str, End]] = []
+        self.puts: list[tuple[Kind, End]] = []
 
-    def put(self, kind: str, run: HeldRun, end: End) -> None:
+    def put(self, kind: Kind, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end))
 
-    def put_many(self, kind: str, entries: list[tuple[HeldRun, End]]) -> None:
+    def put_many(self, kind: Kind, entries: list[tuple[HeldRun, End]]) -> None:
         for run, end in entries:
             self.put(kind, run, end)
 
@@ -223,14 +224,14 @@ def test_a_batch_of_ends_costs_one_question_unless_its_lines_are_read(
         return is_enabled_for(level)
 
     told: list[int] = []
-    tell = end_lines.stored
+    tell = lines.stored
 
-    def count(kind: str, end: End, *rest: Any) -> None:
+    def count(kind: Kind, end: End, *rest: Any) -> None:
         told.append(end.id)
         tell(kind, end, *rest)
 
     monkeypatch.setattr(jobs_log, "isEnabledFor", ask)
-    monkeypatch.setattr(end_lines, "stored", count)
+    monkeypatch.setattr(lines, "stored", count)
     runs = held_jobs.table.adopt("a", 0.0, [claimed(number) for number in range(1, 101)])
     with caplog.at_level(level, "django_pgjobs.jobs"):
         held_jobs.stored(SUCCESS, [(run, End(run.job.id, "a", 0.25), run.job.id) for run in runs])
@@ -277,11 +278,11 @@ def paused(held_jobs: HeldJobs, *executors: Any) -> None:
     held_jobs.pause(PAUSED, executors)
 
 
-def ends(finaliser: Finaliser) -> list[tuple[str, int, str]]:
+def ends(finaliser: Finaliser) -> list[tuple[Kind, int, str]]:
     return [(kind, end.id, end.reason) for kind, end in finaliser.puts]
 
 
-BACK = [("release", 1, ""), ("hold", 2, "as anna says")]
+BACK = [(RELEASE, 1, ""), (HOLD, 2, "as anna says")]
 """A job of a paused queue goes back; one of a paused name is held, for it would be claimed again."""
 
 
@@ -323,7 +324,7 @@ def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finali
     assert ends(finaliser) == BACK
     [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, queue="mail")])
     held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
-    assert ends(finaliser)[2:] == [("release", 3, "")]
+    assert ends(finaliser)[2:] == [(RELEASE, 3, "")]
     assert not held_jobs.dispatcher
 
 
@@ -480,7 +481,7 @@ def test_only_jobs_that_have_reached_their_end_are_counted(held_jobs: HeldJobs) 
     """By this ``--max-jobs`` ends a worker."""
     counted = [held_jobs.table.ended]
     for kind in (SUCCESS, END, RETRY, RELEASE):
-        [run] = held_jobs.table.adopt(kind, 0.0, [claimed(1)])
-        held_jobs.stored(kind, [(run, End(1, kind), None)])
+        [run] = held_jobs.table.adopt(str(kind), 0.0, [claimed(1)])
+        held_jobs.stored(kind, [(run, End(1, str(kind)), None)])
         counted.append(held_jobs.table.ended)
     assert counted == [0, 1, 2, 2, 2]

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import kinds
 from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.metrics import families as m
 from django_pgjobs.metrics.text import render
@@ -47,7 +47,7 @@ def counted(tallies: Tallies) -> dict[tuple[str, str, str], int]:
 
 
 def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
-    tallies.stored(finalise.SUCCESS, [(ended(3.0), end(0.5), None), (ended(0.0), end(0.0004), None)])
+    tallies.stored(kinds.SUCCESS, [(ended(3.0), end(0.5), None), (ended(0.0), end(0.0004), None)])
     [(key, tally)] = tallies.read().items()
     assert key == ("default", "shop.mail", "succeeded")
     assert (tally.jobs, tally.wait_seconds) == (2, 3.0)
@@ -59,25 +59,25 @@ def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "facts", "outcome"),
     [
-        (finalise.SUCCESS, {}, {}, "succeeded"),
-        (finalise.END, {}, {"outcome": "abandoned", "cause": "failed"}, "abandoned"),
-        (finalise.END, {}, {"outcome": "cancelled"}, "cancelled"),
-        (finalise.END, {"kind": ON_ABANDON}, {"outcome": "abandoned"}, "abandoned"),
-        (finalise.RETRY, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
-        (finalise.RETRY, {"kind": ON_ABANDON}, {"cause": "crashed", "failure": FAILURE}, None),
-        (finalise.NEXT, {}, {"cause": "next"}, "stepped"),
-        (finalise.SNOOZE, {}, {}, "snoozed"),
-        (finalise.SUSPEND, {}, {"cause": "suspend"}, "suspended"),
-        (finalise.AWAIT, {}, {"cause": "suspend"}, "suspended"),
-        (finalise.SUSPEND, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
-        (finalise.RELEASE, {}, {"cause": "released"}, "released"),
-        (finalise.RELEASE, {}, {}, None),
-        (finalise.PARK, {}, {}, None),
-        (finalise.HOLD, {}, {}, None),
+        (kinds.SUCCESS, {}, {}, "succeeded"),
+        (kinds.END, {}, {"outcome": "abandoned", "cause": "failed"}, "abandoned"),
+        (kinds.END, {}, {"outcome": "cancelled"}, "cancelled"),
+        (kinds.END, {"kind": ON_ABANDON}, {"outcome": "abandoned"}, "abandoned"),
+        (kinds.RETRY, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
+        (kinds.RETRY, {"kind": ON_ABANDON}, {"cause": "crashed", "failure": FAILURE}, None),
+        (kinds.NEXT, {}, {"cause": "next"}, "stepped"),
+        (kinds.SNOOZE, {}, {}, "snoozed"),
+        (kinds.SUSPEND, {}, {"cause": "suspend"}, "suspended"),
+        (kinds.AWAIT, {}, {"cause": "suspend"}, "suspended"),
+        (kinds.SUSPEND, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
+        (kinds.RELEASE, {}, {"cause": "released"}, "released"),
+        (kinds.RELEASE, {}, {}, None),
+        (kinds.PARK, {}, {}, None),
+        (kinds.HOLD, {}, {}, None),
     ],
 )
 def test_each_kind_of_end_has_its_outcome(
-    tallies: Tallies, kind: str, changes: dict[str, Any], facts: dict[str, Any], outcome: str | None
+    tallies: Tallies, kind: kinds.Kind, changes: dict[str, Any], facts: dict[str, Any], outcome: str | None
 ) -> None:
     """A callback that is run again is no attempt, nor is a job that was released before it started."""
     tallies.stored(kind, [(ended(**changes), end(**facts), None)])
@@ -87,7 +87,7 @@ def test_each_kind_of_end_has_its_outcome(
 def test_after_a_callback_the_run_of_the_body_counts(tallies: Tallies) -> None:
     run = ended(kind=ON_ABANDON)
     run.duration = 2.0
-    tallies.stored(finalise.END, [(run, end(None, outcome="abandoned"), None)])
+    tallies.stored(kinds.END, [(run, end(None, outcome="abandoned"), None)])
     [tally] = tallies.read().values()
     assert (tally.jobs, tally.run_seconds) == (1, 2.0)
 
@@ -112,11 +112,11 @@ def test_rescues_and_expiries_are_counted_without_times(tallies: Tallies) -> Non
 def test_names_and_queues_are_bounded(tallies: Tallies) -> None:
     """What any row may name cannot make a worker, a table or a metric grow."""
     for n in range(MOST_NAMES + 5):
-        tallies.stored(finalise.SUCCESS, [(_of(name=f"shop.n{n}"), end(), None)])
+        tallies.stored(kinds.SUCCESS, [(_of(name=f"shop.n{n}"), end(), None)])
     for n in range(MOST_QUEUES + 5):
-        tallies.stored(finalise.SUCCESS, [(_of(queue=f"q{n}", name="shop.n0"), end(), None)])
+        tallies.stored(kinds.SUCCESS, [(_of(queue=f"q{n}", name="shop.n0"), end(), None)])
     for hostile in ("elsewhere.unknown", "shop." + "x" * 1000, "shop.\n", "shop.\u202e", "shop.\0"):
-        tallies.stored(finalise.SUCCESS, [(_of(name=hostile), end(), None)])
+        tallies.stored(kinds.SUCCESS, [(_of(name=hostile), end(), None)])
     found = tallies.read()
     assert len({key.name for key in found}) == MOST_NAMES + 1
     assert len({key.queue for key in found}) == MOST_QUEUES + 1
@@ -128,13 +128,13 @@ def test_pairs_of_a_queue_and_a_name_are_bounded_and_a_page_of_metrics_with_them
     """All pairs of the queues and names that are kept would be fifty megabytes for each scrape."""
     for q in range(MOST_QUEUES):
         for n in range(10 * MOST_PAIRS // MOST_QUEUES):
-            tallies.stored(finalise.SUCCESS, [(_of(queue=f"q{q}", name=f"shop.n{n}"), end(), None)])
+            tallies.stored(kinds.SUCCESS, [(_of(queue=f"q{q}", name=f"shop.n{n}"), end(), None)])
     found = tallies.read()
     pairs = {(key.queue, key.name) for key in found}
     assert MOST_PAIRS <= len(pairs) <= MOST_PAIRS + MOST_QUEUES
     assert sum(tally.jobs for tally in found.values()) == 10 * MOST_PAIRS
     again = [(_of(queue="q0", name="shop.n0"), end(), None)]
-    tallies.stored(finalise.SUCCESS, again)
+    tallies.stored(kinds.SUCCESS, again)
     assert tallies.read()[TallyKey("q0", "shop.n0", "succeeded")].jobs == 2
     rows = [Figures(*key, tally.jobs, 0.0, 1.0, [], tally.run_histogram) for key, tally in found.items()]
     page = render(families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS))
@@ -175,7 +175,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Clockwork:
 
 
 def succeed(tallies: Tallies, times: int = 1) -> None:
-    tallies.stored(finalise.SUCCESS, [(ended(), end(), None)] * times)
+    tallies.stored(kinds.SUCCESS, [(ended(), end(), None)] * times)
 
 
 def test_a_minute_is_written_anew_until_the_next_begins(tallies: Tallies, server: Clockwork) -> None:

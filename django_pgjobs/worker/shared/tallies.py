@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django_pgjobs.ends.kinds import Kind
 from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.finalise import AWAIT, END, NEXT, RELEASE, RETRY, SNOOZE, SUCCESS, SUSPEND
 from django_pgjobs.states import OTHERS, Ended
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
@@ -24,8 +24,6 @@ MOST_PAIRS = 500
 """Of a queue and a name: each is a histogram of 29 lines for every scrape, in the process that renews leases."""
 
 MOST_CHARS = 200
-_ALWAYS = {SUCCESS: Ended.SUCCEEDED, NEXT: Ended.STEPPED, SNOOZE: Ended.SNOOZED}
-"""The outcome of each kind of write that has but one."""
 
 
 class TallyKey(NamedTuple):
@@ -83,10 +81,10 @@ class Tallies:
         self.claims = self.jobs_claimed = 0
         self._found: dict[str, dict[tuple[str, str], Tally]] = {outcome.value: {} for outcome in Ended}
 
-    def stored(self, kind: str, ends: Sequence[tuple[HeldRun, End, object]]) -> None:
+    def stored(self, kind: Kind, ends: Sequence[tuple[HeldRun, End, object]]) -> None:
         """Add ends of one kind that have been stored. Called for each batch."""
-        if kind in _ALWAYS:
-            self._add(_ALWAYS[kind].value, ends)
+        if kind.alike:
+            self._add(kind.outcome, ends)
             return
         for end in ends:
             if (outcome := _outcome_of(kind, *end[:2])) is not None:
@@ -172,12 +170,10 @@ def _bounded(word: str, known: set[str], most: int) -> str:
     return word
 
 
-def _outcome_of(kind: str, run: HeldRun, end: End) -> str | None:
+def _outcome_of(kind: Kind, run: HeldRun, end: End) -> str | None:
     """Return how the attempt ended whose end was stored; None if none has ended with it."""
-    if kind == END:
+    if kind.final:
         return end.outcome or None
-    if run.kind != BODY or end.cause is None:
+    if not kind.requeues or run.kind != BODY or end.cause is None:
         return None
-    if kind in (SUSPEND, AWAIT):
-        return Ended.SUSPENDED.value if end.failure is None else Ended.RETRIED.value
-    return {RETRY: Ended.RETRIED.value, RELEASE: Ended.RELEASED.value}.get(kind)
+    return (end.failure is not None and kind.failed) or kind.outcome

@@ -17,10 +17,12 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import end_lines, events, finalise
+from django_pgjobs.ends import finalise, lines
+from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
+from django_pgjobs.ends.kinds import MARK, SUCCESS, Kind
+from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import expiry_of, until_of
-from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
@@ -40,7 +42,7 @@ from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
-from django_pgjobs.worker.supervisor.run_events import KINDS, Notifier, event_of_end
+from django_pgjobs.worker.supervisor.run_events import Notifier, event_of_end
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
@@ -353,11 +355,11 @@ class HeldJobs:
 
     # From the finaliser
 
-    def stored(self, kind: str, entries: Sequence[StoredEnd]) -> None:
+    def stored(self, kind: Kind, entries: Sequence[StoredEnd]) -> None:
         """Take ends that have been flushed."""
-        if end_lines.are_wanted():
+        if lines.are_wanted():
             _log_ends(kind, entries)
-        if kind == MARK:
+        if kind is MARK:
             for run, end, _ in entries:
                 run.duration = end.seconds
                 # Use the written end: the finaliser may have turned another one into a cancel or an abandon.
@@ -366,7 +368,7 @@ class HeldJobs:
             return
         self.tallies.stored(kind, entries)
         self.ends.flushed([run for run, _, _ in entries])
-        if kind in (SUCCESS, END):
+        if kind.final:
             self.table.ended += len(entries)
         else:
             for run, _, row in entries:
@@ -378,8 +380,8 @@ class HeldJobs:
                     events.step_refused(facts(run))
                 if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
-        if kind in KINDS:
-            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], KINDS[kind])
+        if kind.signals:
+            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
 
     def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
@@ -442,10 +444,10 @@ class HeldJobs:
             stop(run, cause, ladder, clock.monotonic())
 
 
-def _log_ends(kind: str, entries: Sequence[StoredEnd]) -> None:
+def _log_ends(kind: Kind, entries: Sequence[StoredEnd]) -> None:
     for run, end, row in entries:
         if not (isinstance(row, Stepped) and row.refused):
-            end_lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
+            lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
 
 
 def _is_atomic(run: HeldRun) -> bool:

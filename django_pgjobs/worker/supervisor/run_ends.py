@@ -8,9 +8,10 @@ from __future__ import annotations
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
-from django_pgjobs.execution import events, finalise
+from django_pgjobs.ends import finalise
+from django_pgjobs.ends.kinds import END, RETRY, Kind
+from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.finalise import END, RETRY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
 from django_pgjobs.store.finalising import End
@@ -58,7 +59,7 @@ class RunEnds:
         """Make it claimable again: claims count the starts, so a job that kills its process ends at last."""
         self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
 
-    def _write(self, kind: str, run: HeldRun, end: End) -> None:
+    def _write(self, kind: Kind, run: HeldRun, end: End) -> None:
         run.state, run.child = ENDING, None
         self.finaliser.put(kind, run, end)
 

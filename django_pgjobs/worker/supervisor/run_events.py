@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
+from django_pgjobs.ends.kinds import Kind
 from django_pgjobs.execution import events
 from django_pgjobs.execution.extras import target_of
-from django_pgjobs.execution.finalise import END, RETRY, SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.finalising import End, Rescheduled
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.runs import HeldRun
-
-KINDS = {SUCCESS: (str(Outcome.SUCCEEDED),), RETRY: (events.RETRIED,), END: events.OUTCOMES}
-"""Kind of end → what the signals of such ends may be, see ``events.interest``."""
 
 
 class Notifier(Protocol):
@@ -24,15 +21,15 @@ class Notifier(Protocol):
     def __call__(self, items: Callable[[], list[Event]], kinds: Collection[str]) -> None: ...
 
 
-def event_of_end(kind: str, run: HeldRun, end: End, row: object) -> Event:
+def event_of_end(kind: Kind, run: HeldRun, end: End, row: object) -> Event:
     """Return the signal of an end that was written, or of a retry; ``row`` is what its statement returned."""
     duration = run.duration if end.seconds is None else end.seconds
     error = end.failure.summary if end.failure else run.error
     fields = {**_fields(run), "queue": run.job.queue, "executor": run.executor, "duration": duration, "error": error}
-    if kind == RETRY:
+    if not kind.final:
         retry_at = row.run_at.isoformat() if isinstance(row, Rescheduled) else None
         return events.RETRIED, {**fields, "delay": end.delay, "retry_at": retry_at}
-    return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}
+    return events.FINISHED, {**fields, "outcome": end.outcome or Outcome.SUCCEEDED}
 
 
 def event_of_loss(run: HeldRun, action: str, reason: str) -> Event:

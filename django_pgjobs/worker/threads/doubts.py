@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution import finalise
+from django_pgjobs.ends import finalise
+from django_pgjobs.ends.kinds import Kind
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import atomic, finalising
 from django_pgjobs.store.database import Database
@@ -27,7 +28,7 @@ Entry = tuple[HeldRun, End]
 class Doubts:
     """Entries by what their rows show. ``committed``: kind → ends that the jobs wrote; ``open``: they wrote none."""
 
-    committed: dict[str, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
+    committed: dict[Kind, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
     open: list[Entry] = field(default_factory=list)
     locked: list[Entry] = field(default_factory=list)
     lost: list[Refused] = field(default_factory=list)

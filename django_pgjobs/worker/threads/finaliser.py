@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -40,27 +41,17 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution import events, finalise
-from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.finalise import (
-    ACTIONS,
-    AWAIT,
-    COUNTED,
-    DELETE,
-    END,
-    FAST,
-    KINDS,
-    NEXT,
-    RELEASE,
-    REQUEUES,
-    SUCCESS,
-    SUSPEND,
-)
+from django_pgjobs.ends import finalise, kinds
+from django_pgjobs.ends.callbacks import BODY
+from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, KINDS, NEXT, SUCCESS, Kind, Terms
+from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
-from django_pgjobs.store import finalising, gates, keeping, memos, notifying
+from django_pgjobs.store import finalising, keeping, memos, notifying
+from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author, End, FenceReading
+from django_pgjobs.store.notifying import Notice
 from django_pgjobs.store.sqlstates import is_answer, is_data_trouble, is_objection
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -101,7 +92,7 @@ class Finaliser(Loop):
     def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
         self.author = author
-        self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
+        self.pending: dict[Kind, deque[Entry]] = {kind: deque() for kind in KINDS}
         self.count = 0
         self.wakes_at = 0
         """How many ends it takes to wake the thread: while it collects a batch, fewer would wake it for nothing."""
@@ -125,20 +116,20 @@ class Finaliser(Loop):
 
     # Called by the main thread
 
-    def put(self, kind: str, run: HeldRun, end: End) -> None:
+    def put(self, kind: Kind, run: HeldRun, end: End) -> None:
         """Queue an end; main receives ``Stored`` or ``Lost`` for it."""
         self.put_many(kind, [(run, end)])
 
-    def put_many(self, kind: str, entries: list[Entry]) -> None:
+    def put_many(self, kind: Kind, entries: list[Entry]) -> None:
         """Queue ends of one kind."""
-        if self.counts and kind in (SUCCESS, END):
+        if self.counts and kind.final:
             if counted := [entry for entry in entries if entry[0].gate is not None]:
                 self._put(COUNTED, counted)
             entries = [entry for entry in entries if entry[0].gate is None]
         self._put(kind, entries)
 
-    def _put(self, kind: str, entries: list[Entry]) -> None:
-        unkept = [] if self.keeps_all or kind not in (SUCCESS, END) else [e for e in entries if not self._keeps(*e)]
+    def _put(self, kind: Kind, entries: list[Entry]) -> None:
+        unkept = [] if self.keeps_all or not kind.final or kind.mixed else [e for e in entries if not self._keeps(*e)]
         with self.wake:
             if unkept:
                 self.pending[DELETE].extend(unkept)
@@ -281,7 +272,7 @@ class Finaliser(Loop):
                 reason = finalise.refusal(now)
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
-    def _some(self, kind: str, most: int) -> tuple[list[Entry], int]:
+    def _some(self, kind: Kind, most: int) -> tuple[list[Entry], int]:
         """Return the first entries of a kind for one statement, and their size; no job twice.
 
         Two runs of one job, from two claims, would share the one answer for its id.
@@ -292,7 +283,7 @@ class Finaliser(Loop):
         count = fitting([end.id for _, end in entries], sizes, STATEMENT_BYTES)
         return entries[:count], sum(sizes[:count])
 
-    def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
+    def _flush_some(self, db: WorkerConnection, kind: Kind, most: int) -> int:
         """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
@@ -313,7 +304,7 @@ class Finaliser(Loop):
             self.reported.clear()
         return len(entries)
 
-    def _replace(self, kind: str, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
+    def _replace(self, kind: Kind, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
         """Take the first ``count`` entries off; put back those ``left``, and set the busy ones aside."""
         with self.wake:
             pending = self.pending[kind]
@@ -326,15 +317,15 @@ class Finaliser(Loop):
             self.bytes -= size
             self.bytes += sum(sizes_of(end for _, end in [*left, *(each.entry for each in busy)]))
 
-    def _report_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
+    def _report_stored(self, kind: Kind, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
             self.freed()  # of its limit's slot, if it has a limit; a needless wake-up costs little
         self.reported.update([run for run, _, _ in stored])
-        if kind not in (DELETE, COUNTED):
+        if not kind.mixed:
             self.inbox.post(Stored(kind, stored))
             return
         for kept in (SUCCESS, END):
-            if some := [entry for entry in stored if finalise.kept_as(entry[1]) == kept]:
+            if some := [entry for entry in stored if kinds.kept_as(entry[1]) == kept]:
                 self.inbox.post(Stored(kept, some))
 
     def _report_lost(self, lost: list[Refused]) -> None:
@@ -342,17 +333,17 @@ class Finaliser(Loop):
         self.refused.update(action for _, action, _ in lost)
         self.inbox.post(Lost(lost))
 
-    def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
+    def _write(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
-        if kind not in FAST and any(run.in_doubt for run, _ in entries):
+        if not kind.fast and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
         if kind == COUNTED and self.busy.has_gates:  # to wait for them each time would keep all ends waiting
             entries, busy = locked_gates.split_by(self.busy, db, entries)
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
-    def _write_now(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
-        if kind in FAST and self.remembers:
+    def _write_now(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
+        if kind.fast and self.remembers:
             keyed = [entry for entry in entries if entry[0].remembers]
             others = [entry for entry in entries if not entry[0].remembers]
             if keyed and others:  # only those without a key have a fast statement
@@ -380,20 +371,20 @@ class Finaliser(Loop):
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
             self._report_stored(kind, stored)
-            if kind in (RELEASE, NEXT, SUSPEND, AWAIT) and self.notifies:
+            if kind.wakes and self.notifies:
                 self._wake(db, kind, [row for _, _, row in stored])
         if len(stored) == len(entries):
             return []
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
 
-    def _wake(self, db: WorkerConnection, kind: str, rows: list[Any]) -> None:
-        pairs = {(row.queue, row.priority) for row in rows if kind == RELEASE or row.due}
+    def _wake(self, db: WorkerConnection, kind: Kind, rows: list[Any]) -> None:
+        pairs = {(row.queue, row.priority) for row in rows if kind.behind or row.due}
         if pairs:
-            notifying.notify_queues(db, pairs, behind=kind == RELEASE)
+            notifying.notify_queues(db, pairs, behind=kind.behind)
 
-    def _settle(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
+    def _settle(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
         """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
-        doubts = settle(db, ACTIONS[kind], [entry for entry in entries if entry[0].in_doubt])
+        doubts = settle(db, kind.verb, [entry for entry in entries if entry[0].in_doubt])
         for own, stored in doubts.committed.items():
             self._report_stored(own, stored)
         if doubts.lost:
@@ -401,38 +392,25 @@ class Finaliser(Loop):
         left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
         return [BusyEnd(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
 
-    def _record(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> dict[int, Any]:
+    def _record(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> dict[int, Any]:
         """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)
         ends = [end for _, end in entries]
-        if kind == COUNTED:
-            return self._record_counted(db, ends, remember=remember)
-        if kind in FAST and self.may_wait and not self.skips_locked and not remember:
-            try:
-                return finalise.write(db, kind, ends, self.author, fast=True)
-            except LOCKED as error:
-                log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
-                self.skips_locked = True
-        if kind == NEXT:
-            return finalise.write(db, kind, ends, self.author, fast=True)
-        if kind == AWAIT:
-            waits = self.may_wait and not self.skips_locked
-            with db.transaction():
-                return finalise.write_await(
-                    db, ends, self.author, lock_seconds=memos.EVENT_SECONDS if waits else memos.NO_SECONDS
-                )
-        return finalise.write(db, kind, ends, self.author, remember=remember)
+        waits = self.may_wait and not self.skips_locked
+        terms = Terms(self.author, remember, hurried=True, waits=waits, notify=self._notify)
+        try:
+            return kinds.write(db, kind, ends, terms)
+        except LOCKED as error:
+            if not (kind.fast and terms.fast):
+                raise
+            log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
+        self.skips_locked = True
+        return kinds.write(db, kind, ends, replace(terms, waits=False))
 
-    def _record_counted(self, db: WorkerConnection, ends: list[End], *, remember: bool) -> dict[int, Any]:
-        """Write ends that count in gates, and release what waited for them, in one transaction."""
-        with db.transaction():
-            recorded, opened = finalise.write_counted(
-                db, ends, self.author, remember=remember, lock_seconds=gates.SETTLE_SECONDS
-            )
-        if opened and self.notifies:
-            notifying.notify(db, gates.notices_of(opened))
-        return recorded
+    def _notify(self, db: Database, notices: Iterable[Notice]) -> None:
+        if self.notifies:
+            notifying.notify(db, notices)
 
     def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """Suspend the jobs whose events nobody has locked: a sender may take long to commit."""
@@ -448,15 +426,15 @@ class Finaliser(Loop):
         """End the jobs that were not deleted, and keep their rows."""
         busy: list[BusyEnd] = []
         for kept in (SUCCESS, END):
-            if some := [entry for entry in entries if finalise.kept_as(entry[1]) == kept]:
+            if some := [entry for entry in entries if kinds.kept_as(entry[1]) == kept]:
                 busy += self._write(db, kept, some)
         return busy
 
-    def _halve(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
+    def _halve(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
         half = len(entries) // 2
         return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
 
-    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[BusyEnd]:
+    def _bisect(self, db: WorkerConnection, kind: Kind, entries: list[Entry], error: Exception) -> list[BusyEnd]:
         if len(entries) > 1:
             return self._halve(db, kind, entries)
         run, end = entries[0]
@@ -469,13 +447,13 @@ class Finaliser(Loop):
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
         )
         if end.failure is not None and end.failure.kind == failure.kind:
-            self._report_lost([(run, ACTIONS[kind], f"it cannot be stored: {reason}")])
+            self._report_lost([(run, kind.verb, f"it cannot be stored: {reason}")])
             return []
         decision = decide.Abandon("unstorable", failure)
         other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, other, [(run, plain)])
 
-    def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[BusyEnd]:
+    def _resolve(self, db: WorkerConnection, kind: Kind, missing: list[Entry]) -> list[BusyEnd]:
         """Resolve writes that matched no row; return those to try again."""
         readings = finalising.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[BusyEnd] = []
@@ -490,10 +468,10 @@ class Finaliser(Loop):
                 if run in self.unanswered and _by_us(now, run, end):
                     done.append((run, end, None))
                 else:
-                    lost.append((run, ACTIONS[kind], finalise.refusal(now)))
-            elif now.cancelled and not now.ending and kind in REQUEUES:
+                    lost.append((run, kind.verb, finalise.refusal(now)))
+            elif now.cancelled and not now.ending and kind.requeues:
                 busy += self._cancel_instead(db, run, end)
-            elif now.counted and kind in (SUCCESS, END, DELETE):
+            elif now.counted and kind.final and kind is not COUNTED:
                 counted.append((run, end))  # another job has come to need it since its claim
             elif kind == DELETE:
                 left.append((run, end))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgjobs.execution.finalise import COUNTED
+from django_pgjobs.ends.kinds import COUNTED
 from django_pgjobs.store import gates
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry

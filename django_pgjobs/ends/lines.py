@@ -1,6 +1,6 @@
 """The lines about ends that are stored: one for each attempt, at DEBUG of ``django_pgjobs.jobs``.
 
-``events`` logs what an attempt comes to where it ran; these lines tell that the database has it.
+``execution.events`` logs what an attempt comes to where it ran; these lines tell that the database has it.
 """
 
 from __future__ import annotations
@@ -8,37 +8,13 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from django_pgjobs.execution import outcomes
-from django_pgjobs.execution.events import jobs_log
-from django_pgjobs.execution.finalise import (
-    AWAIT,
-    END,
-    HOLD,
-    MARK,
-    NEXT,
-    PARK,
-    RELEASE,
-    RETRY,
-    SNOOZE,
-    SUCCESS,
-    SUSPEND,
-)
-from django_pgjobs.logs import Facts, facts
+from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.logs import Facts, facts, safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import ExpiredJob
 
-_OUTCOMES = {
-    NEXT: outcomes.STEPPED,
-    RETRY: outcomes.RETRIED,
-    SNOOZE: outcomes.SNOOZED,
-    SUSPEND: outcomes.SUSPENDED,
-    AWAIT: outcomes.SUSPENDED,
-    PARK: outcomes.PARKED,
-    HOLD: outcomes.HELD,
-    RELEASE: outcomes.RELEASED,
-}
-"""The outcome of each kind of write that has only one; of the others, the end has it."""
+jobs_log = safe_logger("django_pgjobs.jobs")
 
 
 def are_wanted() -> bool:
@@ -46,9 +22,9 @@ def are_wanted() -> bool:
     return jobs_log.isEnabledFor(logging.DEBUG)
 
 
-def stored(kind: str, end: End, row: object, about: Facts, seconds: float | None) -> None:
+def stored(kind: Kind, end: End, row: object, about: Facts, seconds: float | None) -> None:
     """Log an end of this kind; ``row``: what its statement returned; ``seconds``: what the body took, if known."""
-    said = [about, facts("outcome=%s", _OUTCOMES.get(kind) or end.outcome or Outcome.SUCCEEDED)]
+    said = [about, facts("outcome=%s", kind.outcome or end.outcome)]
     if end.failure is not None and end.cause:
         said.append(facts("cause=%s", end.cause))
     if seconds is not None:
@@ -58,12 +34,12 @@ def stored(kind: str, end: End, row: object, about: Facts, seconds: float | None
     if end.failure is not None:
         said[-1] = facts("%s: %s", said[-1], end.failure.summary)
     line = Facts(" ".join(said))
-    if kind in (SUCCESS, END):
+    if kind.final:
         jobs_log.debug("job ended %s", line)
-    elif kind == MARK:
-        jobs_log.debug("attempt ended, a callback follows %s", line)
-    else:
+    elif kind.requeues:
         jobs_log.debug("attempt ended, the job has not %s", line)
+    else:
+        jobs_log.debug("attempt ended, a callback follows %s", line)
 
 
 def expired(job: ExpiredJob) -> None:

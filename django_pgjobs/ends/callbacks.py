@@ -1,0 +1,29 @@
+"""The callbacks of jobs: which one follows which outcome, whether this code defines it, how long it may take."""
+
+from __future__ import annotations
+
+from django_pgjobs.conf import LADDER_SECONDS, get_conf
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.states import Outcome
+
+BODY, ON_ABANDON, ON_CANCEL, ON_SUCCESS = "body", "on_abandon", "on_cancel", "on_success"
+
+CALLBACK_STARTS = 3
+CALLBACK_OF: dict[str, str] = {
+    Outcome.SUCCEEDED: ON_SUCCESS,
+    Outcome.ABANDONED: ON_ABANDON,
+    Outcome.CANCELLED: ON_CANCEL,
+}
+
+
+def has_callback(name: str, outcome: str) -> bool:
+    """Whether the code of this worker defines a callback for this outcome of this job."""
+    definition, callback = registry.find(name), CALLBACK_OF[outcome]
+    if definition is None:
+        return callback in (registry.learned(name) or ())
+    return getattr(definition, f"{callback}_func") is not None
+
+
+def callback_allowance() -> float:
+    """Return how many seconds a callback may take, kill ladder included, before other workers may rescue the job."""
+    return get_conf().callback_seconds + LADDER_SECONDS

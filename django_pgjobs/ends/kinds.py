@@ -1,0 +1,205 @@
+"""The kinds of ends: for each all that is known of it, from the statement that writes it to the words for it.
+
+Shared by everything that ends attempts: the worker's finalise thread in batches, ``runjobs --inline`` and
+``testing.run_jobs`` one by one. Only the fence of the statement decides whether an end was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgjobs.ends.callbacks import callback_allowance
+from django_pgjobs.states import Ended, Outcome
+from django_pgjobs.store import finalising, gates, memos, notifying
+from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store.finalising import Author, End
+from django_pgjobs.store.gates import Opened
+from django_pgjobs.store.notifying import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How ends are written: in the name of ``author``.
+
+    ``remember``: some jobs have an idempotency key, under which to store the result of a success. ``hurried``: wait
+    for what others have locked only for a moment, then raise ``LockNotAvailable`` or ``DeadlockDetected``, having
+    written nothing; not for a caller's transaction. ``waits``, if hurried: wait for rows and events at all. ``notify``
+    sends word of released jobs.
+    """
+
+    author: Author
+    remember: bool = False
+    hurried: bool = False
+    waits: bool = False
+    notify: Callable[[Database, Iterable[Notice]], object] = notifying.notify
+
+    @property
+    def fast(self) -> bool:
+        """Whether a statement may be used that waits for locked rows; none stores results under keys."""
+        return self.hurried and self.waits and not self.remember
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """A kind of ends, each batch of which is one statement by ``writer``.
+
+    ``verb``: what is written, for "could not …". ``outcome``: how its attempts end, in one word for log lines; ""
+    where each end has its own. ``alike``: all count by that word. ``failed``: the word in numbers for an attempt that
+    failed. ``final``: it ends the job; ``mixed``: by statements for successes and other ends alike. ``requeues``: the
+    job starts again, which one with a cancel request must not. ``fast``: it has a statement which writes without a
+    step that locks. ``wakes``: some rows are due at once; ``behind``: all, and behind what a claim has read.
+    ``signals``: what the signals of such ends may be, see ``execution.events.interest``.
+    """
+
+    name: str
+    verb: str
+    writer: Callable[[Enclosing, Sequence[End], Terms], Iterable[Any]]
+    outcome: str = ""
+    alike: bool = False
+    failed: str = ""
+    final: bool = False
+    mixed: bool = False
+    requeues: bool = False
+    fast: bool = False
+    wakes: bool = False
+    behind: bool = False
+    signals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def write(db: Enclosing, kind: Kind, ends: Sequence[End], terms: Terms) -> dict[int, Any]:
+    """Write ends of one kind by one fenced statement; return id → row of those recorded."""
+    return {(row if isinstance(row, int) else row.id): row for row in kind.writer(db, ends, terms)}
+
+
+def _success(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+    if terms.fast:
+        return finalising.finalise_success_fast(db, ends, terms.author)
+    return finalising.finalise_success(db, ends, terms.author, remember=terms.remember)
+
+
+def _delete(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+    if terms.fast:
+        return finalising.finalise_delete_fast(db, ends)
+    return finalising.finalise_delete(db, ends, remember=terms.remember)
+
+
+def _end(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+    """End jobs, and let those not go on that they have gathered."""
+    ids = finalising.finalise_end(db, ends, terms.author)
+    cancels = memos.cancel_gathered(db, _unsuccessful(ends, ids))
+    notifying.notify(db, {notifying.wake_up(one.queue, one.priority) for one in cancels})
+    return ids
+
+
+def _unsuccessful(ends: Sequence[End], recorded: Sequence[int]) -> list[int]:
+    return [end.id for end in ends if end.outcome != Outcome.SUCCEEDED and end.id in recorded]
+
+
+def _await(db: Enclosing, ends: Sequence[End], terms: Terms) -> Iterable[Any]:
+    seconds = (memos.EVENT_SECONDS if terms.waits else memos.NO_SECONDS) if terms.hurried else None
+    with db.transaction():
+        return write_await(db, ends, terms.author, lock_seconds=seconds).values()
+
+
+def write_await(
+    db: Database, ends: Sequence[End], author: Author, *, lock_seconds: float | None = None
+) -> dict[int, Any]:
+    """Suspend jobs until events are sent, in the open transaction: return id → row of those recorded.
+
+    Raises ``LockNotAvailable`` for an event that stays locked for ``lock_seconds``; then roll back.
+    """
+    memos.await_events(db, [event for end in ends for event in end.events], lock_seconds=lock_seconds)
+    return {row.id: row for row in memos.suspend_jobs(db, ends, author)}
+
+
+def _counted(db: Enclosing, ends: Sequence[End], terms: Terms) -> Iterable[int]:
+    seconds = gates.SETTLE_SECONDS if terms.hurried else None
+    with db.transaction():
+        recorded, opened = write_counted(db, ends, terms.author, remember=terms.remember, lock_seconds=seconds)
+    if opened:
+        terms.notify(db, gates.notices_of(opened))
+    return recorded
+
+
+def write_counted(
+    db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, lock_seconds: float | None = None
+) -> tuple[list[int], list[Opened]]:
+    """Write ends that count in gates, in the open transaction: return the ids of those recorded, and released jobs.
+
+    Raises ``LockNotAvailable`` for a gate that stays locked for ``lock_seconds``; then roll back.
+    """
+    successes = [end for end in ends if not end.outcome]
+    others = [end for end in ends if end.outcome]
+    ids: list[int] = []
+    if successes:
+        ids += finalising.finalise_success(db, successes, author, remember=remember, settled=True)
+    if others:
+        ids += finalising.finalise_end(db, others, author, settled=True)
+    opened = gates.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
+    cancels = memos.cancel_gathered(db, _unsuccessful(others, ids))
+    return ids, [*opened, *(Opened(*one, old=False) for one in cancels)]
+
+
+OUTCOMES = tuple(map(str, Outcome))
+
+SUCCESS = Kind(
+    "success", "complete the job", _success,
+    outcome=Outcome.SUCCEEDED.value, alike=True, final=True, fast=True, signals=(Outcome.SUCCEEDED.value,),
+)  # fmt: skip
+NEXT = Kind(
+    "next", "go on with the next step",
+    lambda db, ends, terms: finalising.next_step(db, ends, terms.author, hurried=terms.hurried),
+    outcome=Ended.STEPPED.value, alike=True, requeues=True, wakes=True,
+)  # fmt: skip
+RETRY = Kind(
+    "retry", "schedule a retry", lambda db, ends, terms: finalising.finalise_retry(db, ends, terms.author),
+    outcome=Ended.RETRIED.value, requeues=True, signals=(Ended.RETRIED.value,),
+)  # fmt: skip
+SNOOZE = Kind(
+    "snooze", "snooze the job", lambda db, ends, terms: finalising.finalise_snooze(db, ends),
+    outcome=Ended.SNOOZED.value, alike=True, requeues=True,
+)  # fmt: skip
+SUSPEND = Kind(
+    "suspend", "suspend the job", lambda db, ends, terms: memos.suspend_jobs(db, ends, terms.author),
+    outcome=Ended.SUSPENDED.value, failed=Ended.RETRIED.value, requeues=True, wakes=True,
+)  # fmt: skip
+AWAIT = Kind(
+    "await", "suspend the job", _await,
+    outcome=Ended.SUSPENDED.value, failed=Ended.RETRIED.value, requeues=True, wakes=True,
+)  # fmt: skip
+"""A suspension until an event is sent."""
+
+PARK = Kind(
+    "park", "park the job", lambda db, ends, terms: finalising.park_jobs(db, ends, terms.author),
+    outcome="parked", requeues=True,
+)  # fmt: skip
+HOLD = Kind(
+    "hold", "hold the job", lambda db, ends, terms: finalising.hold_jobs(db, ends), outcome="held", requeues=True
+)  # fmt: skip
+RELEASE = Kind(
+    "release", "release the job", lambda db, ends, terms: finalising.release_jobs(db, ends, terms.author),
+    outcome=Ended.RELEASED.value, requeues=True, wakes=True, behind=True,
+)  # fmt: skip
+MARK = Kind(
+    "mark", "begin its callback",
+    lambda db, ends, terms: finalising.mark_ending(db, ends, terms.author, allowance_seconds=callback_allowance()),
+)  # fmt: skip
+END = Kind("end", "end the job", _end, final=True, signals=OUTCOMES)
+DELETE = Kind("delete", "end the job", _delete, final=True, mixed=True, fast=True)
+"""A success or an end that keeps no row."""
+
+COUNTED = Kind("counted", "end the job", _counted, final=True, mixed=True)
+"""A success or an end that counts in a gate, together with what it releases."""
+
+KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, SUSPEND, AWAIT, PARK, HOLD, RELEASE, MARK, END, DELETE, COUNTED)
+"""The order in which a flush writes them."""
+
+
+def kept_as(end: End) -> Kind:
+    """Return the kind that writes a success or an end and keeps the row."""
+    return END if end.outcome else SUCCESS
