@@ -1,85 +1,35 @@
-"""Decisions as they travel in DONE frames."""
+"""Decisions as they travel in DONE frames: the name of the class, then the fields in their order."""
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from collections.abc import Callable
+from typing import Any, get_args
 
-from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Failure, Unwritten
 
 
 def pack_decision(decision: Decision) -> list[Any]:
     """Return ``decision`` as JSON values, its name first."""
-    match decision:
-        case decide.Succeed(result=result):
-            return ["succeed", result]
-        case decide.Next(name=name, columns=columns):
-            return ["next", name, columns]
-        case decide.Retry(seconds=seconds, failure=failure, cause=cause):
-            return ["retry", seconds, _pack_failure(failure), cause]
-        case decide.Snooze(seconds=seconds):
-            return ["snooze", seconds]
-        case decide.Suspend(failure=failure):
-            return [
-                "suspend", decision.memo, decision.kind, decision.seconds, decision.event, decision.failures,
-                _pack_failure(failure), decision.progressed, [pack_decision(wait) for wait in decision.besides],
-            ]  # fmt: skip
-        case decide.Abandon(reason=reason, failure=failure, cause=cause):
-            return ["abandon", reason, _pack_failure(failure), cause]
-        case decide.Cancel(reason=reason, failure=failure, cause=cause):
-            return ["cancel", reason, _pack_failure(failure), cause]
-        case decide.Park(reason=reason, fingerprint=fingerprint):
-            return ["park", reason, fingerprint]
-        case decide.Hold(reason=reason):
-            return ["hold", reason]
-        case decide.Release(why=why, failure=failure):
-            return ["release", why, _pack_failure(failure)]
-        case decide.Committed(marked=marked, stepped=stepped, step_in=step_in):
-            return ["committed", marked, stepped, step_in]
-        case decide.Lost():
-            return ["lost"]
-        case decide.InDoubt(otherwise=otherwise):
-            return ["in_doubt", *pack_decision(otherwise)]
-        case _:
-            assert_never(decision)
+    name, fields = _PACKED[type(decision)]
+    return [name, *[pack(getattr(decision, each)) if pack else getattr(decision, each) for each, pack in fields]]
 
 
 def unpack_decision(values: list[Any]) -> Decision:
-    """Return the decision that ``pack_decision`` packed."""
-    match values:
-        case ["committed", marked, stepped, step_in]:
-            return decide.Committed(marked, stepped, None if step_in is None else (step_in[0], step_in[1]))
-        case ["lost"]:
-            return decide.Lost()
-        case ["in_doubt", *otherwise]:
-            return decide.InDoubt(_unpack_unwritten(otherwise))
-    return _unpack_unwritten(values)
+    """Return the decision that ``pack_decision`` packed. Raises ``ValueError`` if it is none."""
+    name = values[0] if values else None
+    make, fields = _UNPACKED.get(name if isinstance(name, str) else "", (None, ()))
+    if make is None or len(values) != 1 + len(fields):
+        raise ValueError(f"not a decision: {values[:1]!r}")
+    decision: Decision = make(
+        *[unpack(value) if unpack else value for unpack, value in zip(fields, values[1:], strict=True)]
+    )
+    return decision
 
 
 def _unpack_unwritten(values: list[Any]) -> Unwritten:
-    match values:
-        case ["succeed", result]:
-            return decide.Succeed(result)
-        case ["next", name, columns]:
-            return decide.Next(name, columns)
-        case ["retry", seconds, failure, cause]:
-            return decide.Retry(seconds, _unpack_failure(failure) or Failure("", ""), cause)
-        case ["snooze", seconds]:
-            return decide.Snooze(seconds)
-        case ["suspend", memo, kind, seconds, event, failures, failure, progressed, besides]:
-            others = tuple(wait for each in besides if isinstance(wait := _unpack_unwritten(each), decide.Suspend))
-            return decide.Suspend(memo, kind, seconds, event, failures, _unpack_failure(failure), progressed, others)
-        case ["abandon", reason, failure, cause]:
-            return decide.Abandon(reason, _unpack_failure(failure), cause)
-        case ["cancel", reason, failure, cause]:
-            return decide.Cancel(reason, _unpack_failure(failure), cause)
-        case ["park", reason, fingerprint]:
-            return decide.Park(reason, fingerprint)
-        case ["hold", reason]:
-            return decide.Hold(reason)
-        case ["release", why, failure]:
-            return decide.Release(why, _unpack_failure(failure))
-    raise ValueError(f"not a decision: {values[:1]!r}")
+    if isinstance(decision := unpack_decision(values), Unwritten):
+        return decision
+    raise ValueError(f"not a decision that is still to be written: {values[:1]!r}")
 
 
 def _pack_failure(failure: Failure | None) -> list[Any] | None:
@@ -91,3 +41,29 @@ def _unpack_failure(values: list[Any] | None) -> Failure | None:
         return None
     kind, message, chain, traceback = values
     return Failure(kind, message, tuple((str(k), str(m)) for k, m in chain), traceback)
+
+
+_Codec = Callable[[Any], Any] | None
+_CODECS: dict[object, tuple[_Codec, _Codec]] = {
+    "Failure": (_pack_failure, lambda values: _unpack_failure(values) or Failure("", "")),
+    "Failure | None": (_pack_failure, _unpack_failure),
+    "Unwritten": (pack_decision, _unpack_unwritten),
+    "tuple[Suspend, ...]": (
+        lambda waits: list(map(pack_decision, waits)),
+        lambda waits: tuple(map(_unpack_unwritten, waits)),
+    ),
+    "tuple[str, int] | None": (None, lambda pair: None if pair is None else tuple(pair)),
+}
+"""The annotation of a field → how to pack and unpack it; others are JSON as they are."""
+
+
+def _codecs(decision: Any) -> list[tuple[str, _Codec, _Codec]]:
+    return [(name, *_CODECS.get(decision.__annotations__[name], (None, None))) for name in decision.__match_args__]
+
+
+_PACKED: dict[type[Any], tuple[str, list[tuple[str, _Codec]]]] = {
+    each: (each.__name__.lower(), [(name, pack) for name, pack, _ in _codecs(each)]) for each in get_args(Decision)
+}
+_UNPACKED: dict[str, tuple[Any, list[_Codec]]] = {
+    each.__name__.lower(): (each, [unpack for _, _, unpack in _codecs(each)]) for each in get_args(Decision)
+}
