@@ -263,6 +263,23 @@ def test_what_the_code_says_in_words_is_found_and_shown_by_admin_and_shell(root:
     assert "Charge a card <b>" in printed("list")[1]
 
 
+def test_the_page_names_the_callbacks_and_how_often_one_was_started(root: Client) -> None:
+    with registry.isolated():
+        worded = job(name="shop.worded")(charge)
+        worded.on_abandon(lambda context, *args, **kwargs: None)
+        worded.on_cancel(lambda context, *args, **kwargs: None)
+        row = worded.register("4111", 7)
+        for starts, words in (
+            (0, "when it is abandoned"),
+            (1, "when it is abandoned; started once"),
+            (2, "when it is abandoned; started 2 times, as the starts before failed or were lost"),
+        ):
+            Job.objects.filter(pk=row.pk).update(ending="abandoned" if starts else None, ending_attempt=starts)
+            text = html(root.get(f"{LIST}{row.pk}/change/"))
+            found = dict(re.findall(r'<th scope="row">(On_\w+)</th><td>([^<]*)</td>', text))
+            assert found == {"On_abandon": words, "On_cancel": "when it is cancelled"}
+
+
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN", "1e300"])
 @pytest.mark.parametrize("column", ["timeout_seconds", "duration_seconds"])
 @pytest.mark.parametrize("ended", [False, True])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, cast
 
+import psycopg
 import pytest
 from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
@@ -139,6 +140,26 @@ def test_a_thread_that_cannot_be_tidied_keeps_no_connection(
     assert raw.closed
     assert mine == []
     assert connections["default"] is not wrapper
+
+
+def test_what_psycopg_has_prepared_runs_again_after_a_reset(mine: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reset has deallocated it on the server, so psycopg is to prepare it anew."""
+    [wrapper] = mine
+    options = {**wrapper.settings_dict["OPTIONS"], "prepare_threshold": 0}
+    monkeypatch.setitem(wrapper.settings_dict, "OPTIONS", options)
+    wrapper.close()
+    wrapper.connect()
+    wrapper.close_at = None
+    raw = wrapper.connection
+    for _ in range(2):
+        with psycopg.Cursor(raw) as cursor:
+            cursor.execute("SELECT set_config('app.tenant', %s, false)", ["other"])
+        cleanup.tidy("job=7")
+        cleanup.refresh()
+    assert wrapper.connection is raw, "it was reset and kept"
+    with wrapper.cursor() as cursor:
+        cursor.execute("SELECT current_setting('app.tenant', true)")
+        assert cursor.fetchone() in ((None,), ("",))
 
 
 def test_all_of_a_threads_connections_are_closed_at_its_end(mine: list[Any]) -> None:

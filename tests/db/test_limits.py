@@ -172,6 +172,14 @@ def test_a_walk_that_is_cut_says_where_it_ended_and_goes_round(raw: RawDatabase)
     assert after == ("k19", 0)
 
 
+def test_a_walk_that_ends_at_the_lane_where_it_began_has_gone_round(raw: RawDatabase) -> None:
+    """Else no round would ever be complete, and the next turn always follow at once."""
+    for number in range(10):
+        blocked(1, f"k{number}")
+    [found] = admit(raw, terms(of_key=Bounds(1), after=("k0", 0)), lanes=10)
+    assert (found.cut, found.turned, found.scanned_key) == (True, True, "k0")
+
+
 def test_priority_goes_before_fairness(raw: RawDatabase) -> None:
     blocked(5, "a", priority=5)
     blocked(5, "b")

@@ -258,6 +258,8 @@ def test_charts_show_ends_times_depths_and_releases(root: Client, span: str, buc
     assert mark.startswith("Release r2 since")
     drawing = str(found["charts"][0]["drawing"])
     assert len(re.findall("<rect", drawing)) == 3
+    [(begins, ends)] = re.findall(r'<line x1="(\S+)" x2="(\S+)"', drawing)
+    assert float(begins) == float(ends) > (LEFT + WIDTH) / 2, "a release is a vertical line"
     width = (WIDTH - LEFT) / buckets - 1
     assert f'width="{max(width, 1):.1f}"' in drawing
 

@@ -93,19 +93,23 @@ def test_nothing_to_register_asks_no_database() -> None:
     assert len(queries) == 0
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("count", [3, 700])
-def test_a_list_that_is_used_again_for_the_next_row_is_stored_as_it_was(count: int) -> None:
+def test_a_list_that_is_used_again_for_the_next_row_is_stored_as_it_was(count: int, named: bool) -> None:
     """Who makes the rows from a stream fills one list again and again."""
 
-    def rows() -> Iterator[tuple[Any, ...]]:
+    def rows() -> Iterator[Any]:
         ids: list[int] = []
         for number in range(count):
             ids[:] = [number, number + 1]
-            yield (ids, 2)
+            yield {"ids": ids} if named else (ids, 2)
 
     stored = total.register_many(rows())
     found = Job.objects.in_bulk(stored)
-    assert [found[pk].payload["args"][0] for pk in stored] == [[n, n + 1] for n in range(count)]
+    lists = [
+        payload["kwargs"]["ids"] if named else payload["args"][0] for payload in (found[pk].payload for pk in stored)
+    ]
+    assert lists == [[n, n + 1] for n in range(count)]
 
 
 def test_a_bound_call_registers_as_often_as_one_likes() -> None:

@@ -576,6 +576,20 @@ def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawData
     assert [found.id for found in rescue(raw)] == held.ids
 
 
+def test_a_job_whose_row_somebody_holds_is_looked_for_again_a_second_later(
+    raw: RawDatabase, other: RawDatabase
+) -> None:
+    """Else each look would begin with those that it could not take the last time."""
+    claimed = claimed_one(raw)
+    expire(raw)
+    other.query("SELECT id FROM pgjobs_job WHERE id = ANY (%s) FOR UPDATE", [claimed.ids])
+    assert rescue(raw) == []
+    assert 0 < raw.value("SELECT extract(epoch FROM check_at - now())::float8 FROM pgjobs_claim") <= 1
+    other.rollback()
+    expire(raw)
+    assert [found.id for found in rescue(raw)] == claimed.ids
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_look_that_finds_nothing_says_nothing(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """W25."""

@@ -134,7 +134,7 @@ def test_what_sql_has_written_as_tags_makes_no_reader_fail() -> None:
     def tagged() -> None: ...
 
     registered = tagged.register()
-    for forged, read in (('"text"', ()), ("{}", ()), ('["b", 7, null]', ("b",))):
+    for forged, read in (('"text"', ()), ("{}", ()), ('["b", 7, null]', ("b",)), (f"[{'7' * 5000}]", ())):
         with connection.cursor() as cursor:
             cursor.execute("UPDATE pgjobs_job SET tags = %s::jsonb", [forged])
         assert Job.objects.get(pk=registered.pk).tags == read

@@ -183,6 +183,15 @@ def test_a_part_that_cannot_be_undone_does_not_keep_the_others_from_it() -> None
     assert "missing" in undo.error
 
 
+def test_a_member_that_the_code_does_not_know_does_not_keep_the_others_from_it() -> None:
+    with Batch("parts", undo=True) as batch:
+        batch.add_many([seat.bind(1), changed.bind(2, "x"), fails.bind()])
+    run_jobs(limit=4)
+    Job.objects.filter(name="parts.changed").update(name="parts.gone")
+    run_jobs()
+    assert (row("pgjobs.undo").outcome, undone()) == ("succeeded", [(-1, 10)])
+
+
 def test_a_compensation_that_the_code_does_not_know_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undoing, "UNKNOWN_BACKOFF", Backoff(0))
     registered = saga.register([1, 2])

@@ -89,6 +89,13 @@ def test_isolation_ends_also_after_an_error() -> None:
     assert registry.names() == ["outer"]
 
 
+def test_only_within_the_block_no_worker_has_to_find_the_jobs() -> None:
+    own = Registry()
+    with own.isolated():
+        assert own.is_isolated
+    assert not own.is_isolated
+
+
 def test_registries_share_nothing() -> None:
     job(name="pay")(first)
     assert Registry().names() == []

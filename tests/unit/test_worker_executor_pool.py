@@ -21,6 +21,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Drain,
     Event,
     Hello,
+    Interest,
     Notified,
     Notify,
     Ready,
@@ -178,6 +179,7 @@ def test_a_database_that_goes_away_while_the_first_executor_starts_is_waited_for
     pool: ExecutorPool, failed: list[str]
 ) -> None:
     """P41: its supervisor had found it a moment before; a restart of the server stops no worker."""
+    pauses = []
     for _ in range(9):
         pool.boot_after = 0.0
         pool.tick(0.0)
@@ -185,8 +187,10 @@ def test_a_database_that_goes_away_while_the_first_executor_starts_is_waited_for
         pool._on_message(first, BootFailed("it cannot reach database 'default'", True))
         pool.children.clear()
         pool._boot_failed(first, 3)
+        pauses.append(pool.boot_after - clock.monotonic())
     assert failed == []
     assert pool.boot_after > 0.0
+    assert pauses[0] <= 1.0 < min(pauses[2:]), "the first pause is the shortest"
 
 
 def test_a_first_executor_that_the_watchdog_ended_is_started_again(pool: ExecutorPool, failed: list[str]) -> None:
@@ -363,6 +367,14 @@ def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker() 
     executor_liveness.check(child, 0.1, last_check=0.0)
     executor_liveness.check(child, 1000.0, last_check=0.1)
     assert (child.state, child.idle_since) == (DRAINING, None)
+
+
+def test_an_executor_that_loads_a_receiver_later_hears_of_what_ends_from_then_on(pool: ExecutorPool) -> None:
+    one = ready(pool)
+    pool.relay.notify(events(1))
+    pool._on_message(one, Interest(list(EVERY_KIND)))
+    pool.relay.notify(events(2))
+    assert [message.events for message in end_of(one).sent] == [events(2)()]
 
 
 def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(pool: ExecutorPool, mortal: None) -> None:

@@ -20,7 +20,7 @@ from django_pgjobs.store.finalising import End, Released
 from django_pgjobs.store.keeping import Flag
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
-from django_pgjobs.worker.shared.runs import ENDING, SENT, HeldRun, RunTable
+from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, SENT, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
@@ -439,6 +439,16 @@ def test_a_callback_is_neither_cancelled_nor_released(held_jobs: HeldJobs) -> No
     child = on_an_executor(held_jobs, run)
     flagged(held_jobs, flag(1, cancelled=True, released=True))
     assert (end_of(child).sent, dict(run.stops)) == ([], {})
+
+
+def test_what_is_flagged_is_as_fresh_as_its_neighbours_unless_it_was_lost(held_jobs: HeldJobs) -> None:
+    """A callback of a cancelled job waits on: not fresh, it would never start."""
+    runs = held_jobs.table.adopt("a", 0.0, [claimed(n, ending="cancelled") for n in (1, 2, 3)])
+    for run in runs:
+        run.kind, run.fresh_until = "on_cancel", 0.0
+    flagged(held_jobs, flag(1, cancelled=True), flag(2, lost=True))
+    held_jobs.fresh(1.0, {3}, [])
+    assert [run.fresh_until for run in runs] == [1.0 + FRESH_SECONDS, 0.0, 1.0 + FRESH_SECONDS]
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["among successes", "alone"])

@@ -109,6 +109,15 @@ def test_a_receiver_that_ends_its_process_does_not_end_one_after_the_other(caplo
     assert told_to(children[0]) == [[2], [3]]
 
 
+def test_one_that_dies_by_itself_with_all_confirmed_leaves_nothing_to_send_again() -> None:
+    one, two = child_of(listens=True), child_of(listens=True)
+    relay = SignalRelay([two])
+    relay.died(one, by_itself=True)
+    assert told_to(two) == []
+    relay.add(events(1))
+    assert told_to(two) == [[1]]
+
+
 def ends(*outcomes: str) -> list[Event]:
     return [("finished", {"job_id": number, "outcome": outcome}) for number, outcome in enumerate(outcomes, 1)]
 
