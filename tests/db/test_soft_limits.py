@@ -20,6 +20,7 @@ from django.db.backends.signals import connection_created
 from django_pgjobs.exceptions import CancelRequested, SoftDeadlinePassed
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor import cleanup, soft_limits
+from django_pgjobs.worker.executor.cancelling import cancel_queries
 from django_pgjobs.worker.executor.interrupts import Door, raise_ignored_again
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.job_room import Room, spin
@@ -345,7 +346,7 @@ def test_a_cancelled_query_is_behind_when_the_job_sends_its_next(soft: SoftRoom)
 
 
 def test_a_job_goes_on_only_when_no_request_to_cancel_is_under_way(soft: SoftRoom, monkeypatch: Any) -> None:
-    cancel_queries, behind = soft_limits.cancel_queries, threading.Event()
+    behind = threading.Event()
 
     def behind_later(queries: list[Any], done: Callable[[], object]) -> None:
         def later() -> None:
@@ -355,13 +356,14 @@ def test_a_job_goes_on_only_when_no_request_to_cancel_is_under_way(soft: SoftRoo
 
         cancel_queries(queries, later)
 
-    def body(_: Any) -> bool:
-        with pytest.raises(SoftDeadlinePassed):
+    def work() -> None:
+        try:
             value(SLEEP)
-        return behind.is_set()
+        finally:
+            assert behind.is_set()
 
     monkeypatch.setattr(soft_limits, "cancel_queries", behind_later)
-    assert soft.run(body) is True
+    tell(soft, work, seconds=0.3)
 
 
 def test_a_job_that_ends_has_left_nothing_on_its_connection(soft: SoftRoom) -> None:

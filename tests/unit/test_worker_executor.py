@@ -226,6 +226,28 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
     assert working.buffers.board.running() == {}
 
 
+def test_a_task_that_ends_without_an_outcome_fails_its_attempt_and_says_so(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of our own costs the attempt, and neither a slot nor the job."""
+    buffer(working, (FUTURE, 1), name="async")
+
+    async def fails(item: Item, control: RunControl) -> decide.Decision:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(working.loop, "_decide", fails)
+
+    async def pump() -> None:
+        working.loop.loop = asyncio.get_running_loop()
+        working.loop.pump()
+        await asyncio.gather(*working.loop.tasks, return_exceptions=True)
+
+    asyncio.run(pump())
+    assert isinstance(outcomes(end)[1], decide.Retry)
+    assert "task ended without an outcome slot=3 job=10" in caplog.text
+    assert (sorted(working.loop.free_slots), working.loop.doors) == ([2, 3], {})
+
+
 def test_what_a_job_of_the_loop_comes_to_is_reported_as_it_is(working: Executor, end: End) -> None:
     """A name that nobody knows is parked, by the loop as by a thread."""
     buffer(working, (FUTURE, 1), name="async")
