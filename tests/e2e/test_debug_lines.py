@@ -63,5 +63,5 @@ def test_the_inline_worker_tells_the_same(worker: Workers) -> None:
     process = worker("--inline", "-v3", ready=False)
     one = jobs.no_op.using(queue="inline").register()
     ended(one)
-    process.wait_for_log(rf"DEBUG jobs claimed claim={read(one).claim_id} jobs=1 queue=inline seconds=")
+    process.wait_for_log(rf"DEBUG jobs claimed claim={read(one).claim_id} jobs=1 queue=inline seconds=\d\.\d+\n")
     process.wait_for_log(rf"DEBUG job ended name=\S+ job={one.pk} .* outcome=succeeded seconds=")
