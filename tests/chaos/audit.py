@@ -30,6 +30,7 @@ CREATE TABLE chaos_gone (
     finished_at timestamptz, flow smallint, parent_id bigint, cancel_by text, target jsonb, needed boolean
 );
 CREATE TABLE chaos_gone_link (parent_id bigint, job_id bigint, rule text);
+CREATE TABLE chaos_gone_attempt (LIKE pgjobs_attempt);
 CREATE TABLE chaos_effect (at timestamptz DEFAULT clock_timestamp(), job_id bigint, key text, note text);
 CREATE FUNCTION chaos_key(job pgjobs_job) RETURNS text LANGUAGE sql STABLE SET search_path = public AS $$
     -- A job of this package's own is known by its name, and what undoes another by that one's key and its own id.
@@ -62,6 +63,11 @@ BEGIN
     INSERT INTO chaos_gone_link VALUES (OLD.parent_id, OLD.job_id, OLD.rule);
     RETURN NULL;
 END $$;
+CREATE FUNCTION chaos_audit_attempt() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    INSERT INTO chaos_gone_attempt VALUES (OLD.*);
+    RETURN NULL;
+END $$;
 CREATE FUNCTION chaos_audit_job() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     INSERT INTO chaos_job_audit VALUES (
@@ -82,10 +88,13 @@ END $$;
 CREATE TRIGGER chaos_audit AFTER INSERT OR UPDATE ON pgjobs_job FOR EACH ROW EXECUTE FUNCTION chaos_audit_job();
 CREATE TRIGGER chaos_audit_gone AFTER DELETE ON pgjobs_job FOR EACH ROW EXECUTE FUNCTION chaos_audit_gone();
 CREATE TRIGGER chaos_audit_link AFTER DELETE ON pgjobs_link FOR EACH ROW EXECUTE FUNCTION chaos_audit_link();
+CREATE TRIGGER chaos_audit_attempt AFTER DELETE ON pgjobs_attempt FOR EACH ROW EXECUTE FUNCTION chaos_audit_attempt();
 CREATE TRIGGER chaos_audit AFTER INSERT OR UPDATE ON pgjobs_claim FOR EACH ROW EXECUTE FUNCTION chaos_audit_claim();
 """
 
-TABLES = ("chaos_job_audit", "chaos_claim_audit", "chaos_gone", "chaos_gone_link", "chaos_effect")
+TABLES = (
+    "chaos_job_audit", "chaos_claim_audit", "chaos_gone", "chaos_gone_link", "chaos_gone_attempt", "chaos_effect",
+)  # fmt: skip
 
 JOB_CHANGES = """
 SELECT extract(epoch FROM at)::float8, job_id, key, claim_id::text, attempt, max_attempts, outcome, ending, hold
@@ -103,11 +112,12 @@ UNION ALL
 SELECT job_id, coalesce(key, ''), 'gone', outcome, attempt, max_attempts
 FROM chaos_gone WHERE name NOT LIKE 'pgjobs.%' AND finished_at <= at - interval '60 s'
 """
+# Those of pruned jobs, too.
 ATTEMPTS = """
 SELECT
     job_id, claim_id::text, number, cause, extract(epoch FROM ended_at)::float8, duration_seconds,
     position('is not charged: it runs again, apart' IN message) > 0
-FROM pgjobs_attempt
+FROM (TABLE pgjobs_attempt UNION ALL TABLE chaos_gone_attempt) AS a
 """
 REOPENED = """
 SELECT job_id, count(*)

@@ -261,16 +261,16 @@ class Checker:
     def same_claim(self) -> Iterator[Violation]:
         """Under one claim a body starts again only if its process died before it could tell of the time before."""
         for key, runs in self.runs.items():
-            seen: dict[tuple[str, str], Execution] = {}
-            for run in runs:
-                before = seen.get((run.part, run.claim))
+            seen: dict[tuple[str, int, str], Execution] = {}
+            for run in runs:  # by job, too: one claim may hold both that a gather has registered under a key
+                before = seen.get((run.part, run.job, run.claim))
                 if before is not None and before.how and run.part == "body" and not self._killed_at_end(before):
                     words = f"ran twice under claim {run.claim}, the first time it {before.how}"
                     yield Violation("ran twice", key, run.job, words)
                 elif before is not None and before.pid == run.pid and run.part == "body":
                     words = f"started twice under claim {run.claim} in process {run.pid}"
                     yield Violation("ran twice", key, run.job, words)
-                seen[run.part, run.claim] = run
+                seen[run.part, run.job, run.claim] = run
 
     def bodies_of_the_ending(self) -> Iterator[Violation]:
         """Of a job that was claimed for its callback only, the body does not start."""

@@ -162,6 +162,8 @@ def test_two_starts_under_one_claim_are_found_unless_the_first_process_died() ->
     assert not found(history)
     history.executions[1] = run("c", 1.5, 2)
     assert found(history) == {"ran twice"}
+    history.executions[1] = run("c", 1.5, 2, job=2)
+    assert "ran twice" not in found(history), "another job of the same key, in the same claim"
 
 
 def test_a_body_under_a_claim_for_the_callback_is_found() -> None:
