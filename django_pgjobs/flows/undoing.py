@@ -34,7 +34,6 @@ from django_pgjobs.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
-    from django_pgjobs.definition.policy import JobPolicy
     from django_pgjobs.models import Job
 
 MOST = 10_000
@@ -42,7 +41,10 @@ MOST = 10_000
 
 UNKNOWN_TRIES = 5
 UNKNOWN_BACKOFF = Backoff(10, factor=4)
-"""How often to look, and when, for a compensation that the code does not know: newer workers may be about to start."""
+"""How often to look, and when, for a job that the code does not know: newer workers may be about to start."""
+
+UNKNOWN = "?"
+"""Begins the ``undo`` of a part whose job this code does not know, and so neither what undoes it; its name follows."""
 
 BEGUN = Flow.UNDONE | Flow.UNDOING
 
@@ -85,9 +87,10 @@ def _left(context: JobContext, job_id: int, alias: str | None) -> str:
     done = set(gathers.filter(error="").values_list("name", flat=True))
     stops = _stops(job_id, alias)
     failed: list[str] = []
+    missing: dict[str, str] = {}
     for number, part in enumerate(parts):
         name = f"undo {number}"
-        if name in done or not (why := _undo_part(context, name, part, alias)):
+        if name in done or not (why := _undo_part(context, name, part, alias, missing)):
             continue
         failed.append(f"{_words(part)}: {why}")
         if stops:
@@ -96,21 +99,30 @@ def _left(context: JobContext, job_id: int, alias: str | None) -> str:
     return f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(left + failed)}" if failed or left else ""
 
 
-def _undo_part(context: JobContext, name: str, part: Part, alias: str | None) -> str:
-    """Run the job that undoes a part to its end; return why it was not undone."""
+def _undo_part(context: JobContext, name: str, part: Part, alias: str | None, missing: dict[str, str]) -> str:
+    """Run the job that undoes a part to its end; return why it was not undone.
+
+    ``missing``: jobs that the code did not come to know in time, and the words for it; parts wait for each only once.
+    """
     if not part["undo"]:
         return "More steps than a job keeps have run before it, and those between are not undone."
     try:
-        _remove_result(part, alias)
-        context.gather([_call(part, alias)], name=name)
+        call = _call(part, alias)
+        if call is not None:
+            _remove_result(part, alias)
+            context.gather([call], name=name)
     except MembersFailed as error:
         return str(error)
     except UnknownJob as error:
+        if part["undo"] in missing:
+            return missing[part["undo"]]
         try:
-            tried = context.step.using(name=f"{name} known", attempts=UNKNOWN_TRIES, backoff=UNKNOWN_BACKOFF)
+            name = f"{name} known"
+            tried = context.step.using(name=name, attempts=UNKNOWN_TRIES, backoff=UNKNOWN_BACKOFF)
             tried(_raise, str(error))
         except StepFailed:
-            return one_line(error)
+            missing[part["undo"]] = one_line(error)
+            return missing[part["undo"]]
     except UNFIT as error:
         return one_line(error)
     return ""
@@ -133,7 +145,7 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
     if target is None or not target.flow & Flow.GATED:
         return parts
     members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
-    undoes = {name: made.name for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
+    undoes = {name: made for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
     stepped = Q(GreaterThan(F("flow").bitand(Flow.STEPPED.value), 0))
     latest = members.filter(Q(name__in=list(undoes)) | stepped).order_by("-finished_at", "-pk")
     for member in latest.only("pk", "name", "flow", "idempotency_key").iterator():
@@ -153,12 +165,12 @@ def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> 
     if not member.flow & Flow.STEPPED:
         return
     steps = list(member.steps.using(alias).order_by("-pk").values_list("pk", "name"))
-    known = {name: made.name for name in {name for _, name in steps} if (made := _undo_of(name))}
+    undone = {name: made for name in {name for _, name in steps} if (made := _undo_of(name))}
     for number, (pk, name) in enumerate(steps):
-        if number == len(steps) - 1 and len(steps) >= STEPS and known:
+        if number == len(steps) - 1 and len(steps) >= STEPS and undone:
             yield {"job": member.pk, "step": "", "undo": ""}
-        if name in known:
-            yield {"job": member.pk, "step": f"{name}@{pk}", "undo": known[name], "machine": pk}
+        if name in undone:
+            yield {"job": member.pk, "step": f"{name}@{pk}", "undo": undone[name], "machine": pk}
 
 
 def _is_hit(member: Job, alias: str | None) -> bool:
@@ -189,14 +201,25 @@ def _remove_result(part: Part, alias: str | None) -> None:
         _stored_results(member, alias).filter(job_id=member.pk).delete()
 
 
-def _undo_of(name: str) -> JobPolicy | None:
+def _undo_of(name: str) -> str:
+    """Return the name of the job that undoes one of this name, empty if nothing does."""
     definition = registry.resolved(name)
-    return None if definition is None else definition.undo_definition
+    if definition is None:
+        return f"{UNKNOWN}{name}"
+    return "" if definition.undo_definition is None else definition.undo_definition.name
 
 
-def _call(part: Part, alias: str | None) -> BoundJob:
-    """Return the call that undoes a part, with the arguments of what it undoes."""
-    definition = registry.resolve(part["undo"])
+def _call(part: Part, alias: str | None) -> BoundJob | None:
+    """Return the call that undoes a part, with the arguments of what it undoes; None if nothing undoes it.
+
+    Raises ``UnknownJob``, and any of ``UNFIT``.
+    """
+    undo = part["undo"]
+    if undo.startswith(UNKNOWN):
+        registry.resolve(name := undo.removeprefix(UNKNOWN))
+        if not (undo := _undo_of(name)):
+            return None
+    definition = registry.resolve(undo)
     if not isinstance(definition, JobDefinition):
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
     text = passing.with_results(on(alias or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, alias)))

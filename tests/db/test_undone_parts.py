@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import Value
+from django.db.models.functions import Concat, Now
 
 from django_pgjobs import Abandon, Backoff, Batch, Flow, JobContext, Next, job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.flows import undoing
 from django_pgjobs.models import Job, StoredResult
 from django_pgjobs.testing import run_jobs
@@ -54,6 +57,11 @@ def gathers(context: JobContext, numbers: list[int]) -> int:
 @job(name="parts.fails", max_attempts=1)
 def fails(value: Any = None) -> None:
     raise ValueError("broken")
+
+
+@job(name="parts.plain")
+def plain() -> None:
+    said.append("plain")
 
 
 def row(name: str) -> Job:
@@ -183,13 +191,38 @@ def test_a_part_that_cannot_be_undone_does_not_keep_the_others_from_it() -> None
     assert "missing" in undo.error
 
 
-def test_a_member_that_the_code_does_not_know_does_not_keep_the_others_from_it() -> None:
+def test_a_member_that_the_code_does_not_know_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older worker that runs the undo cannot say that there is nothing to undo. The others are undone."""
+    monkeypatch.setattr(undoing, "UNKNOWN_BACKOFF", Backoff(0))
     with Batch("parts", undo=True) as batch:
-        batch.add_many([seat.bind(1), changed.bind(2, "x"), fails.bind()])
-    run_jobs(limit=4)
+        batch.add_many([seat.bind(1), changed.bind(2, "x"), changed.bind(3, "y"), fails.bind()])
+    run_jobs(limit=5)
     Job.objects.filter(name="parts.changed").update(name="parts.gone")
     run_jobs()
-    assert undone() == [(-1, 10)]
+    undo = row("pgjobs.undo")
+    assert (undo.outcome, undone()) == ("abandoned", [(-1, 10)])
+    assert "2 of 3 parts were not undone" in undo.error
+    assert "parts.gone" in undo.error
+    assert undo.memos.filter(name__endswith="known").count() == 1, "both wait together"
+
+
+def test_a_member_that_becomes_known_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undoing, "UNKNOWN_BACKOFF", Backoff(3600))
+    with Batch("parts", undo=True) as batch:
+        batch.add_many([seat.bind(1), changed.bind(2, "x"), plain.bind(), fails.bind()])
+    run_jobs(limit=5)
+    Job.objects.filter(name__in=["parts.changed", "parts.plain"]).update(name=Concat("name", Value("_")))
+    run_jobs()
+    undo = row("pgjobs.undo")
+    assert (undo.outcome, undone()) == (None, [])
+    with monkeypatch.context() as newer:
+        newer.setitem(registry._by_name, "parts.changed_", changed)
+        newer.setitem(registry._by_name, "parts.plain_", plain)
+        undo.memos.filter(finished_at=None).update(wake_at=Now())
+        Job.objects.filter(pk=undo.pk).update(run_at=Now())
+        run_jobs()
+    undo.refresh_from_db()
+    assert (undo.outcome, undone()) == ("succeeded", [("x", None), (-1, 10)])
 
 
 def test_a_compensation_that_the_code_does_not_know_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
