@@ -349,9 +349,24 @@ class Checker:
                 charged[run.job].add(run.claim)
         # By ids: a gather that is taken up again registers another job with the key of one that failed.
         for row in self.history.rows:
-            if len(charged[row.job]) > row.max_attempts:
-                words = f"came to an end under {len(charged[row.job])} charged claims of {row.max_attempts}"
+            # A durable function that has got on begins to count again.
+            claims = charged[row.job]
+            if row.job in self.history.remembering:
+                claims = claims & self._since_none(row.job)
+            count = len(claims)
+            if count > row.max_attempts:
+                words = f"came to an end under {count} charged claims of {row.max_attempts}"
                 yield Violation("beyond maximum", row.key, row.job, words)
+
+    def _since_none(self, job: int) -> set[str]:
+        """Return the claims that a job has had since its row last said that no attempt was charged."""
+        claims: set[str] = set()
+        for change in self.changes[job]:
+            if change.attempt == 0:
+                claims.clear()
+            elif change.claim is not None:
+                claims.add(change.claim)
+        return claims
 
     def false_deaths(self) -> Iterator[Violation]:
         """An uncharged crash tells of a body that had begun under that number and never came to its end, each of one.

@@ -224,6 +224,24 @@ def test_an_attempt_beyond_the_maximum_is_found() -> None:
     assert found(history) == {"beyond maximum"}
 
 
+def test_a_durable_function_that_has_got_on_begins_to_count_again() -> None:
+    history = orderly()
+    history.executions = [run("a", 1, 1.5, "raised"), run("b", 3, 3.5, "suspended"), run("c", 5, 5.5)]
+    history.attempts = [h.Attempt(1, "a", 1, "failed")]
+    history.changes = [
+        h.Change(0, 1, "k", max_attempts=1),
+        h.Change(1, 1, "k", "a", 1, 1),
+        h.Change(2, 1, "k", None, 1, 1),
+        h.Change(2.5, 1, "k", None, 0, 1),
+        h.Change(3, 1, "k", "c", 1, 1),
+        h.Change(6, 1, "k", "c", 1, 1, outcome="succeeded"),
+    ]
+    history.rows = [replace(history.rows[0], max_attempts=1)]
+    assert "beyond maximum" in found(history)
+    history.remembering = frozenset({1})
+    assert "beyond maximum" not in found(history)
+
+
 def test_attempts_of_two_jobs_with_one_key_are_not_added_up() -> None:
     history = orderly()
     history.rows = [replace(history.rows[0], max_attempts=1), h.Row(2, "k", "succeeded", "succeeded", 1, 1)]
