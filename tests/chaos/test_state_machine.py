@@ -282,7 +282,11 @@ class JobsMachine(RuleBasedStateMachine):
     @rule()
     def rescues(self) -> None:
         self.db.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")  # it looks at all, and leaves alone what lives
-        live = {n: job for n, job in self.model.jobs.items() if job.overdue and job.claim not in self.model.expired}
+        overdue = [  # their worker could not stop them
+            (number, str(job.claim))
+            for number, job in self.model.jobs.items()
+            if job.overdue and job.outcome is None and job.claim not in self.model.expired
+        ]
         rescued = keeping.rescue_jobs(
             self.db,
             limit=100,
@@ -291,7 +295,7 @@ class JobsMachine(RuleBasedStateMachine):
             stale_seconds=60,
             without_on_cancel=[PLAIN],
             without_on_abandon=[PLAIN],
-            overdue=[(number, str(job.claim)) for number, job in live.items()],  # their worker could not stop them
+            overdue=overdue,
         )
         assert {job.id for job in rescued} == self.model.rescue()
         assert all((self.model.jobs[job.id].outcome or "") == job.outcome for job in rescued)
