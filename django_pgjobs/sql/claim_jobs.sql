@@ -44,9 +44,7 @@ named AS (
     FROM pgjobs_job
     WHERE id = %(id)s::bigint
       AND run_at <= statement_timestamp()
-      AND finished_at IS NULL
-      AND hold IS NULL
-      AND claim_id IS NULL
+      AND num_nulls(finished_at, hold, claim_id) = 3 -- so that no partial index fits: only the primary key's finds it
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 claimed AS (

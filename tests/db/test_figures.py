@@ -315,7 +315,9 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     assert second == "1 worker was heard from within 20 s, with 1 job in 2 threads at the last heartbeat."
     assert head.split()[:6] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING"]
     assert rows[0].split()[0] == "\\x1b[31mred"
-    assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥0", "≥1", *["≥1"] * 4, "1", "0", "1", "0"]
+    queue, ready, oldest, *others = rows[1].split()
+    assert (queue, ready, others) == ("default", "≥2", ["s", "≥1", "≥0", "≥1", *["≥1"] * 4, "1", "0", "1", "0"])
+    assert 90 <= int(oldest) < 120
     assert rows[2].startswith("mail (paused)  ")
     assert leading.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
