@@ -21,13 +21,13 @@ from django_pgjobs.ends.kinds import (
     SNOOZE,
     SUCCESS,
     SUSPEND,
-    Kind,
+    EndKind,
 )
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store.finalising import End, FenceReading
 
 
-def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[Kind, End]:
+def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[EndKind, End]:
     """Return the kind of the statement that writes ``decision`` about a job's body, and its parameters."""
     match decision:
         case decide.Succeed(result=result):
@@ -79,7 +79,7 @@ def _of_wait(wait: decide.Suspend) -> dict[str, Any]:
     }
 
 
-def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, seconds: float | None) -> tuple[Kind, End]:
+def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, seconds: float | None) -> tuple[EndKind, End]:
     """Return what a job's own transaction has written, as the kind of write and its parameters."""
     if decision.marked:
         return MARK, End(job_id, claim_id, seconds, outcome=Outcome.SUCCEEDED)

@@ -20,7 +20,7 @@ from django_pgjobs.store.notifying import Notice
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EndTerms:
     """How ends are written: in the name of ``author``.
 
     ``remember``: some jobs have an idempotency key, under which to store the result of a success. ``hurried``: wait
@@ -42,7 +42,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class EndKind:
     """A kind of ends, each batch of which is one statement by ``writer``.
 
     ``verb``: what is written, for "could not …". ``outcome``: how its attempts end, in one word for log lines; ""
@@ -55,7 +55,7 @@ class Kind:
 
     name: str
     verb: str
-    writer: Callable[[Enclosing, Sequence[End], Terms], Iterable[Any]]
+    writer: Callable[[Enclosing, Sequence[End], EndTerms], Iterable[Any]]
     outcome: str = ""
     alike: bool = False
     failed: str = ""
@@ -71,24 +71,24 @@ class Kind:
         return self.name
 
 
-def write(db: Enclosing, kind: Kind, ends: Sequence[End], terms: Terms) -> dict[int, Any]:
+def write(db: Enclosing, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, Any]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded."""
     return {(row if isinstance(row, int) else row.id): row for row in kind.writer(db, ends, terms)}
 
 
-def _success(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+def _success(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
     if terms.fast:
         return finalising.finalise_success_fast(db, ends, terms.author)
     return finalising.finalise_success(db, ends, terms.author, remember=terms.remember)
 
 
-def _delete(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+def _delete(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
     if terms.fast:
         return finalising.finalise_delete_fast(db, ends)
     return finalising.finalise_delete(db, ends, remember=terms.remember)
 
 
-def _end(db: Enclosing, ends: Sequence[End], terms: Terms) -> list[int]:
+def _end(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
     """End jobs, and let those not go on that they have gathered."""
     ids = finalising.finalise_end(db, ends, terms.author)
     cancels = memos.cancel_gathered(db, _unsuccessful(ends, ids))
@@ -100,7 +100,7 @@ def _unsuccessful(ends: Sequence[End], recorded: Sequence[int]) -> list[int]:
     return [end.id for end in ends if end.outcome != Outcome.SUCCEEDED and end.id in recorded]
 
 
-def _await(db: Enclosing, ends: Sequence[End], terms: Terms) -> Iterable[Any]:
+def _await(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[Any]:
     seconds = (memos.EVENT_SECONDS if terms.waits else memos.NO_SECONDS) if terms.hurried else None
     with db.transaction():
         return write_await(db, ends, terms.author, lock_seconds=seconds).values()
@@ -117,7 +117,7 @@ def write_await(
     return {row.id: row for row in memos.suspend_jobs(db, ends, author)}
 
 
-def _counted(db: Enclosing, ends: Sequence[End], terms: Terms) -> Iterable[int]:
+def _counted(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[int]:
     seconds = gates.SETTLE_SECONDS if terms.hurried else None
     with db.transaction():
         recorded, opened = write_counted(db, ends, terms.author, remember=terms.remember, lock_seconds=seconds)
@@ -147,59 +147,59 @@ def write_counted(
 
 OUTCOMES = tuple(map(str, Outcome))
 
-SUCCESS = Kind(
+SUCCESS = EndKind(
     "success", "complete the job", _success,
     outcome=Outcome.SUCCEEDED.value, alike=True, final=True, fast=True, signals=(Outcome.SUCCEEDED.value,),
 )  # fmt: skip
-NEXT = Kind(
+NEXT = EndKind(
     "next", "go on with the next step",
     lambda db, ends, terms: finalising.next_step(db, ends, terms.author, hurried=terms.hurried),
     outcome=Ended.STEPPED.value, alike=True, requeues=True, wakes=True,
 )  # fmt: skip
-RETRY = Kind(
+RETRY = EndKind(
     "retry", "schedule a retry", lambda db, ends, terms: finalising.finalise_retry(db, ends, terms.author),
     outcome=Ended.RETRIED.value, requeues=True, signals=(Ended.RETRIED.value,),
 )  # fmt: skip
-SNOOZE = Kind(
+SNOOZE = EndKind(
     "snooze", "snooze the job", lambda db, ends, terms: finalising.finalise_snooze(db, ends),
     outcome=Ended.SNOOZED.value, alike=True, requeues=True,
 )  # fmt: skip
-SUSPEND = Kind(
+SUSPEND = EndKind(
     "suspend", "suspend the job", lambda db, ends, terms: memos.suspend_jobs(db, ends, terms.author),
     outcome=Ended.SUSPENDED.value, failed=Ended.RETRIED.value, requeues=True, wakes=True,
 )  # fmt: skip
-AWAIT = Kind(
+AWAIT = EndKind(
     "await", "suspend the job", _await,
     outcome=Ended.SUSPENDED.value, failed=Ended.RETRIED.value, requeues=True, wakes=True,
 )  # fmt: skip
 """A suspension until an event is sent."""
 
-PARK = Kind(
+PARK = EndKind(
     "park", "park the job", lambda db, ends, terms: finalising.park_jobs(db, ends, terms.author),
     outcome="parked", requeues=True,
 )  # fmt: skip
-HOLD = Kind(
+HOLD = EndKind(
     "hold", "hold the job", lambda db, ends, terms: finalising.hold_jobs(db, ends), outcome="held", requeues=True
 )  # fmt: skip
-RELEASE = Kind(
+RELEASE = EndKind(
     "release", "release the job", lambda db, ends, terms: finalising.release_jobs(db, ends, terms.author),
     outcome=Ended.RELEASED.value, requeues=True, wakes=True, behind=True,
 )  # fmt: skip
-MARK = Kind(
+MARK = EndKind(
     "mark", "begin its callback",
     lambda db, ends, terms: finalising.mark_ending(db, ends, terms.author, allowance_seconds=callback_allowance()),
 )  # fmt: skip
-END = Kind("end", "end the job", _end, final=True, signals=OUTCOMES)
-DELETE = Kind("delete", "end the job", _delete, final=True, mixed=True, fast=True)
+END = EndKind("end", "end the job", _end, final=True, signals=OUTCOMES)
+DELETE = EndKind("delete", "end the job", _delete, final=True, mixed=True, fast=True)
 """A success or an end that keeps no row."""
 
-COUNTED = Kind("counted", "end the job", _counted, final=True, mixed=True)
+COUNTED = EndKind("counted", "end the job", _counted, final=True, mixed=True)
 """A success or an end that counts in a gate, together with what it releases."""
 
 KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, SUSPEND, AWAIT, PARK, HOLD, RELEASE, MARK, END, DELETE, COUNTED)
 """The order in which a flush writes them."""
 
 
-def kept_as(end: End) -> Kind:
+def kept_as(end: End) -> EndKind:
     """Return the kind that writes a success or an end and keeps the row."""
     return END if end.outcome else SUCCESS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.logs import Facts, facts, safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.finalising import End
@@ -22,7 +22,7 @@ def are_wanted() -> bool:
     return jobs_log.isEnabledFor(logging.DEBUG)
 
 
-def stored(kind: Kind, end: End, row: object, about: Facts, seconds: float | None) -> None:
+def stored(kind: EndKind, end: End, row: object, about: Facts, seconds: float | None) -> None:
     """Log an end of this kind; ``row``: what its statement returned; ``seconds``: what the body took, if known."""
     said = [about, facts("outcome=%s", kind.outcome or end.outcome)]
     if end.failure is not None and end.cause:

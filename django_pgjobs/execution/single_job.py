@@ -23,7 +23,7 @@ from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise, kinds, lines
 from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
-from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, Kind, Terms
+from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, EndKind, EndTerms
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.atomic_end import AtomicEnds
@@ -66,7 +66,7 @@ def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
 class Ended:
     """The last write for a claimed job: its kind, its parameters, and whether it passed the fence."""
 
-    kind: Kind
+    kind: EndKind
     end: End
     recorded: bool
 
@@ -213,7 +213,7 @@ class Performer:
             return self._record(job, END, after)
         return self._written(job, claim_id, decision, None)
 
-    def _record(self, job: ClaimedJob, kind: Kind, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> Ended:
         """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
         remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
@@ -230,18 +230,18 @@ class Performer:
         self._notify_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
 
-    def _write(self, kind: Kind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
-        terms = Terms(self.author, remember, notify=lambda db, notices: waking.notify(self.alias, notices))
+    def _write(self, kind: EndKind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
+        terms = EndTerms(self.author, remember, notify=lambda db, notices: waking.notify(self.alias, notices))
         return kinds.write(self.db, COUNTED if counted and kind.final else kind, [end], terms)
 
-    def _refused(self, job: ClaimedJob, kind: Kind, end: End, now: FenceReading | None) -> Ended:
+    def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> Ended:
         action, reason = kind.verb, finalise.refusal(now)
         about = _facts(job, end.claim_id)
         log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
         _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
         return Ended(kind, end, recorded=False)
 
-    def _notify_end(self, job: ClaimedJob, kind: Kind, end: End, row: Any) -> None:
+    def _notify_end(self, job: ClaimedJob, kind: EndKind, end: End, row: Any) -> None:
         about = {
             "queue": job.queue,
             "executor": self.author.name,
@@ -271,5 +271,5 @@ def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})
 
 
-def _earlier_error(job: ClaimedJob, kind: Kind, end: End) -> str:
+def _earlier_error(job: ClaimedJob, kind: EndKind, end: End) -> str:
     return job.error if kind is END and end.outcome != Outcome.SUCCEEDED else ""

@@ -364,7 +364,7 @@ class Meeting:
             until = time.perf_counter() + chance.random() * 0.003
             while time.perf_counter() < until:
                 pass
-            if kinds.write(self.raw, kinds.SUCCESS, [end], kinds.Terms(AUTHOR)):
+            if kinds.write(self.raw, kinds.SUCCESS, [end], kinds.EndTerms(AUTHOR)):
                 continue
             done = False
             while not done:

@@ -61,7 +61,7 @@ class World:
     db: RawDatabase
     jobs: list[int] = field(default_factory=list)
     held: list[tuple[ClaimedJob, str]] = field(default_factory=list)
-    left: list[tuple[ClaimedJob, kinds.Kind, End]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, kinds.EndKind, End]] = field(default_factory=list)
     sent: dict[str, str] = field(default_factory=dict)
     withdrawn: int = 0
     """How many were told that they have taken the event back."""
@@ -91,9 +91,9 @@ class World:
 class Once(Performer):
     """Writes an end once, and leaves one that met a locked row to whoever asks later."""
 
-    left: list[tuple[ClaimedJob, kinds.Kind, End]] = field(default_factory=list)
+    left: list[tuple[ClaimedJob, kinds.EndKind, End]] = field(default_factory=list)
 
-    def _record(self, job: ClaimedJob, kind: kinds.Kind, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: kinds.EndKind, end: End) -> Ended:
         counted = finalise.is_counted(job.extras)
         if self._write(kind, end, remember=False, counted=counted):
             return Ended(kind, end, recorded=True)
@@ -108,7 +108,7 @@ class Once(Performer):
                 self.left.append((job, kind, end))
         return Ended(kind, end, recorded=False)
 
-    def again(self, job: ClaimedJob, kind: kinds.Kind, end: End) -> None:
+    def again(self, job: ClaimedJob, kind: kinds.EndKind, end: End) -> None:
         """Write an end that was left."""
         self._record(job, kind, end)
 

@@ -12,7 +12,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.ends.kinds import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS, Kind, Terms
+from django_pgjobs.ends.kinds import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.single_job import Ended, Performer
@@ -99,7 +99,7 @@ FAILED = [(1, "failed", "ValueError")]
         ("cancels", END, {"state": "cancelled", "attempt": 1, "error": "", "history": []}),
     ],
 )
-def test_each_end_is_stored(raw: RawDatabase, what: str, kind: Kind, expected: dict[str, Any]) -> None:
+def test_each_end_is_stored(raw: RawDatabase, what: str, kind: EndKind, expected: dict[str, Any]) -> None:
     """A2, A3, C27, C31, C61, P24: under the fence of its claim, by the database's clock."""
     one = does.register(what)
     ended = perform(raw)
@@ -243,7 +243,7 @@ def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Unwri
     jobs, claim_id = claimed(raw, 3)
     ends = [finalise.end_of(decision, one.id, claim_id, one.name, 0.5) for one in jobs]
     [kind] = {kind for kind, _ in ends}
-    recorded = kinds.write(raw, kind, [end for _, end in ends], Terms(Author(AUTHOR.worker)))
+    recorded = kinds.write(raw, kind, [end for _, end in ends], EndTerms(Author(AUTHOR.worker)))
     assert set(recorded) == {one.id for one in jobs}
     assert {job(one.id).state for one in jobs} == {state}
 
@@ -251,5 +251,5 @@ def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Unwri
 def test_marked_jobs_stay_with_their_claim(raw: RawDatabase) -> None:
     jobs, claim_id = claimed(raw, 2)
     ends = [finalise.end_of(decide.Abandon("why"), one.id, claim_id, "attempts.careful", 0.5)[1] for one in jobs]
-    assert set(kinds.write(raw, MARK, ends, Terms(AUTHOR))) == {one.id for one in jobs}
+    assert set(kinds.write(raw, MARK, ends, EndTerms(AUTHOR))) == {one.id for one in jobs}
     assert {(job(one.id).state, job(one.id).ending) for one in jobs} == {("running", "abandoned")}

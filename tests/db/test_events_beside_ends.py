@@ -10,7 +10,7 @@ import pytest
 from django_pgjobs import Event, JobContext, job
 from django_pgjobs import decisions as decide
 from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.ends.kinds import AWAIT, SUCCESS, Kind
+from django_pgjobs.ends.kinds import AWAIT, SUCCESS, EndKind
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
@@ -64,7 +64,7 @@ class Flushing:
             waits = decide.Suspend(event, "event", 3600.0, event=event)
             self.finaliser.put(*self._entry(run, waits))
 
-    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[Kind, HeldRun, End]:
+    def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[EndKind, HeldRun, End]:
         kind, end = finalise.end_of(decision, run.job.id, run.claim.claim_id, run.job.name, 0.0)
         assert kind == AWAIT
         return kind, run, end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -411,10 +412,8 @@ def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
     assert found["workers"] == {"live": 0, "draining": 0, "silent": 1, "slots": 0, "running": 0}
     assert found["queues"][0]["workers"] == 0
     lines = pgjobs("stats")[1].partition("\n\n")[2].splitlines()
-    assert lines[1:3] == [
-        "No worker was heard from within 20 s.",
-        "Worker web-1 is silent: last heard from 25 s ago, with 1 job.",
-    ]
+    assert lines[1] == "No worker was heard from within 20 s."
+    assert re.fullmatch(r"Worker web-1 is silent: last heard from [2-5]\d s ago, with 1 job\.", lines[2])
 
 
 def test_no_queue_is_left_out_however_many_there_are(raw: RawDatabase) -> None:

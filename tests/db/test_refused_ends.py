@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from django_pgjobs.ends import kinds
-from django_pgjobs.ends.kinds import DELETE, END, RETRY, Kind
+from django_pgjobs.ends.kinds import DELETE, END, RETRY, EndKind
 from django_pgjobs.models import Attempt
 from django_pgjobs.store import finalising
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -43,7 +43,7 @@ def overdue(raw: RawDatabase, max_attempts: int) -> Claimed:
     return claimed
 
 
-def put(claimed: Claimed, kind: Kind) -> tuple[Finaliser, Heard]:
+def put(claimed: Claimed, kind: EndKind) -> tuple[Finaliser, Heard]:
     heard = Heard()
     finaliser = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
     held = HeldClaim(str(claimed.claim_id), 0.0, len(claimed.jobs), 1e12)
@@ -69,7 +69,7 @@ def lose_the_answer(monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> None
 @pytest.mark.parametrize(("kind", "most"), KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("lost", ["no answer", "an answer"])
 def test_what_a_rescue_wrote_is_not_told_as_our_own_end(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind, most: int, lost: str
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: EndKind, most: int, lost: str
 ) -> None:
     """C39 C58: the same job, claim and cause; and the connection broke meanwhile, or it did not."""
     claimed = overdue(raw, most)
@@ -102,7 +102,7 @@ def test_without_that_line_it_would_be(
 
 @pytest.mark.parametrize(("kind", "most"), KINDS.values(), ids=KINDS)
 def test_our_own_end_whose_answer_was_lost_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind, most: int
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: EndKind, most: int
 ) -> None:
     claimed = overdue(raw, most)
     finaliser, heard = put(claimed, kind)
@@ -116,7 +116,7 @@ def test_our_own_end_whose_answer_was_lost_is_told_once(
 
 @pytest.mark.parametrize("kind", [RETRY, END, DELETE])
 def test_an_end_that_was_never_sent_before_cannot_have_been_stored(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: Kind
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, kind: EndKind
 ) -> None:
     """Whatever the row says: here somebody has written just what we would have."""
     claimed = overdue(raw, 5)

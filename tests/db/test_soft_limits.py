@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from traceback import walk_stack
 from typing import Any
 
 import psycopg
@@ -346,21 +347,32 @@ def test_a_cancelled_query_is_behind_when_the_job_sends_its_next(soft: SoftRoom)
 
 
 def test_a_job_goes_on_only_when_no_request_to_cancel_is_under_way(soft: SoftRoom, monkeypatch: Any) -> None:
-    behind = threading.Event()
+    """The request is under way until the job's thread is seen to wait for it, or has gone on without it."""
+    behind, gone_on = threading.Event(), threading.Event()
+    ident = 0
+
+    def waits() -> bool:
+        frame = sys._current_frames().get(ident)
+        return any(each.f_code.co_name == "_leave" for each, _ in walk_stack(frame))
 
     def behind_later(queries: list[Any], done: Callable[[], object]) -> None:
         def later() -> None:
-            time.sleep(0.3)
+            wait_until(lambda: waits() or gone_on.is_set(), 10, "the job waits, or goes on")
             behind.set()
             done()
 
         cancel_queries(queries, later)
 
     def work() -> None:
+        nonlocal ident
+        ident = threading.get_ident()
         try:
             value(SLEEP)
         finally:
-            assert behind.is_set()
+            try:
+                assert behind.is_set()
+            finally:
+                gone_on.set()
 
     monkeypatch.setattr(soft_limits, "cancel_queries", behind_later)
     tell(soft, work, seconds=0.3)

@@ -73,7 +73,7 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
         ),
     ],
 )
-def test_each_decision_has_its_statement(decision: Unwritten, kind: kinds.Kind, facts: dict[str, object]) -> None:
+def test_each_decision_has_its_statement(decision: Unwritten, kind: kinds.EndKind, facts: dict[str, object]) -> None:
     end = End(7, "c1a1", **facts)  # type: ignore[arg-type]
     assert finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0) == (kind, end)
     assert kind in kinds.KINDS

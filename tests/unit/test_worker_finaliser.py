@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import kinds
-from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, Kind, Terms
+from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.store import finalising, keeping, notifying
 from django_pgjobs.store.finalising import Author, End, FenceReading, Released
@@ -39,8 +39,8 @@ class Server:
     def __init__(self) -> None:
         self.locked: set[int] = set()
         self.readings: dict[int, FenceReading] = {}
-        self.writes: list[tuple[Kind, list[int]]] = []
-        self.fails: Callable[[Kind, Sequence[End]], None] = lambda kind, ends: None
+        self.writes: list[tuple[EndKind, list[int]]] = []
+        self.fails: Callable[[EndKind, Sequence[End]], None] = lambda kind, ends: None
         self.away = False
         self.gone: set[int] = set()
         self.remembered: list[bool] = []
@@ -48,9 +48,9 @@ class Server:
     def write(
         self,
         db: Any,
-        kind: Kind,
+        kind: EndKind,
         ends: Sequence[End],
-        terms: Terms,
+        terms: EndTerms,
     ) -> dict[int, Any]:
         if kind.fast and terms.fast and any(end.id in self.locked for end in ends):
             raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
@@ -93,7 +93,7 @@ def finaliser(server: Server, heard: Heard) -> Finaliser:
     return Finaliser(refuses, heard, Author(UUID(int=1)))
 
 
-def put(finaliser: Finaliser, kind: Kind, *ids: int, what: str = BODY, **facts: Any) -> list[HeldRun]:
+def put(finaliser: Finaliser, kind: EndKind, *ids: int, what: str = BODY, **facts: Any) -> list[HeldRun]:
     runs = [run_of(id, kind=what) for id in ids]
     finaliser.put_many(kind, [(run, End(run.job.id, run.claim.claim_id, 0.1, **facts)) for run in runs])
     return runs
@@ -110,8 +110,8 @@ class Link:
         self.gone = False
 
 
-def break_at(link: Link, kind_broken: Kind) -> Callable[[Kind, Sequence[End]], None]:
-    def fails(kind: Kind, ends: Sequence[End]) -> None:
+def break_at(link: Link, kind_broken: EndKind) -> Callable[[EndKind, Sequence[End]], None]:
+    def fails(kind: EndKind, ends: Sequence[End]) -> None:
         if kind == kind_broken and not link.gone:
             link.gone = True
             raise psycopg.OperationalError("server closed the connection unexpectedly")
@@ -159,7 +159,7 @@ def test_a_callback_starts_once_when_the_other_half_of_a_batch_fails(
 ) -> None:
     put(finaliser, MARK, 1, 2, outcome="abandoned")
 
-    def fails(kind: Kind, ends: Sequence[End]) -> None:
+    def fails(kind: EndKind, ends: Sequence[End]) -> None:
         if len(ends) > 1:
             raise psycopg.errors.NumericValueOutOfRange("22003")
         if ends[0].id == 2:
@@ -263,7 +263,7 @@ def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finalise
 )
 @pytest.mark.parametrize("answer", ["the answer to the first try was lost", "no try before"])
 def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_wrote(
-    server: Server, heard: Heard, finaliser: Finaliser, kind: Kind, facts: dict[str, Any], reading: Any, told: str,
+    server: Server, heard: Heard, finaliser: Finaliser, kind: EndKind, facts: dict[str, Any], reading: Any, told: str,
     answer: str,
 ) -> None:  # fmt: skip
     """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim.
@@ -288,12 +288,12 @@ def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_
     ("kind", "cause"), [(RETRY, "crashed"), (RETRY, "timeout"), (RELEASE, "released"), (RELEASE, None)]
 )
 def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
-    server: Server, heard: Heard, finaliser: Finaliser, kind: Kind, cause: str | None
+    server: Server, heard: Heard, finaliser: Finaliser, kind: EndKind, cause: str | None
 ) -> None:
     """A54: the statement refuses to let it start again, and the cancel that is written instead tells the cause."""
     written: list[End] = []
 
-    def cancelled(kind: Kind, ends: Sequence[End]) -> None:
+    def cancelled(kind: EndKind, ends: Sequence[End]) -> None:
         if kind == END:
             server.readings.clear()
             written.extend(ends)
@@ -314,7 +314,7 @@ def test_an_end_that_cannot_even_be_sent_stops_no_other(
 ) -> None:
     put(finaliser, SUCCESS, 1, 2)
 
-    def fails(kind: Kind, ends: Sequence[End]) -> None:
+    def fails(kind: EndKind, ends: Sequence[End]) -> None:
         if kind == SUCCESS and any(end.id == 1 for end in ends):
             raise error
 
@@ -474,12 +474,12 @@ def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
 
 @pytest.mark.parametrize("kind", [SUCCESS, RETRY, RELEASE], ids=str)
 def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
-    server: Server, heard: Heard, finaliser: Finaliser, kind: Kind
+    server: Server, heard: Heard, finaliser: Finaliser, kind: EndKind
 ) -> None:
     """C52 C56: trouble with the server is no answer; it is for the loop to tell, and the end is written afterwards."""
     put(finaliser, kind, 1, cause="failed", failure=FAILURE)
 
-    def away(kind: Kind, ends: Sequence[End]) -> None:
+    def away(kind: EndKind, ends: Sequence[End]) -> None:
         raise psycopg.OperationalError("server closed the connection")
 
     server.fails = away
@@ -516,7 +516,7 @@ def put_both(finaliser: Finaliser, queue: str) -> None:
     ],
 )
 def test_what_is_not_kept_is_deleted(
-    unkept: Finaliser, server: Server, heard: Heard, queue: str, written: list[tuple[Kind, list[int]]]
+    unkept: Finaliser, server: Server, heard: Heard, queue: str, written: list[tuple[EndKind, list[int]]]
 ) -> None:
     """P28 X7: by outcome and queue; told as what it was."""
     put_both(unkept, queue)
@@ -532,7 +532,7 @@ def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Finaliser, ser
     """Somebody waits for it, or has it locked: no second try at deleting."""
     server.locked = {1}
 
-    def unlock(kind: Kind, ends: Sequence[End]) -> None:
+    def unlock(kind: EndKind, ends: Sequence[End]) -> None:
         if kind == SUCCESS:
             server.locked = set()
 
@@ -551,7 +551,7 @@ def test_what_another_table_or_a_trigger_holds_is_ended_and_kept(
 ) -> None:
     """A success is no failure because its row cannot go."""
 
-    def refuse(kind: Kind, ends: Sequence[End]) -> None:
+    def refuse(kind: EndKind, ends: Sequence[End]) -> None:
         if kind == DELETE:
             raise objection
 
@@ -601,7 +601,7 @@ def test_a_row_that_is_gone_though_no_answer_was_lost_is_another_ones_doing(
     """C2 C39: rescued, run and deleted by another worker; a statement that the server gave up deletes nothing."""
     link = Link()
 
-    def give_up(kind: Kind, ends: Sequence[End]) -> None:
+    def give_up(kind: EndKind, ends: Sequence[End]) -> None:
         server.fails = lambda kind, ends: None
         raise psycopg.errors.QueryCanceled("statement timeout")
 
@@ -628,7 +628,7 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
 
     monkeypatch.setattr(notifying, "notify_queues", notify)
 
-    def write(db: Any, kind: Kind, ends: Sequence[End], terms: Terms) -> dict[int, Any]:
+    def write(db: Any, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, Any]:
         return {end.id: Released(end.id, "a", 0) for end in ends}
 
     monkeypatch.setattr(kinds, "write", write)
@@ -661,7 +661,7 @@ def test_results_are_remembered_by_the_batches_that_have_some(
 
 
 @pytest.mark.parametrize("kind", [SUCCESS, DELETE], ids=str)
-def test_only_the_ends_beside_those_with_a_key_are_fast(server: Server, finaliser: Finaliser, kind: Kind) -> None:
+def test_only_the_ends_beside_those_with_a_key_are_fast(server: Server, finaliser: Finaliser, kind: EndKind) -> None:
     """A locked row among those with a key is skipped, and makes no batch wait."""
     finaliser.remembers = True
     for run in put(finaliser, kind, 1, 2, 3)[1:]:
@@ -675,7 +675,7 @@ def test_only_the_ends_beside_those_with_a_key_are_fast(server: Server, finalise
 def test_where_the_ends_with_a_key_fail_the_others_are_written_once(
     server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:
-    def fails(kind: Kind, ends: Sequence[End]) -> None:
+    def fails(kind: EndKind, ends: Sequence[End]) -> None:
         if ends[0].id == 2:
             server.fails = lambda kind, ends: None
             raise psycopg.errors.QueryCanceled("statement timeout")

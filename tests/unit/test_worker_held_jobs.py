@@ -13,7 +13,7 @@ from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import lines
 from django_pgjobs.ends.callbacks import CALLBACK_STARTS
-from django_pgjobs.ends.kinds import END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, Kind
+from django_pgjobs.ends.kinds import END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, EndKind
 from django_pgjobs.ends.lines import jobs_log
 from django_pgjobs.store import claiming
 from django_pgjobs.store.finalising import End, Released
@@ -42,12 +42,12 @@ class Finaliser:
     """Keeps what is queued."""
 
     def __init__(self) -> None:
-        self.puts: list[tuple[Kind, End]] = []
+        self.puts: list[tuple[EndKind, End]] = []
 
-    def put(self, kind: Kind, run: HeldRun, end: End) -> None:
+    def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end))
 
-    def put_many(self, kind: Kind, entries: list[tuple[HeldRun, End]]) -> None:
+    def put_many(self, kind: EndKind, entries: list[tuple[HeldRun, End]]) -> None:
         for run, end in entries:
             self.put(kind, run, end)
 
@@ -226,7 +226,7 @@ def test_a_batch_of_ends_costs_one_question_unless_its_lines_are_read(
     told: list[int] = []
     tell = lines.stored
 
-    def count(kind: Kind, end: End, *rest: Any) -> None:
+    def count(kind: EndKind, end: End, *rest: Any) -> None:
         told.append(end.id)
         tell(kind, end, *rest)
 
@@ -278,7 +278,7 @@ def paused(held_jobs: HeldJobs, *executors: Any) -> None:
     held_jobs.pause(PAUSED, executors)
 
 
-def ends(finaliser: Finaliser) -> list[tuple[Kind, int, str]]:
+def ends(finaliser: Finaliser) -> list[tuple[EndKind, int, str]]:
     return [(kind, end.id, end.reason) for kind, end in finaliser.puts]
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.ends.kinds import RELEASE, SUCCESS, Kind
+from django_pgjobs.ends.kinds import RELEASE, SUCCESS, EndKind
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.store.pausing import Pauses
@@ -62,9 +62,9 @@ class Finaliser:
     def __init__(self) -> None:
         self.full = False
         self.busy = BusyEnds()
-        self.puts: list[tuple[Kind, int]] = []
+        self.puts: list[tuple[EndKind, int]] = []
 
-    def put(self, kind: Kind, run: HeldRun, end: End) -> None:
+    def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end.id))
 
     def delete(self, claim_ids: list[str]) -> None: ...

@@ -77,7 +77,7 @@ def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
     ],
 )
 def test_each_kind_of_end_has_its_outcome(
-    tallies: Tallies, kind: kinds.Kind, changes: dict[str, Any], facts: dict[str, Any], outcome: str | None
+    tallies: Tallies, kind: kinds.EndKind, changes: dict[str, Any], facts: dict[str, Any], outcome: str | None
 ) -> None:
     """A callback that is run again is no attempt, nor is a job that was released before it started."""
     tallies.stored(kind, [(ended(**changes), end(**facts), None)])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.states import OTHERS, Ended
 from django_pgjobs.store.finalising import End
@@ -81,7 +81,7 @@ class Tallies:
         self.claims = self.jobs_claimed = 0
         self._found: dict[str, dict[tuple[str, str], Tally]] = {outcome.value: {} for outcome in Ended}
 
-    def stored(self, kind: Kind, ends: Sequence[tuple[HeldRun, End, object]]) -> None:
+    def stored(self, kind: EndKind, ends: Sequence[tuple[HeldRun, End, object]]) -> None:
         """Add ends of one kind that have been stored. Called for each batch."""
         if kind.alike:
             self._add(kind.outcome, ends)
@@ -170,7 +170,7 @@ def _bounded(word: str, known: set[str], most: int) -> str:
     return word
 
 
-def _outcome_of(kind: Kind, run: HeldRun, end: End) -> str | None:
+def _outcome_of(kind: EndKind, run: HeldRun, end: End) -> str | None:
     """Return how the attempt ended whose end was stored; None if none has ended with it."""
     if kind.final:
         return end.outcome or None

@@ -19,7 +19,7 @@ from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise, lines
 from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
-from django_pgjobs.ends.kinds import MARK, SUCCESS, Kind
+from django_pgjobs.ends.kinds import MARK, SUCCESS, EndKind
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import expiry_of, until_of
@@ -355,7 +355,7 @@ class HeldJobs:
 
     # From the finaliser
 
-    def stored(self, kind: Kind, entries: Sequence[StoredEnd]) -> None:
+    def stored(self, kind: EndKind, entries: Sequence[StoredEnd]) -> None:
         """Take ends that have been flushed."""
         if lines.are_wanted():
             _log_ends(kind, entries)
@@ -444,7 +444,7 @@ class HeldJobs:
             stop(run, cause, ladder, clock.monotonic())
 
 
-def _log_ends(kind: Kind, entries: Sequence[StoredEnd]) -> None:
+def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
     for run, end, row in entries:
         if not (isinstance(row, Stepped) and row.refused):
             lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)

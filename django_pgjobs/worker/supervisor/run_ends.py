@@ -9,7 +9,7 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
 from django_pgjobs.ends import finalise
-from django_pgjobs.ends.kinds import END, RETRY, Kind
+from django_pgjobs.ends.kinds import END, RETRY, EndKind
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.logs import safe_logger
@@ -59,7 +59,7 @@ class RunEnds:
         """Make it claimable again: claims count the starts, so a job that kills its process ends at last."""
         self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
 
-    def _write(self, kind: Kind, run: HeldRun, end: End) -> None:
+    def _write(self, kind: EndKind, run: HeldRun, end: End) -> None:
         run.state, run.child = ENDING, None
         self.finaliser.put(kind, run, end)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.execution import events
 from django_pgjobs.execution.extras import target_of
 from django_pgjobs.states import Outcome
@@ -21,7 +21,7 @@ class Notifier(Protocol):
     def __call__(self, items: Callable[[], list[Event]], kinds: Collection[str]) -> None: ...
 
 
-def event_of_end(kind: Kind, run: HeldRun, end: End, row: object) -> Event:
+def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> Event:
     """Return the signal of an end that was written, or of a retry; ``row`` is what its statement returned."""
     duration = run.duration if end.seconds is None else end.seconds
     error = end.failure.summary if end.failure else run.error

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from django_pgjobs import clock
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import HeldRun
 
@@ -18,7 +18,7 @@ Entry = tuple[HeldRun, End]
 class BusyEnd(NamedTuple):
     """An end that has to wait, its kind, and the gate that somebody has locked; None: the job's own row or key."""
 
-    kind: Kind
+    kind: EndKind
     entry: Entry
     gate: int | None = None
 

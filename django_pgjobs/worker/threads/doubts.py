@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.ends import finalise
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import atomic, finalising
 from django_pgjobs.store.database import Database
@@ -28,7 +28,7 @@ Entry = tuple[HeldRun, End]
 class Doubts:
     """Entries by what their rows show. ``committed``: kind → ends that the jobs wrote; ``open``: they wrote none."""
 
-    committed: dict[Kind, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
+    committed: dict[EndKind, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
     open: list[Entry] = field(default_factory=list)
     locked: list[Entry] = field(default_factory=list)
     lost: list[Refused] = field(default_factory=list)

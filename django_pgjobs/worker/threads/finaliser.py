@@ -7,10 +7,10 @@ cancel, *lost* is dropped and reported. An end that was never sent before cannot
 posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not ours to write, and ``BackendsEnded`` once a
 dead executor has no server process left.
 
-Successes and deletes go by a *fast* statement, which does not look at locks before it writes. Where it meets a locked
-row it waits 50 ms, then the server gives up the whole batch, and the batch goes at once by the statement that skips
-locked rows. As long as some row is known to be busy all their batches go by that one: no row costs its neighbours the
-50 ms again.
+Successes and deletes go by a *fast* statement, which does not look at locks before it writes; those of jobs with an
+idempotency key never do. Where it meets a locked row it waits 50 ms, then the server gives up the whole batch, and the
+batch goes at once by the statement that skips locked rows. As long as some row is known to be busy all their batches go
+by that one: no row costs its neighbours the 50 ms again.
 
 Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If somebody
 has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before it
@@ -43,7 +43,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.callbacks import BODY
-from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, KINDS, NEXT, SUCCESS, Kind, Terms
+from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, KINDS, NEXT, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -92,7 +92,7 @@ class Finaliser(Loop):
     def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
         self.author = author
-        self.pending: dict[Kind, deque[Entry]] = {kind: deque() for kind in KINDS}
+        self.pending: dict[EndKind, deque[Entry]] = {kind: deque() for kind in KINDS}
         self.count = 0
         self.wakes_at = 0
         """How many ends it takes to wake the thread: while it collects a batch, fewer would wake it for nothing."""
@@ -116,11 +116,11 @@ class Finaliser(Loop):
 
     # Called by the main thread
 
-    def put(self, kind: Kind, run: HeldRun, end: End) -> None:
+    def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
         """Queue an end; main receives ``Stored`` or ``Lost`` for it."""
         self.put_many(kind, [(run, end)])
 
-    def put_many(self, kind: Kind, entries: list[Entry]) -> None:
+    def put_many(self, kind: EndKind, entries: list[Entry]) -> None:
         """Queue ends of one kind."""
         if self.counts and kind.final:
             if counted := [entry for entry in entries if entry[0].gate is not None]:
@@ -128,7 +128,7 @@ class Finaliser(Loop):
             entries = [entry for entry in entries if entry[0].gate is None]
         self._put(kind, entries)
 
-    def _put(self, kind: Kind, entries: list[Entry]) -> None:
+    def _put(self, kind: EndKind, entries: list[Entry]) -> None:
         unkept = [] if self.keeps_all or not kind.final or kind.mixed else [e for e in entries if not self._keeps(*e)]
         with self.wake:
             if unkept:
@@ -272,7 +272,7 @@ class Finaliser(Loop):
                 reason = finalise.refusal(now)
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
-    def _some(self, kind: Kind, most: int) -> tuple[list[Entry], int]:
+    def _some(self, kind: EndKind, most: int) -> tuple[list[Entry], int]:
         """Return the first entries of a kind for one statement, and their size; no job twice.
 
         Two runs of one job, from two claims, would share the one answer for its id.
@@ -283,7 +283,7 @@ class Finaliser(Loop):
         count = fitting([end.id for _, end in entries], sizes, STATEMENT_BYTES)
         return entries[:count], sum(sizes[:count])
 
-    def _flush_some(self, db: WorkerConnection, kind: Kind, most: int) -> int:
+    def _flush_some(self, db: WorkerConnection, kind: EndKind, most: int) -> int:
         """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
@@ -304,7 +304,7 @@ class Finaliser(Loop):
             self.reported.clear()
         return len(entries)
 
-    def _replace(self, kind: Kind, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
+    def _replace(self, kind: EndKind, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
         """Take the first ``count`` entries off; put back those ``left``, and set the busy ones aside."""
         with self.wake:
             pending = self.pending[kind]
@@ -317,7 +317,7 @@ class Finaliser(Loop):
             self.bytes -= size
             self.bytes += sum(sizes_of(end for _, end in [*left, *(each.entry for each in busy)]))
 
-    def _report_stored(self, kind: Kind, stored: Sequence[StoredEnd]) -> None:
+    def _report_stored(self, kind: EndKind, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
             self.freed()  # of its limit's slot, if it has a limit; a needless wake-up costs little
         self.reported.update([run for run, _, _ in stored])
@@ -333,7 +333,7 @@ class Finaliser(Loop):
         self.refused.update(action for _, action, _ in lost)
         self.inbox.post(Lost(lost))
 
-    def _write(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
+    def _write(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         if not kind.fast and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
@@ -342,7 +342,7 @@ class Finaliser(Loop):
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
-    def _write_now(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
+    def _write_now(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
         if kind.fast and self.remembers:
             keyed = [entry for entry in entries if entry[0].remembers]
             others = [entry for entry in entries if not entry[0].remembers]
@@ -377,12 +377,12 @@ class Finaliser(Loop):
             return []
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
 
-    def _wake(self, db: WorkerConnection, kind: Kind, rows: list[Any]) -> None:
+    def _wake(self, db: WorkerConnection, kind: EndKind, rows: list[Any]) -> None:
         pairs = {(row.queue, row.priority) for row in rows if kind.behind or row.due}
         if pairs:
             notifying.notify_queues(db, pairs, behind=kind.behind)
 
-    def _settle(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
+    def _settle(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
         """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
         doubts = settle(db, kind.verb, [entry for entry in entries if entry[0].in_doubt])
         for own, stored in doubts.committed.items():
@@ -392,13 +392,13 @@ class Finaliser(Loop):
         left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
         return [BusyEnd(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
 
-    def _record(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> dict[int, Any]:
+    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> dict[int, Any]:
         """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)
         ends = [end for _, end in entries]
         waits = self.may_wait and not self.skips_locked
-        terms = Terms(self.author, remember, hurried=True, waits=waits, notify=self._notify)
+        terms = EndTerms(self.author, remember, hurried=True, waits=waits, notify=self._notify)
         try:
             return kinds.write(db, kind, ends, terms)
         except LOCKED as error:
@@ -430,11 +430,11 @@ class Finaliser(Loop):
                 busy += self._write(db, kept, some)
         return busy
 
-    def _halve(self, db: WorkerConnection, kind: Kind, entries: list[Entry]) -> list[BusyEnd]:
+    def _halve(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
         half = len(entries) // 2
         return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
 
-    def _bisect(self, db: WorkerConnection, kind: Kind, entries: list[Entry], error: Exception) -> list[BusyEnd]:
+    def _bisect(self, db: WorkerConnection, kind: EndKind, entries: list[Entry], error: Exception) -> list[BusyEnd]:
         if len(entries) > 1:
             return self._halve(db, kind, entries)
         run, end = entries[0]
@@ -453,7 +453,7 @@ class Finaliser(Loop):
         other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, other, [(run, plain)])
 
-    def _resolve(self, db: WorkerConnection, kind: Kind, missing: list[Entry]) -> list[BusyEnd]:
+    def _resolve(self, db: WorkerConnection, kind: EndKind, missing: list[Entry]) -> list[BusyEnd]:
         """Resolve writes that matched no row; return those to try again."""
         readings = finalising.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[BusyEnd] = []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django_pgjobs.ends.kinds import Kind
+from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import ExpiredJob, Flag, Rescued
@@ -48,7 +48,7 @@ class Idle:
 class Stored:
     """From the finaliser: these ends of one kind are durable."""
 
-    kind: Kind
+    kind: EndKind
     entries: Sequence[StoredEnd]
 
 
