@@ -187,7 +187,7 @@ def test_each_job_of_a_cancelled_batch_is_told_once(told: Told) -> None:
             batch.add(plain.bind(n))
     batch.job.cancel()
     run_jobs()
-    members = list(Job.objects.filter(parent_id=batch.job.pk).values_list("pk", flat=True))
+    members = list(Job.objects.filter(parent_id=batch.job.pk).order_by("pk").values_list("pk", flat=True))
     assert len(members) == 3
     assert set(Job.objects.filter(pk__in=[batch.job.pk, *members]).values_list("outcome", flat=True)) == {"cancelled"}
     found = [job_id for job_id in ids_of(told) if job_id in {batch.job.pk, *members}]
