@@ -20,9 +20,10 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.flow import Surroundings
-from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, UNDO, Flow, JobState, MemoKind, Outcome
 from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches

@@ -19,11 +19,11 @@ from django.db.models.functions import Now
 
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction
 from django_pgjobs.context import JobContext, running_alias
+from django_pgjobs.diagnosis.health import known_workers
 from django_pgjobs.exceptions import Cancel
 from django_pgjobs.jobs import job
 from django_pgjobs.models import Action, ActionPart, Job, JobQuerySet, LeaderTerm
 from django_pgjobs.presentation import job_list, sight
-from django_pgjobs.presentation.health import known_workers
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.serialization.escapes import visible

@@ -25,12 +25,13 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.diagnosis.latest import leaders
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list, sight
 from django_pgjobs.presentation.fronts import FRONTS, aliases
 from django_pgjobs.presentation.job_search import OPEN_BATCHES, STATES, JobSearch
-from django_pgjobs.presentation.latest import leaders
-from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
 from django_pgjobs.store import claiming

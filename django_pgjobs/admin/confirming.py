@@ -10,9 +10,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import REASONS, SteeringAction
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation.job_search import JobSearch
-from django_pgjobs.presentation.wording import STATE_LABELS, grouped, label_of
+from django_pgjobs.presentation.wording import STATE_LABELS, label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, JobState
 

@@ -16,8 +16,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.inspection.words import clock_time
-from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds, until
+from django_pgjobs.inspection.words import clock_time, grouped
+from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, json_text, parsed, seconds, until
 from django_pgjobs.serialization.escapes import visible
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)

@@ -20,11 +20,11 @@ from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import block, format_html, json_block, person, short, table_of, when
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.admin.sending import SendsEvents
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import EventState, Job, Memo
 from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.flow import listed
 from django_pgjobs.presentation.memos import RESULT_CHARS
-from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import BUILT_IN, MemoKind
 from django_pgjobs.steering.events import may_be_sent

@@ -9,9 +9,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import block, format_html, format_html_join, short, when
 from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.memos import remembered, result_of, standing
 from django_pgjobs.presentation.sight import Hidden
-from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store.memos import Suspension

@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_pgjobs.admin.display import format_html, format_html_join
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
-from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.states import Outcome
 
 MOST = 100

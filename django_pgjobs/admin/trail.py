@@ -24,8 +24,8 @@ from django_pgjobs.admin.display import below, format_html, format_html_join, pe
 from django_pgjobs.admin.flow_section import Pages
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Action, ActionPart
-from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store import acting

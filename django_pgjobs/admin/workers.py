@@ -13,8 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.admin.display import badge, below, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.inspection.liveness import STATUS_LABELS
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Heartbeat, LeaderTerm
-from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.serialization.escapes import visible
 
 

@@ -1,10 +1,10 @@
-"""Small change of the sentences about jobs: durations, instants, quotations."""
+"""Parts of the sentences about jobs: durations, instants, numbers, quotations."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.translation import ngettext
 
 from django_pgjobs.serialization.escapes import one_line
@@ -29,6 +29,11 @@ def clock_time(instant: datetime) -> str:
     twice = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
     offset = f"{local:%z}" if twice else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{f' {offset[:3]}:{offset[3:5]}' if offset else ''}"
+
+
+def grouped(number: int) -> str:
+    """Format 10000 as 10,000, in the reader's language."""
+    return formats.number_format(number, force_grouping=True)
 
 
 def quoted(text: str | None) -> str:

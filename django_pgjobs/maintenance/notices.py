@@ -20,12 +20,12 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.flows.builtin import DELIVERY_ATTEMPTS, DELIVERY_PRIORITY, DELIVERY_SECONDS
 from django_pgjobs.inspection.words import span
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import noticing
 from django_pgjobs.store.database import Database, on

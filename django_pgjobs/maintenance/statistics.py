@@ -15,10 +15,10 @@ import psycopg
 from django.db import DatabaseError
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance.numbers import totals
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import counting, numbers, vacuuming
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.finalising import Author

@@ -13,10 +13,10 @@ from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from django_pgjobs.diagnosis import health, problem
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.management import filters, output, told, watching
 from django_pgjobs.management.stats import counting
-from django_pgjobs.presentation import health, problem
-from django_pgjobs.presentation.problem import HealthProblem, Limits
 
 STATEMENT_TIMEOUT = "10s"
 

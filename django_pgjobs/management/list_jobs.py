@@ -15,13 +15,14 @@ from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.sight import Hidden
-from django_pgjobs.presentation.wording import arguments, grouped, label_of
+from django_pgjobs.presentation.wording import arguments, label_of
 from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.health import known_workers, paused_queues
+from django_pgjobs.diagnosis.latest import MOST_NOW, figures_of
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import liveness
-from django_pgjobs.inspection.words import span
+from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.management import filters, output, told, watching
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import known_workers, paused_queues
-from django_pgjobs.presentation.latest import MOST_NOW, figures_of
-from django_pgjobs.presentation.problem import HealthProblem, Limits
-from django_pgjobs.presentation.wording import grouped, size
+from django_pgjobs.presentation.wording import size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store.counting import KnownWorker, Sizes, count_sizes

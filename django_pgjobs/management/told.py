@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django_pgjobs.diagnosis.problem import HealthProblem
 from django_pgjobs.management import output
-from django_pgjobs.presentation.problem import HealthProblem
 
 
 def as_json(found: Sequence[HealthProblem]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand
 
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, stats, told, watching, workers
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.problem import Limits
 from django_pgjobs.store import explaining, noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob

@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any
 
 from django.template.defaultfilters import filesizeformat
-from django.utils import formats
 from django.utils.timesince import timeuntil
 from django.utils.translation import gettext_lazy as _
 
@@ -41,11 +40,6 @@ REVIVED_CHARS = 65_536
 """Up to this size, show stored values as registered (a date, not its tag)."""
 
 _ANY = inspect.signature(lambda *args, **kwargs: None)
-
-
-def grouped(number: int) -> str:
-    """Format 10000 as 10,000, in the reader's language."""
-    return formats.number_format(number, force_grouping=True)
 
 
 def size(number: int) -> str:

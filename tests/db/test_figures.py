@@ -306,7 +306,7 @@ def test_counting_from_the_shell_is_pinned_to_the_indexes(raw: RawDatabase) -> N
 
 
 def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_pgjobs.presentation.latest.MOST_NOW", 1)
+    monkeypatch.setattr("django_pgjobs.diagnosis.latest.MOST_NOW", 1)
     fill(raw)
     beat(queues=["\x1b[31mred"])
     QueueState.objects.create(kind="queue", name="mail")

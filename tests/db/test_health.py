@@ -12,10 +12,10 @@ import pytest
 from django.core.management import CommandError
 from django.db.models.functions import Now
 
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.health import OVERDUE_SECONDS
+from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import OVERDUE_SECONDS
-from django_pgjobs.presentation.problem import Limits
 from django_pgjobs.store import finalising, leading
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import backdate

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from django_pgjobs import sql
+from django_pgjobs.diagnosis.problem import HealthProblem
 from django_pgjobs.maintenance import notices
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.notices import (
@@ -23,7 +24,6 @@ from django_pgjobs.maintenance.notices import (
     Notifier,
 )
 from django_pgjobs.models import Job, Notice
-from django_pgjobs.presentation.problem import HealthProblem
 from django_pgjobs.store import finalising, leading, noticing, steering
 from django_pgjobs.store.database import Params, Rows
 from django_pgjobs.store.finalising import Author

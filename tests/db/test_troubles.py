@@ -13,12 +13,12 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.test import Client
 
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance import notices
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Attempt, Heartbeat, Job, LeaderTerm, Memo, QueueState
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import finalising, leading, troubles
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keeping import Crash, record_crashes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django_pgjobs import register_many
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Attempt, Heartbeat, Job
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.problem import Limits
 from django_pgjobs.store.database import on
 from tests.e2e import jobs
 from tests.e2e.stage import Stage

@@ -82,10 +82,11 @@ BY_MODULE = {
 }
 
 BY_FOLDER = {
-    "checks": "booting", "execution": "failures durable atomic flows step_machines", "flows": "flows durable",
-    "inspection": "shell", "management": "shell", "metrics": "metrics numbers", "notifying": "notices",
-    "registering": "flows idempotency", "running": "booting entry", "steering": "cancelling pausing bulk",
-    "store": "failures rescuing flows", "tasks": "tasks tasks_apart", "telemetry": "tracing libraries",
+    "checks": "booting", "diagnosis": "shell", "execution": "failures durable atomic flows step_machines",
+    "flows": "flows durable", "inspection": "shell", "management": "shell", "metrics": "metrics numbers",
+    "notifying": "notices", "registering": "flows idempotency", "running": "booting entry",
+    "steering": "cancelling pausing bulk", "store": "failures rescuing flows", "tasks": "tasks tasks_apart",
+    "telemetry": "tracing libraries",
 }  # fmt: skip
 
 BY_WORD = {

@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from django_pgjobs.admin.overview.drawing import Mark, Part, bars, lines
 from django_pgjobs.admin.overview.seen import Seen
-from django_pgjobs.presentation.wording import STATE_LABELS, grouped, seconds
+from django_pgjobs.inspection.words import grouped
+from django_pgjobs.presentation.wording import STATE_LABELS, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ended, Outcome
 from django_pgjobs.store import numbers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 
 from django_pgjobs.admin.display import format_html, format_html_join
-from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.inspection.words import grouped
 
 WIDTH, HEIGHT = 600, 150
 LEFT, TOP, BOTTOM = 60, 8, 22

@@ -8,9 +8,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.overview.seen import Seen
-from django_pgjobs.presentation.health import paused_names
+from django_pgjobs.diagnosis.health import paused_names
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.search_words import NO_ERROR
-from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.store import noticing

@@ -23,8 +23,8 @@ from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.admin.overview.status import banner, tiles
 from django_pgjobs.admin.overview.workers import workers
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.diagnosis.latest import latest
 from django_pgjobs.models import Job
-from django_pgjobs.presentation.latest import latest
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.store import counting
 from django_pgjobs.store.database import on

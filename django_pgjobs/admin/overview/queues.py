@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.overview.drawing import sparkline
 from django_pgjobs.admin.overview.seen import Seen, number
-from django_pgjobs.presentation.health import paused_queues
+from django_pgjobs.diagnosis.health import paused_queues
 from django_pgjobs.presentation.wording import STATE_LABELS, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import numbers

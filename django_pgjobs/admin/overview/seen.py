@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 
 from django_pgjobs.admin.flow_section import Pages
-from django_pgjobs.presentation.latest import Latest
-from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.diagnosis.latest import Latest
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.store.database import Database, on
 
 

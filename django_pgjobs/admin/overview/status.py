@@ -9,8 +9,9 @@ from django.contrib.admin.utils import quote
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.overview.seen import Seen
-from django_pgjobs.presentation.problem import HealthProblem
-from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.diagnosis.problem import HealthProblem
+from django_pgjobs.inspection.words import grouped
+from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold
 

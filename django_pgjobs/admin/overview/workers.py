@@ -12,8 +12,9 @@ from django.utils.translation import gettext as _
 from django_pgjobs.admin.display import badge
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.inspection.liveness import STATUS_LABELS
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Heartbeat, LeaderTerm
-from django_pgjobs.presentation.wording import grouped, seconds
+from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import explaining
 from django_pgjobs.store.explaining import RunningJob

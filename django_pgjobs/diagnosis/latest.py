@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.diagnosis import health
+from django_pgjobs.diagnosis.health import known_workers
+from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import figures
-from django_pgjobs.presentation import health
-from django_pgjobs.presentation.health import known_workers
-from django_pgjobs.presentation.problem import HealthProblem, Limits
 from django_pgjobs.store import counting
 from django_pgjobs.store.counting import KnownWorker, StoredFigures
 from django_pgjobs.store.database import Database

@@ -11,11 +11,11 @@ from django.db.models import Q
 from django.db.models.functions import Left, Now
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.diagnosis import holdups
+from django_pgjobs.diagnosis.problem import MANY, NAMED, HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import CronEntry, QueueState
-from django_pgjobs.presentation import holdups
-from django_pgjobs.presentation.problem import MANY, NAMED, HealthProblem, Limits
 from django_pgjobs.store import counting
 from django_pgjobs.store.counting import KnownWorker
 from django_pgjobs.store.database import Database

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from django_pgjobs.inspection.words import span
+from django_pgjobs.diagnosis.problem import NAMED, HealthProblem, Limits
+from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.models import QueueState
-from django_pgjobs.presentation.problem import NAMED, HealthProblem, Limits
-from django_pgjobs.presentation.wording import grouped
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import claiming, counting, troubles
 from django_pgjobs.store.database import Database
