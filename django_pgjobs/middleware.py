@@ -154,7 +154,7 @@ def lenient(run: Run) -> Run:
             if error not in failed:
                 kind = type(error).__name__
                 log.error(
-                    "middleware failed around a job of ours, which goes on without it name=%s job=%s: %s",
+                    "middleware failed around a job of ours, which continues without it name=%s job=%s: %s",
                     context.name, context.id, kind, exc_info=error,
                 )  # fmt: skip
         if failed:
@@ -260,7 +260,7 @@ _complained: set[str] = set()
 def _complain(who: str, error: BaseException) -> None:
     if who not in _complained:
         _complained.add(who)
-        log.error("middleware failed around a duty, which goes on without it middleware=%s", who, exc_info=error)
+        log.error("middleware failed around a duty, which continues without it middleware=%s", who, exc_info=error)
 
 
 # Factories and their layers

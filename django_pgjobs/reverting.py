@@ -37,7 +37,7 @@ INSTEAD: dict[str, str] = {
     "abandon": "callbacks of abandoned jobs have run: retry the jobs that it has abandoned",
     "revert": "it is an undo itself: retry the jobs that it has put back",
     "send": "an event is withdrawn on its own page, while no job has read it",
-    "withdraw": "send the event anew",
+    "withdraw": "send the event again",
     "release": "what was released runs again",
 }
 """Verb → why it cannot be undone, and what to do."""
@@ -98,7 +98,7 @@ def _refusal(action: Any, at_once: int | None = None) -> str:
     if action.verb not in PERMISSIONS or action.kind == "cron":
         return f"{head}{INSTEAD.get(action.verb, OTHERWISE)}."
     if action.verb == "resume" and _former_pause(action) is None:
-        return f"{head}the pause that it has ended is not on record any more: pause it anew."
+        return f"{head}the pause that it has ended is not on record any more: pause it again."
     if action.verb not in REVERSIBLE:
         return ""
     if at_once is not None and action.changed > at_once:

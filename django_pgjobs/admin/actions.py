@@ -254,8 +254,8 @@ ACTIONS: dict[str, SteeringAction] = {
             verb=_("release"),
             question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
             note=_(
-                "If a job does not stop within four seconds, its worker kills the process. Whatever else runs in that "
-                "process is released too and runs again, uncharged."
+                "If a job does not stop within four seconds, its worker kills the process. Other jobs that run in that "
+                "process are released too and run again, uncharged."
             ),
             stops_neighbours=True,
             permission="pgjobs.reschedule_job",
@@ -267,19 +267,20 @@ ACTIONS: dict[str, SteeringAction] = {
         SteeringAction(
             name="let_go_on",
             act=Act.LET_GO_ON,
-            verb=_("let go on"),
-            question=_("Let these jobs go on, whatever they wait for?"),
+            verb=_("let proceed"),
+            question=_("Let these jobs proceed without waiting any longer?"),
             note=_(
                 "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
                 "not succeeded, it is abandoned."
             ),
             note_of_suspended=_(
-                "A job that sleeps goes on at once. One that waits for an event goes on as if nobody had sent it in "
-                "time."
+                "A sleeping job continues at once. A job that waits for an event continues as if none had come in time."
             ),
             takes_suspended=True,
-            note_of_batch=_("A batch or flow ends by its figures so far, and takes no more members. They go on."),
-            button=_("Let it go on"),
+            note_of_batch=_(
+                "A batch or flow ends by its figures so far, and takes no more members. Unfinished members still run."
+            ),
+            button=_("Let it proceed"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.WAITING}),
             run=lambda jobs, by, answers: jobs.release(force=True, by=by, reason=answers.get("reason", "")),

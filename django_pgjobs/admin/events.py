@@ -53,7 +53,7 @@ class SentFilter(SimpleListFilter):
         return [
             ("not_sent", _("Not sent: jobs wait for it, or have waited")),
             ("sent", _("Sent")),
-            ("nobody_waits", _("Sent, and nobody waits for it")),
+            ("nobody_waits", _("Sent, and no job waits for it")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

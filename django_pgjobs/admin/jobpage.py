@@ -69,11 +69,11 @@ BUTTONS_INSTEAD: dict[str, Any] = {
     "cancelling": _("If it does not stop, cancel it again with a stronger mode."),
     "scheduled": _("Run now makes it due."),
     "retrying": _("Run now makes it due."),
-    "paused": _("It continues when the pause ends or somebody resumes it."),
+    "paused": _("It continues when the pause ends or a user resumes it."),
     "not_needed": _("To run it all the same, retry it."),
-    "waiting_for_jobs": _("Let go on runs it all the same."),
-    "sleeping": _("Let go on ends its sleep."),
-    "waiting_for_event": _("Send the event below, or let it go on as if nobody had sent it in time."),
+    "waiting_for_jobs": _("Let proceed runs it all the same."),
+    "sleeping": _("Let proceed ends its sleep."),
+    "waiting_for_event": _("Send the event below, or let it proceed as if the event had not come in time."),
     "waiting_for_gather": _("Below is a link to them."),
     "step_retrying": _("Run now tries the step again."),
 }
@@ -81,8 +81,8 @@ BUTTONS_INSTEAD: dict[str, Any] = {
 
 BUTTONS_OF_BATCHES: dict[str, Any] = {
     "abandoned": _("Retry failed members lets it wait for them again."),
-    "waiting_for_members": _("Let go on ends it by its figures so far."),
-    "open": _("If nobody adds any, close it."),
+    "waiting_for_members": _("Let proceed ends it by its figures so far."),
+    "open": _("If no more are added, close it."),
 }
 """The same for a batch or flow; *open* stands for one that waits for members and is open for more."""
 

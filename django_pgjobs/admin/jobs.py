@@ -126,7 +126,7 @@ class JobAdmin(JobColumns, JobPage):
         """Ask workers to release running jobs."""
         return self._act(ACTIONS["release"], request, queryset)
 
-    @admin.action(description=_("Let selected %(verbose_name_plural)s go on…"), permissions=["reschedule"])
+    @admin.action(description=_("Let selected %(verbose_name_plural)s proceed…"), permissions=["reschedule"])
     def let_go_on(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """Let waiting jobs go on, after a form for the reason."""
         return self._act(ACTIONS["let_go_on"], request, queryset)

@@ -63,7 +63,7 @@ def _sentence(state: QueueState) -> SafeString:
 
 
 LASTING = (
-    ("", _("until somebody resumes it, or the time below")),
+    ("", _("until it is resumed, or the time below")),
     ("900", _("15 minutes")),
     ("3600", _("1 hour")),
     ("28800", _("8 hours")),
@@ -97,7 +97,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         label=capfirst(_("until")),
         required=False,
         widget=AdminSplitDateTime(attrs={"aria-label": _("until")}),
-        help_text=_("When the pause ends by itself. Leave empty to pause until somebody resumes it."),
+        help_text=_("When the pause ends by itself. Leave empty to pause until it is resumed."),
     )
     lasts = forms.ChoiceField(
         label=_("For"), required=False, choices=LASTING, widget=forms.RadioSelect,

@@ -42,7 +42,7 @@ class EventForm(forms.Form):
     payload = forms.CharField(
         label=_("Payload (JSON)"),
         required=False,
-        help_text=_('What the job gets, such as {"approved": true}. Empty for nothing (null).'),
+        help_text=_('The payload that the job gets, such as {"approved": true}. Empty for null.'),
         widget=forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"}),
     )
 

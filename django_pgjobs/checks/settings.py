@@ -154,7 +154,7 @@ def check_notices(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> I
         return
     if deliver is mail_admins and not settings.ADMINS:
         yield Warning(
-            'PGJOBS["NOTIFY_FAILURES"] mails the admins, but ADMINS is empty: nobody gets the notices.',
+            'PGJOBS["NOTIFY_FAILURES"] mails the admins, but ADMINS is empty: the notices reach no one.',
             hint="Set ADMINS.",
             id="pgjobs.W008",
         )

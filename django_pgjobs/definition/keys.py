@@ -151,7 +151,7 @@ def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], si
     for name in names:
         if name in sensitive or (others & sensitive and name not in signature.parameters):
             raise InvalidOption(
-                f"{option} shows the sensitive argument {name!r} to everybody who may see jobs; make it by a callable "
+                f"{option} shows the sensitive argument {name!r} to all users who may see jobs; make it by a callable "
                 "that returns a digest of the argument"
             )
 

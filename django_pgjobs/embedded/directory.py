@@ -101,7 +101,7 @@ class ServerDirectory:
         if not os.path.samestat(status, self.path.lstat()):
             raise FileNotFoundError(f"{self.path} was replaced")
         if status.st_uid != os.geteuid():
-            raise PermissionError(f"{self.path} belongs to somebody else")
+            raise PermissionError(f"{self.path} belongs to another user")
 
     @classmethod
     def fresh(cls, prefix: str, account: ServerAccount) -> ServerDirectory:

@@ -152,7 +152,7 @@ SUCCESS = EndKind(
     outcome=Outcome.SUCCEEDED.value, alike=True, final=True, fast=True, signals=(Outcome.SUCCEEDED.value,),
 )  # fmt: skip
 NEXT = EndKind(
-    "next", "go on with the next step",
+    "next", "continue with the next step",
     lambda db, ends, terms: finalising.next_step(db, ends, terms.author, hurried=terms.hurried),
     outcome=Ended.STEPPED.value, alike=True, requeues=True, wakes=True,
 )  # fmt: skip

@@ -46,7 +46,7 @@ Done = decide.Succeed | decide.Next
 UNREACHED_SECONDS = 5.0
 """When a job is tried again for whose transaction there was no connection."""
 
-ABORTED = "The body caught a database error outside of an atomic() of its own: its transaction could not go on."
+ABORTED = "The body caught a database error outside of an atomic() of its own: its transaction could not continue."
 UNDONE = "The body called set_rollback(True), or caught an error that had broken an atomic() around it."
 CANCELLED = "A cancel was requested before its next step."
 KEY_TAKEN = "The next step, {name}, cannot enter its queue: another job there has the key of this one."

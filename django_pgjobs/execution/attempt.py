@@ -82,7 +82,7 @@ NOT_DECLARED = (
     "PgJobsBackend."
 )
 HIDDEN_LAYER = (
-    'PGJOBS["MIDDLEWARE"]: a layer came to a coroutine that nobody awaits, so the job in it has not run: mark its '
+    'PGJOBS["MIDDLEWARE"]: a layer returned a coroutine that is never awaited, so the job in it has not run: mark its '
     "factory with Django's async_only_middleware or sync_and_async_middleware, and hide no async layer in a plain one."
 )
 

@@ -101,7 +101,7 @@ class Names:
         found = _step.get()
         if found is not None and found[0] is self:
             raise InvalidJob(
-                f"context.{what}() inside step {found[1]!r}: when the job goes on, the step would begin anew, and do "
+                f"context.{what}() inside step {found[1]!r}: when the job continues, the step would restart, and do "
                 "again what it has done. Call it between steps"
             )
 

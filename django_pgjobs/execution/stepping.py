@@ -35,7 +35,7 @@ def check_awaited(name: str, value: object) -> None:
     if inspect.iscoroutine(value):
         value.close()
     raise InvalidJob(
-        f"Step {name!r} came to a coroutine that nobody awaits: its function is async, so write "
+        f"Step {name!r} returned a coroutine that is never awaited: its function is async, so write "
         "await context.astep(…), without atomic=True"
     )
 

@@ -117,11 +117,11 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
 
     using = running_alias()
     if by == FAIL_FAST and not Gate.objects.using(using).filter(pk=batch_id, abandoned__gt=0).exists():
-        raise Cancel("somebody has retried what was abandoned")
+        raise Cancel("what was abandoned has been retried")
     jobs = Job.objects.using(using)
     if by == GATHER and (batch := jobs.filter(pk=batch_id, finished_at=None, cancel_requested_at=None).first()):
         if not _has_lost_its_job(batch):
-            raise Cancel("somebody has retried the job that waits for it")
+            raise Cancel("the job that waits for it has been retried")
         if batch.cancel(mode=mode, by=by, reason=reason).skipped.get("busy"):
             raise Snooze(BUSY_SECONDS)
     members = jobs.filter(parent_id=batch_id, finished_at=None)

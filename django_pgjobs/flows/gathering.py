@@ -97,7 +97,7 @@ def _checked(given: Iterable[Any], alias: str) -> list[BoundJob]:
     if len(calls) > get_conf().gather_limit:
         raise InvalidJob(
             f"gather runs at most {get_conf().gather_limit} jobs (GATHER_LIMIT), not {len(calls)}: register a Batch, "
-            "and let what comes after it go on"
+            "and let its callback do what comes next"
         )
     return calls
 

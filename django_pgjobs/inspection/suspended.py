@@ -36,7 +36,7 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
             return (
                 "waiting_for_gather",
                 text,
-                _("To let it go on now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0",
+                _("To let it proceed now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0",
             )
         counts = {"pending": found.pending or 0, "total": found.total or 0, "batch": found.batch_id}
         text = _("It waits for %(pending)d of the %(total)d jobs that it gathers, in batch %(batch)s.") % counts
@@ -50,4 +50,4 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
         )
         return "step_retrying", text % words, _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
     text = _("It sleeps (%(name)s) until %(at)s, for another %(time)s.") % when
-    return "sleeping", text, _("To let it go on now: ") + f"manage.py pgjobs release --force {job_id}"
+    return "sleeping", text, _("To let it proceed now: ") + f"manage.py pgjobs release --force {job_id}"

@@ -300,7 +300,7 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
         return Reason("waiting_for_members", text + " " + _cancelling(facts))
     if needs.is_open:
         text += " " + _("It is open for more.")
-        advice = _("If nobody adds any: ") + f"manage.py pgjobs close-batch {facts.id}"
+        advice = _("If no more are added: ") + f"manage.py pgjobs close-batch {facts.id}"
         return Reason("waiting_for_members", text, advice)
     advice = _("To end it by its figures so far: ") + f"manage.py pgjobs release --force {facts.id}"
     return Reason("waiting_for_members", text, advice)

@@ -53,7 +53,7 @@ class Mender:
         left = [one.batch_id for one in found if one.batch_id is not None]
         served = memos.cancel_unawaited(db, left)
         for batch_id in left:
-            log.error("the jobs of a gather went on though the job that waited for them has ended job=%d", batch_id)
+            log.error("the jobs of a gather continued though the job that waited for them has ended job=%d", batch_id)
         self._report(db, served)
         woken = [one for one in found if one.id is not None]
         for one in woken:
@@ -69,7 +69,7 @@ class Mender:
             served = servants.register_servants(db, [servants.undo_of(job_id) for job_id in gone])
         self.undone = max(job_id for job_id, _ in found) if len(found) >= AT_ONCE else 0
         for job_id in gone:
-            log.error("what undoes a job was gone and is registered anew job=%d", job_id)
+            log.error("the job that undoes another was gone and is registered again job=%d", job_id)
         self._report(db, served)
         return len(served)
 

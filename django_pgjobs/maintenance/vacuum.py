@@ -172,7 +172,7 @@ class Vacuumer:
         if not running.is_alive():
             self._ended(running)
         elif running.session is not None and vacuuming.is_waited_for(db, running.session.pid):
-            log.info("VACUUM is cancelled, somebody waits for the table table=%s", running.table.name)
+            log.info("VACUUM is cancelled, another session waits for the table table=%s", running.table.name)
             running.cancel()
 
     def _ended(self, running: Vacuuming) -> None:

@@ -71,12 +71,12 @@ def _add_schedule(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--queue", metavar="NAME", help="The queue of its jobs (default: the job's).")
     parser.add_argument("--priority", metavar="N", type=_whole, help="The priority of its jobs (default: the job's).")
     parser.add_argument("--max-attempts", metavar="N", type=_whole, help="Attempts of its jobs (default: the job's).")
-    parser.add_argument("--misfire", choices=["once", "skip", "all"], help="What becomes of missed fires.")
+    parser.add_argument("--misfire", choices=["once", "skip", "all"], help="How to treat missed fires.")
     parser.add_argument(
         "--misfire-limit", metavar="N", type=_whole, help="How many to make up for, with --misfire all."
     )
     overlaps = ["allow", "skip", "after_completion"]
-    parser.add_argument("--overlap", choices=overlaps, help="What a fire does while a job of the entry is unfinished.")
+    parser.add_argument("--overlap", choices=overlaps, help="How a fire acts while a job of the entry is unfinished.")
     for option, text in (("--start", "The first instant at which it may fire"), ("--end", "The last one")):
         parser.add_argument(option, metavar="INSTANT", type=_clearable(instant), help=f"{text}; none for no bound.")
     text = "How many fires it makes at most; none for no bound."

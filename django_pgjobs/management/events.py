@@ -32,7 +32,7 @@ WITHDRAWN_WORDS = {
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare them."""
-    text = "Send an event: jobs that wait for it go on, now or when they come to wait for it. The first one counts."
+    text = "Send an event: jobs that wait for it continue, now or once they begin to wait. The first one counts."
     parser = subcommands.add_parser("send-event", help=text, description=text)
     parser.add_argument(
         "event",
@@ -45,14 +45,14 @@ def add_subcommands(subcommands: Any) -> None:
         "--payload",
         metavar="JSON",
         default="",
-        help="What the jobs get, such as '{\"approved\": true}' (default: null).",
+        help="The payload that jobs get, such as '{\"approved\": true}' (default: null).",
     )
     parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
     output.add_format(parser)
     filters.add_database(parser)
     parser.set_defaults(perform=send_event)
 
-    text = "Take back an event that was sent, as long as no job has read it: jobs that wait for it wait on."
+    text = "Take back an event that was sent, as long as no job has read it: jobs that wait for it continue to wait."
     parser = subcommands.add_parser("withdraw-event", help=text, description=text)
     parser.add_argument("event", metavar="EVENT", help="The event with its key, as in order.approval:7.")
     parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")

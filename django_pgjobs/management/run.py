@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics-host",
         metavar="HOST",
         type=_host,
-        help=f"The address to which that port is bound ({conf} METRICS_HOST).",
+        help=f"Bind that port to this address ({conf} METRICS_HOST).",
     )
     text = "Database alias of the jobs (default: the one that they are registered in)."
     parser.add_argument("--database", metavar="ALIAS", help=text)

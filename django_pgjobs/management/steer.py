@@ -67,7 +67,7 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
     "release": SteeringCommand(
-        "Ask the workers of running jobs to release them, uncharged; with --force, let waiting jobs go on instead.",
+        "Ask the workers of running jobs to release them, uncharged; with --force, let waiting jobs proceed instead.",
         Q(state=JobState.RUNNING),
         lambda jobs, options: jobs.release(force=options["force"], **_words(options)),
     ),
@@ -85,7 +85,7 @@ def add_subcommands(subcommands: Any) -> None:
         parser = subcommands.add_parser(verb, help=action.help, description=action.help)
         add_arguments(parser, verb)
         parser.set_defaults(perform=operate)
-    text = "Undo a retry, a reschedule, a pause or a resume: what is still as it has left it goes back."
+    text = "Undo a retry, a reschedule, a pause or a resume: values that it left unchanged since go back."
     parser = subcommands.add_parser("undo-action", help=text, description=text)
     parser.add_argument("action_id", metavar="ID", type=filters.job_id, help="The action, as --action takes it.")
     parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         )
     if verb == "release":
         parser.add_argument(
-            "--force", action="store_true", help="Let jobs that wait go on, whatever they wait for; running ones stay."
+            "--force", action="store_true", help="Let waiting jobs proceed without further waiting; running ones stay."
         )
     if verb == "reschedule":
         _add_destination(parser)

@@ -149,7 +149,7 @@ class Migration(migrations.Migration):
                 (
                     "error_class",
                     models.TextField(
-                        help_text="What an abandoned job failed with: the class of the exception, or the cause.",
+                        help_text="Class of the exception, or the cause, of an abandoned job.",
                         null=True,
                         verbose_name="error class",
                     ),
@@ -608,9 +608,7 @@ class Migration(migrations.Migration):
                 ("finished", models.BigIntegerField(db_default=0, verbose_name="finished jobs")),
                 (
                     "protocol",
-                    models.SmallIntegerField(
-                        db_default=0, help_text="What its version knows of jobs.", verbose_name="protocol"
-                    ),
+                    models.SmallIntegerField(db_default=0, help_text="Job features it knows.", verbose_name="protocol"),
                 ),
                 ("death", models.TextField(db_default="", verbose_name="how it died")),
                 ("deaths", models.IntegerField(db_default=0, verbose_name="deaths of executors")),

@@ -193,7 +193,7 @@ class Job(Steerable, PostgresModel):
     error_class = models.TextField(
         _("error class"),
         null=True,
-        help_text=_("What an abandoned job failed with: the class of the exception, or the cause."),
+        help_text=_("Class of the exception, or the cause, of an abandoned job."),
     )
     ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])
     hold = models.TextField(_("hold"), null=True)

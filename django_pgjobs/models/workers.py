@@ -75,7 +75,7 @@ class Heartbeat(PostgresModel):
     async_slots = models.IntegerField(_("async slots"))
     version = models.TextField(_("version"))
     release = models.TextField(_("release"), db_default="")
-    protocol = models.SmallIntegerField(_("protocol"), db_default=0, help_text=_("What its version knows of jobs."))
+    protocol = models.SmallIntegerField(_("protocol"), db_default=0, help_text=_("Job features it knows."))
     state = models.TextField(_("state"), choices=State.choices, db_default="running")
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())

@@ -72,7 +72,7 @@ def _first_step(job: Any, alias: str) -> NewJob:
         return _same(job, alias)
     definition = registry.resolved(first.name)
     if definition is None:
-        raise InvalidJob(f"job {first.name!r}, with which it began, is not known here")
+        raise InvalidJob(f"job {first.name!r}, the first step, is not known here")
     payload = _payload(job, alias, first.payload)
     try:
         args, kwargs = definition.load(payload)

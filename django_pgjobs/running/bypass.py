@@ -87,9 +87,7 @@ def _outcome(decision: Decision, new: NewJob) -> str:
         case decide.Abandon():
             return Outcome.ABANDONED
         case decide.Next(name=step):
-            log.error(
-                "job that bypassed the queue cannot go on with a next step, abandoned name=%s step=%s", new.name, step
-            )
+            log.error("job that bypassed the queue cannot take a next step, abandoned name=%s step=%s", new.name, step)
         case decide.Park(reason=reason):
             log.error("job that bypassed the queue cannot be run, abandoned name=%s: %s", new.name, reason)
         case _:

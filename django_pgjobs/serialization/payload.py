@@ -87,7 +87,7 @@ def check_has_run(whose: str, value: object) -> None:
     kind = type(value)
     if kind in _LAZY or (kind not in PLAIN and _is_generator(kind)):
         raise UnstorableResult(
-            f"{whose} returned a {kind.__name__}, and nobody takes its items: its code has not run. Run it in a plain "
+            f"{whose} returned a {kind.__name__}, which is never consumed: its code has not run. Run it in a plain "
             "function, with a loop or list(…)."
         )
 

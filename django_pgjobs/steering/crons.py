@@ -90,7 +90,7 @@ def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, valu
         raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
     if entry.origin == entry.Origin.ROW:
         raise InvalidJob(
-            f"cron entry {entry.pk!r} was made at run time: no code declares values to override. Register it anew."
+            f"cron entry {entry.pk!r} was made at run time: no code declares values to override. Register it again."
         )
     checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
     columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None, "check_at": Now()}

@@ -133,8 +133,8 @@ def _check_retention(where: str, backend: BaseTaskBackend, conf: Conf) -> Iterat
     at_once = [queue for queue in queues if conf.retention_hours.of(queue).hours(Outcome.SUCCEEDED) == 0]
     if at_once:
         yield Warning(
-            f"{where}: jobs of the queues {', '.join(at_once)} are deleted as they succeed, so nobody can get the "
-            "results of their tasks.",
-            hint='Give them some hours in PGJOBS["RETENTION_HOURS"], or silence this if nobody asks for results.',
+            f"{where}: jobs of the queues {', '.join(at_once)} are deleted as they succeed, so there are no "
+            "results of their tasks to get.",
+            hint='Give them some hours in PGJOBS["RETENTION_HOURS"], or silence this if no code asks for results.',
             id="pgjobs.W011",
         )

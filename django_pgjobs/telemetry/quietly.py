@@ -30,7 +30,7 @@ def quietly(tool: str) -> Iterator[None]:
     except Exception:
         if tool not in _complained:
             _complained.add(tool)
-            log.exception("%s failed, jobs go on without it", tool)
+            log.exception("%s failed, jobs continue without it", tool)
 
 
 def flush_when_leaving(tool: str, flush: Callable[[], object]) -> None:

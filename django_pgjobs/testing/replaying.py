@@ -65,7 +65,7 @@ def replay(job: Job) -> Any:
         return result
 
 
-_ADVICE = "What was renamed needs its old name: using(name=…), or name=… of a sleep or gather."
+_ADVICE = "If a step was renamed, give its old name: using(name=…), or name=… of a sleep or gather."
 
 
 class ReplayMemory(DurableMemory):

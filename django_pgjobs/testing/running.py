@@ -317,8 +317,8 @@ class _Guest:
 
     def _failed(self, prepared: Prepared) -> Decision:
         error = TransactionManagementError(
-            "The job caught a database error outside of atomic(). Inside a transaction, as in a TestCase, nothing "
-            "can go on after that: put what may fail into atomic(), or test it in a TransactionTestCase."
+            "The job caught a database error outside of atomic(). Inside a transaction, as in a TestCase, no query "
+            "can follow that: put what may fail into atomic(), or test it in a TransactionTestCase."
         )
         self.errors.append(error)
         return attempt.failed(prepared, error)

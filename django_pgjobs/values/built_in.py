@@ -28,7 +28,7 @@ class Act(StrEnum):
     ABANDON = "abandon"
     RETRY = "retry"
     RELEASE = "release"
-    LET_GO_ON = "let go on"
+    LET_GO_ON = "let proceed"
     RESCHEDULE = "reschedule"
     CLOSE = "close"
     REGISTER_AGAIN = "register again"
@@ -58,9 +58,9 @@ POLICY: Mapping[str, BuiltIn] = {
         frozenset({Act.CANCEL, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE, Act.CLOSE}),
         "steer its members",
         {
-            Act.ABANDON: "cancel it, or let it go on",
+            Act.ABANDON: "cancel it, or let it proceed",
             Act.RETRY: "retry its failed members",
-            Act.REGISTER_AGAIN: "register a batch anew, with its members",
+            Act.REGISTER_AGAIN: "register a new batch, with its members",
             Act.SCHEDULE: "schedule a job that registers the batch",
             Act.PAUSE: "pause the queues or the names of its members",
         },
@@ -70,10 +70,10 @@ POLICY: Mapping[str, BuiltIn] = {
         frozenset({Act.CANCEL, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE}),
         "steer its nodes",
         {
-            Act.ABANDON: "cancel it, or let it go on",
+            Act.ABANDON: "cancel it, or let it proceed",
             Act.RETRY: "retry its failed members",
             Act.CLOSE: "it has all its nodes from the beginning",
-            Act.REGISTER_AGAIN: "register a flow anew, with its nodes",
+            Act.REGISTER_AGAIN: "register a new flow, with its nodes",
             Act.SCHEDULE: "schedule a job that registers the flow",
             Act.PAUSE: "pause the queues or the names of its nodes",
         },
@@ -92,20 +92,20 @@ POLICY: Mapping[str, BuiltIn] = {
         {
             **_BY_NAME,
             Act.ABANDON: "cancel it",
-            Act.REGISTER_AGAIN: "retry it, and it goes on where it stopped",
+            Act.REGISTER_AGAIN: "retry it, and it continues where it stopped",
             Act.PAUSE: "pause the names of the compensations",
         },
     ),
     NOTIFY: BuiltIn(
         "delivers a notice of failures",
         frozenset({Act.CANCEL}),
-        "look at the failures themselves; PGJOBS['NOTIFY_FAILURES'] says who hears of the next ones",
+        "look at the failures themselves; PGJOBS['NOTIFY_FAILURES'] says who is notified of the next ones",
         {**_BY_NAME, Act.ABANDON: "cancel it", Act.PAUSE: "unset PGJOBS['NOTIFY_FAILURES'] for a while"},
     ),
     STEER: BuiltIn(
-        "carries out what somebody asked to do to many jobs",
+        "carries out an operator's action on many jobs",
         frozenset({Act.CANCEL}),
-        "choose the jobs and ask anew: an action is done with the rights of whoever asks",
+        "choose the jobs and ask again: an action has the rights of the user who asks",
         {
             **_BY_NAME,
             Act.ABANDON: "cancel it, and it stops",

@@ -174,7 +174,7 @@ def _check_fields(text: str, fields: list[str]) -> None:
         if any(int(step) > most for step in _STEP.findall(field)):
             raise InvalidCron(
                 f"the expression {text!r} steps further than its {name} goes ({field!r}): "
-                "a step begins anew in each hour, day, month or year"
+                "steps restart in each hour, day, month or year"
             )
 
 

@@ -291,17 +291,17 @@ def test_a_cancel_says_that_members_are_cancelled_too(root: Client) -> None:
     assert batch.job.outcome == "cancelled"
 
 
-# Let go on
+# Let proceed
 
 
 def test_a_waiting_job_is_let_go_on_with_a_reason() -> None:
     child = member.using(after=later.register()).register()
     client = client_with("reschedule_job")
     shown = page(client, child)
-    assert "Let go on runs it all the same." in shown
+    assert "Let proceed runs it all the same." in shown
     assert "manage.py" not in shown
     answer = client.post(steer_url(child, "let_go_on"), {"reason": "no time"}, follow=True)
-    assert said(answer) == ["Let go on: 1 changed. Reason: no time."]
+    assert said(answer) == ["Let proceed: 1 changed. Reason: no time."]
     action = Action.objects.get()
     assert (action.verb, action.mode, action.via, action.reason) == ("release", "force", "admin", "no time")
     assert "Release (force)" in page(client, child)
@@ -318,17 +318,17 @@ def test_selected_jobs_are_let_go_on_after_the_question(root: Client) -> None:
     assert '<strong id="pgjobs-count">2</strong>' in asked
     assert "if it takes the result of one that has not succeeded, it is abandoned" in asked
     answer = act(root, "let_go_on", [*children, plain], confirmed="yes", reason="no time")
-    assert "Let go on: 2 changed, 1 skipped: 1 ready. Reason: no time." in html(answer)
+    assert "Let proceed: 2 changed, 1 skipped: 1 ready. Reason: no time." in html(answer)
 
 
 def test_advice_on_the_page_of_a_batch_names_its_buttons(root: Client) -> None:
     advice = {
         failed().job.pk: "Retry failed members lets it wait for them again.",
-        opened().job.pk: "If nobody adds any, close it.",
+        opened().job.pk: "If no more are added, close it.",
     }
     with Batch("closed") as batch:
         batch.add(later.bind())
-    advice[batch.job.pk] = "Let go on ends it by its figures so far."
+    advice[batch.job.pk] = "Let proceed ends it by its figures so far."
     for batch_id, words in advice.items():
         shown = page(root, batch_id)
         assert words in shown

@@ -359,10 +359,10 @@ def test_a_sleeping_job_is_let_go_on(root: Client) -> None:
     row = started(nap)
     text = page(root, row)
     assert words(section(text, "Waits for")).startswith("Sleep sleep Until")
-    assert "Let go on ends its sleep." in text
+    assert "Let proceed ends its sleep." in text
     assert offered(root, row) == {"let_go_on", "cancel", "abandon"}, "run now would only let it sleep again"
     answer = root.post(steer_url(row, "let_go_on"), {"reason": "no time"}, follow=True)
-    assert said(answer) == ["Let go on: 1 changed. Reason: no time."]
+    assert said(answer) == ["Let proceed: 1 changed. Reason: no time."]
     assert run_jobs().succeeded == [row.pk]
 
 
@@ -370,7 +370,7 @@ def test_in_the_list_let_go_on_takes_those_that_sleep_and_no_other_scheduled_job
     asleep = started(nap)
     later = member.using(delay=3600).register(1)
     answer = act(root, "let_go_on", [asleep, later], confirmed="yes", reason="")
-    assert said(answer)[0].startswith("Let go on: 1 changed, 1 skipped: 1 ready.")
+    assert said(answer)[0].startswith("Let proceed: 1 changed, 1 skipped: 1 ready.")
     answer = act(root, "let_go_on", [later], "?suspended=sleeping", select_across="1")
     assert answer.context["preview"].ids == [], "it is due by now"
     started(nap)

@@ -152,7 +152,7 @@ def test_a_layer_that_nobody_awaits_is_refused(settings: Any, definition: Any) -
     run_jobs()
     row.refresh_from_db()
     assert (row.outcome, said) == ("abandoned", [])
-    assert "a layer came to a coroutine that nobody awaits" in row.error
+    assert "a layer returned a coroutine that is never awaited" in row.error
 
 
 @pytest.mark.django_db
@@ -164,7 +164,7 @@ def test_a_layer_around_a_callback_that_nobody_awaits_is_logged(
     run_jobs()
     assert said == []
     assert re.search(
-        "callback failed callback=on_abandon .*a layer came to a coroutine that nobody awaits", caplog.text
+        "callback failed callback=on_abandon .*a layer returned a coroutine that is never awaited", caplog.text
     )
 
 
@@ -261,7 +261,7 @@ def test_a_plain_step_is_refused(definition: Any, kind: str, atomic: bool) -> No
     run_jobs()
     row.refresh_from_db()
     assert (row.outcome, said) == ("abandoned", [])
-    assert "Step 'hidden' came to a coroutine that nobody awaits: its function is async" in row.error
+    assert "Step 'hidden' returned a coroutine that is never awaited: its function is async" in row.error
 
 
 @pytest.mark.django_db
@@ -279,7 +279,7 @@ def test_an_awaited_step_that_comes_to_another_coroutine_is_refused() -> None:
     run_jobs()
     row.refresh_from_db()
     assert (row.outcome, said) == ("abandoned", [])
-    assert "Step 'hidden' came to a coroutine that nobody awaits" in row.error
+    assert "Step 'hidden' returned a coroutine that is never awaited" in row.error
 
 
 # Members, tasks, notices

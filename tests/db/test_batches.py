@@ -274,7 +274,7 @@ def test_only_a_batch_is_one() -> None:
 
 
 def test_a_batch_is_not_registered_again() -> None:
-    with pytest.raises(InvalidJob, match="register a batch anew, with its members"):
+    with pytest.raises(InvalidJob, match="register a new batch, with its members"):
         Batch().open().job.register_again()
 
 

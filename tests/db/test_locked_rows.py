@@ -36,7 +36,7 @@ def test_it_waits_for_each_row_so_long_and_then_says_so(
     with caplog.at_level(logging.WARNING, "django_pgjobs"):
         assert not rows.wait(raw, PAIRS)
     assert [record.getMessage() for record in caplog.records] == [
-        f"worker leaves a job that is due, somebody has locked its row job={second}"
+        f"worker leaves a job that is due, another session has locked its row job={second}"
     ]
     claim(raw, 1)
     assert not rows.wait(raw, PAIRS)

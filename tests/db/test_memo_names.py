@@ -348,6 +348,6 @@ def test_an_async_function_as_a_plain_step_is_refused(atomic: bool) -> None:
     registered = never_awaits.register(atomic)
     run_jobs()
     registered.refresh_from_db()
-    assert "Step 'aecho' came to a coroutine that nobody awaits: its function is async" in registered.error
+    assert "Step 'aecho' returned a coroutine that is never awaited: its function is async" in registered.error
     assert not said
     assert not Memo.objects.exists()

@@ -373,7 +373,7 @@ def test_an_sdk_that_raises_costs_one_log_line_and_no_job(spans: Spans, caplog: 
     with trace.use_span(trace.NonRecordingSpan(OUTSIDE)):
         assert (plain.register().headers or {})["traceparent"] == f"00-{7:032x}-{8:016x}-01", "it is passed on"
     lines = [message for message in caplog.messages if "OpenTelemetry" in message]
-    assert lines == ["OpenTelemetry failed, jobs go on without it"]
+    assert lines == ["OpenTelemetry failed, jobs continue without it"]
 
 
 def test_a_trace_that_is_not_sampled_is_passed_on(spans: Spans) -> None:

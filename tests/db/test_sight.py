@@ -249,6 +249,6 @@ def test_a_job_is_found_by_what_its_page_shows_and_by_nothing_that_it_hides(
     ],
 )
 def test_a_key_made_of_a_sensitive_argument_is_refused_where_it_is_declared(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidJob, match="shows the sensitive argument 'card' to everybody who may see"):
+    with pytest.raises(InvalidJob, match="shows the sensitive argument 'card' to all users who may see"):
         job(name="shop.other", sensitive=["card"], **options)(pay)
     job(name="shop.third", sensitive=["card"], key=lambda card, order: "digest")(pay)

@@ -256,7 +256,7 @@ def test_registered_again_it_begins_with_its_first_step() -> None:
     )  # fmt: skip
     assert run_jobs().succeeded == [other.pk]
     one.steps.update(name="steps.forgotten")
-    with pytest.raises(InvalidJob, match=r"job 'steps\.forgotten', with which it began, is not known here"):
+    with pytest.raises(InvalidJob, match=r"job 'steps\.forgotten', the first step, is not known here"):
         one.register_again()
 
 
@@ -287,7 +287,7 @@ def test_a_job_that_bypasses_the_queue_has_no_next_step(caplog: pytest.LogCaptur
     """A39: nothing is stored that could go on."""
     extract.using(bypass=True).register("may")
     wait_for_bypassed(patience(10))
-    assert "cannot go on with a next step, abandoned name=steps.extract step=steps.load" in caplog.text
+    assert "cannot take a next step, abandoned name=steps.extract step=steps.load" in caplog.text
     assert not Job.objects.exists()
 
 

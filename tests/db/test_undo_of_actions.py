@@ -305,7 +305,7 @@ def test_a_pause_that_would_be_over_is_not_paused_again() -> None:
     Action.objects.filter(verb="pause").update(mode=f"until={now_plus(-5).isoformat(timespec='seconds')}")
     assert undo() == Steered(0, {"changed": 1})
     Action.objects.filter(verb="pause").delete()
-    with pytest.raises(InvalidJob, match="the pause that it has ended is not on record any more: pause it anew"):
+    with pytest.raises(InvalidJob, match="the pause that it has ended is not on record any more: pause it again"):
         undo()
 
 

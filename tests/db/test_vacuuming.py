@@ -187,7 +187,7 @@ def test_it_gives_way_to_whoever_waits_for_the_table(
     raw.query("ALTER TABLE pgjobs_job DROP CONSTRAINT shop")
     wait_until(lambda: not is_vacuuming(raw), 20, "it has ended")
     settle(long_vacuum, raw)
-    assert "VACUUM is cancelled, somebody waits for the table" in caplog.text
+    assert "VACUUM is cancelled, another session waits for the table" in caplog.text
     assert long_vacuum.tables[0].rest_until > clock.monotonic() + AFTER_FAILURE_SECONDS / 2
 
 

@@ -129,7 +129,7 @@ def test_the_shell_withdraws_an_event() -> None:
     assert done == (0, f"withdrawn {NAME}\n", "")
     action = Action.objects.get(verb="withdraw")
     assert (action.via, action.acted_by, action.reason) == ("shell", "bert", "too early")
-    with pytest.raises(CommandError, match="cannot be undone: send the event anew"):
+    with pytest.raises(CommandError, match="cannot be undone: send the event again"):
         pgjobs("undo-action", action.pk)
     answer = pgjobs("withdraw-event", NAME, "--format", "json")
     assert (answer[0], json.loads(answer[1])) == (1, {"event": NAME, "withdrawn": False})

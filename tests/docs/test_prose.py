@@ -13,11 +13,11 @@ PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if no
 PROSE = "\n\n".join(CODE.sub("X", page.read_text(encoding="utf-8")) for page in PAGES)
 
 LEFT = {
-    "an unnamed agent": (r"\b(?:some|no|any|every)body\b|\bwhoever\b", 1),
-    "to go on": (r"\bgo(?:es|ing)? on\b|\bwent on\b|\bgone on\b", 14),
+    "an unnamed agent": (r"\b(?:some|no|any|every)body\b|\bwhoever\b", 0),
+    "to go on": (r"\bgo(?:es|ing)? on\b|\bwent on\b|\bgone on\b", 0),
     "dated adverbs": (r"\b(?:anew|for ever|meanwhile|mostly)\b", 0),
-    "a sentence that begins with So": (r"(?:^|[.:] )So [a-z]", 75),
-    "a clause as a subject": (r"(?:^|[.] )(?:What|Whatever|Whoever|That which) [a-z]+ (?!is\b[^.]*\?)[^?\n]*?[.]", 21),
+    "a sentence that begins with So": (r"(?:^|[.:] )So [a-z]", 0),
+    "a clause as a subject": (r"(?:^|[.] )(?:What|Whatever|Whoever|That which) [a-z]+ (?!is\b[^.]*\?)[^?\n]*?[.]", 0),
 }
 """Pattern and how often it is left. Lower the number when you rewrite a page; do not raise it."""
 

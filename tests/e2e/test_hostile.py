@@ -172,8 +172,8 @@ def test_what_runs_only_when_somebody_takes_its_items_is_refused(worker_at_work:
     )
     for row, whose in ((body, "The job"), (plain, "The job"), (atomic, "The job"), (step, "Step 'lazy_part'")):
         assert (row.outcome, row.attempt) == ("abandoned", 1), row.name
-        assert f"{whose} returned a {kind}, and nobody takes its items: its code has not run." in row.error
-    assert f"The callback returned a {kind}, and nobody takes its items" in worker_at_work.log
+        assert f"{whose} returned a {kind}, which is never consumed: its code has not run." in row.error
+    assert f"The callback returned a {kind}, which is never consumed" in worker_at_work.log
     assert callback.error == f"ValueError: {kind}"
     wait_until(lambda: Job.objects.filter(name="pgjobs.undo", target_id=undone.pk).exists(), 20, "it is being undone")
     (undo,) = ended(Job.objects.get(name="pgjobs.undo", target_id=undone.pk))

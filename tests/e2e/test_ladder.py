@@ -146,7 +146,7 @@ def test_a_job_that_waits_for_a_program_is_stopped_by_sigterm(shared_worker: Wor
     took = stage.traces("stopped", "guilty")[0].at - stage.traces("start", "guilty")[0].at
     assert 3.0 < took < patience(4), took
     shared_worker.wait_for_log(f"job does not stop, executor terminated cause=timeout .*job={job.pk} ")
-    shared_worker.wait_for_log("job has stopped, executor goes on")
+    shared_worker.wait_for_log("job has stopped, executor continues")
     wait_until(lambda: stage.count("start", "innocent") == 2, 20, "the other one failed of it, and runs again")
     assert (history(read(innocent)), read(innocent).attempt) == ([(1, "released")], 1)
     assert shared_worker.executors() == before

@@ -119,7 +119,7 @@ def test_receivers_and_callbacks_that_hang_hold_up_nobody_for_long(worker: Worke
     """What libraries have kept is flushed all the same, if its turn comes before what hangs."""
     ways = "short,callbacks hang,signals,sentry,opentelemetry,receivers hang"
     process = worker("--executor-max-jobs=1", env={"PGJOBS_TEST_LEAVING": ways})
-    assert process.said("receivers of executor_started take too long, executor goes on without seconds=1.0 at=.* in=")
+    assert process.said("receivers of executor_started take too long, executor continues without seconds=1.0 at=.* in=")
     assert ended(libraries.reports.register("one"))[0].outcome == "succeeded"
     process.wait_for_log("executor has been recycled")
     assert process.said("receivers of executor_stopping take too long")

@@ -139,4 +139,4 @@ def test_what_a_body_returns_is_awaited_and_of_a_plain_step_refused(shared_worke
     body, step = ended(decorated.awaited.register(4), decorated.has_a_hidden_step.register(4))
     assert (body.outcome, body.result) == ("succeeded", 5), body.error
     assert step.outcome == "abandoned"
-    assert "a coroutine that nobody awaits" in step.error
+    assert "a coroutine that is never awaited" in step.error

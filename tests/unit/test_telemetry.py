@@ -134,7 +134,7 @@ def test_an_error_of_a_tool_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     for _ in range(3):
         with quietly("Tool"):
             raise LookupError
-    assert caplog.messages == ["Tool failed, jobs go on without it"]
+    assert caplog.messages == ["Tool failed, jobs continue without it"]
 
 
 @pytest.mark.parametrize("interrupt", [SoftDeadlinePassed, CancelRequested])
@@ -174,7 +174,7 @@ def test_a_flush_that_raises_is_logged(leaving: Signal, caplog: pytest.LogCaptur
 
     flush_when_leaving("Tool", fail)
     leaving.send(None, reason="orphaned")
-    assert caplog.messages == ["Tool failed, jobs go on without it"]
+    assert caplog.messages == ["Tool failed, jobs continue without it"]
 
 
 def test_two_flushes_fit_into_the_time_of_receivers() -> None:

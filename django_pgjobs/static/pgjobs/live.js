@@ -1,6 +1,6 @@
 /* Keeps parts of a page current: each 5 seconds it reads the page again and replaces what has data-live and an id.
    A part with data-live="cells" is a list with checkboxes: under the pointer no row moves, and new ones come last.
-   It rests while the page is hidden, something is open, changed or focused in a part, or somebody has paused it. */
+   It rests while the page is hidden, something is open, changed or focused in a part, or the user has paused it. */
 "use strict";
 (() => {
     const SECONDS = 5;

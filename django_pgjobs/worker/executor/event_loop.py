@@ -87,7 +87,7 @@ class EventLoop:
                 time.sleep(MEND_SECONDS)
                 self._mend(loop)
             except BaseException:
-                log.exception("event loop interrupted, going on")
+                log.exception("event loop interrupted, continuing")
 
     def _mend(self, loop: Any) -> None:
         """Have the loop wait on a new selector with the same files: a job has closed the old one's descriptor."""

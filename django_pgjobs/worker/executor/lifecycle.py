@@ -96,7 +96,7 @@ def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
     except RuntimeError:
         run()  # no thread can be started: if this hangs, the timer or our supervisor ends it
     if not ended.wait(max(seconds, 0.0)):
-        log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _where(thread))
+        log.error("%s take too long, executor continues without seconds=%.1f %s", what, seconds, _where(thread))
 
 
 def _where(thread: threading.Thread) -> Facts:

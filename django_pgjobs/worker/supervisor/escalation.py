@@ -83,7 +83,7 @@ def blame(child: Executor) -> None:
 def spare(child: Executor) -> None:
     """Let a terminated executor continue if the jobs that it was terminated for have ended."""
     if child.state == TERMINATING and not child.culprits:
-        log.info("job has stopped, executor goes on pid=%d", child.pid)
+        log.info("job has stopped, executor continues pid=%d", child.pid)
         child.state = DRAINING if child.drained else READY
         for run in child.runs.values():
             run.collateral = False

@@ -32,5 +32,5 @@ class LockedRows:
             self.first, self.since = found[0], now
         if now < self.since + LOCKED_SECONDS:
             return True
-        log.warning("worker leaves a job that is due, somebody has locked its row job=%d", found[0])
+        log.warning("worker leaves a job that is due, another session has locked its row job=%d", found[0])
         return False

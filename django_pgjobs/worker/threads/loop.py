@@ -83,7 +83,7 @@ class Loop(threading.Thread):
                 self._trouble(error, failures, gone=db is None or db.gone)
             except Exception:
                 failures += 1
-                log.exception("worker loop failed, going on loop=%s", self.role)
+                log.exception("worker loop failed, continuing loop=%s", self.role)
                 self._pause(failures)
         if db is not None:
             self.statements += db.statements

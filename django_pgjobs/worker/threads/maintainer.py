@@ -45,7 +45,7 @@ def do_duty(name: str, work: Callable[[Database], None], db: WorkerConnection) -
             raise
         log.error("duty failed, tried again at its next turn duty=%s: %s", name, one_line(error))
     except Exception:
-        log.exception("duty failed, the others go on duty=%s", name)
+        log.exception("duty failed, the others continue duty=%s", name)
 
 
 class Maintainer(Loop):
