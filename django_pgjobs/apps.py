@@ -79,7 +79,7 @@ def _check_names(**given: Any) -> Iterable[CheckMessage]:
 
 
 OF_DJANGO = ("django.tasks.", "django_tasks.")
-"""How the paths of Django's own backends of tasks begin."""
+"""Prefixes of the paths of Django's own backends of tasks."""
 
 
 def _discover_tasks() -> None:

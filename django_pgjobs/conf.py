@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from django_pgjobs.values.notify_failures import NotifyFailures
 
 LADDER_SECONDS = 5.0
-"""How long a worker takes at most from a passed deadline to the death of the executor."""
+"""Maximum time from a passed deadline to the death of the executor."""
 
 DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
@@ -71,7 +71,7 @@ class Conf:
     """The queues that jobs may be registered in; None allows any valid name."""
 
     queue_limits: ByQueue[Limit] = _setting(ByQueue(), rules.queue_limits)  # noqa: RUF009 (ByQueue is frozen)
-    """How many jobs of a queue run at once and how many start in a time, in all workers together, by queue.
+    """Number of jobs of a queue that run at once, and that start in a time, in all workers together, by queue.
 
     A dict of ``"concurrency"`` (jobs), ``"rate"`` (starts) and ``"per"`` (seconds or a ``timedelta``, 60 if left out);
     ``"*"`` stands for every queue that is not named, each by itself. It applies to jobs registered from then on. See
@@ -88,13 +88,13 @@ class Conf:
     """Wake workers by NOTIFY when a job is registered and committed; without it they find the job by polling."""
 
     lease_seconds: float = _setting(30.0, rules.seconds(0.05))
-    """How long a worker keeps a claimed job without renewal; after a worker's death its jobs wait this long."""
+    """Time that a worker keeps a claimed job without renewal; after a worker's death its jobs wait this long."""
 
     renew_seconds: float = _setting(10.0, rules.seconds(0.01))
-    """How often a worker renews its leases; at most a third of ``lease_seconds``."""
+    """Interval at which a worker renews its leases; at most a third of ``lease_seconds``."""
 
     beat_seconds: float = _setting(10.0, rules.seconds(0.01))
-    """How often a worker writes its heartbeat, which informs people and grants no right to jobs."""
+    """Interval at which a worker writes its heartbeat, which informs people and grants no right to jobs."""
 
     stale_seconds: float = _setting(60.0, rules.seconds(0.05))
     """After how long without a heartbeat a worker is *lost*; more than twice ``beat_seconds``.
@@ -103,18 +103,18 @@ class Conf:
     """
 
     drain_seconds: float = _setting(25.0, rules.seconds())
-    """How long a stopping worker lets running jobs finish before it releases them."""
+    """Time that a stopping worker gives running jobs to finish before it releases them."""
 
     poll_seconds: float = _setting(5.0, rules.seconds(0.01))
-    """How long an idle worker sleeps at most between two polls, if no NOTIFY reaches it."""
+    """Maximum time that an idle worker sleeps between two polls, if no NOTIFY reaches it."""
 
     rescue_grace_seconds: float = _setting(30.0, rules.seconds())
-    """How long after a job's deadline its worker tries to stop it before it gives the job up, to run again."""
+    """Time after a job's deadline in which its worker tries to stop it before it gives the job up, to run again."""
 
     retention_hours: Retention = _setting(Retention(), rules.retention)  # noqa: RUF009 (Retention is frozen)
-    """How long ended jobs are kept, with their failed attempts: hours, or a ``timedelta``, by outcome.
+    """Retention of ended jobs, with their failed attempts: hours, or a ``timedelta``, by outcome.
 
-    Then the leader prunes them. None keeps them for ever; 0 keeps nothing: the job is deleted as it ends. An outcome
+    Then the leader prunes them. None keeps them forever; 0 keeps nothing: the job is deleted as it ends. An outcome
     that is left out keeps its default. ``"queues"`` has such a dict for each queue that differs; outcomes left out
     there are as outside. None instead of the whole dict prunes nothing.
     """
@@ -129,22 +129,22 @@ class Conf:
     """
 
     stored_result_hours: float | None = _setting(720.0, rules.or_none(rules.some_hours))
-    """How long the results of jobs with an ``idempotency_key`` are kept, apart from the jobs; None keeps them for ever.
+    """Retention of the results of jobs with an ``idempotency_key``, apart from the jobs; None keeps them forever.
 
     Hours or a ``timedelta``. For that time a second job with the same key returns the stored result without running.
     """
 
     action_hours: float | None = _setting(2160.0, rules.or_none(rules.some_hours))
-    """How long the record of who cancelled, retried or paused what, and why, is kept; None keeps it for ever.
+    """Retention of the record of who cancelled, retried or paused what, and why; None keeps it forever.
 
     Hours or a ``timedelta``; the default is 90 days. The admin shows it on the page of each job and as *Actions*.
     """
 
     numbers_by_minute_hours: float = _setting(24.0, rules.some_hours)
-    """How long the numbers over time are kept by the minute; after that by the hour. Hours or a ``timedelta``."""
+    """Retention of the numbers over time by the minute; after that by the hour. Hours or a ``timedelta``."""
 
     numbers_retention_hours: float = _setting(720.0, rules.some_hours)
-    """How long the numbers over time are kept at all. Hours or a ``timedelta``; the default is 30 days."""
+    """Total retention of the numbers over time. Hours or a ``timedelta``; the default is 30 days."""
 
     metrics: bool | None = _setting(None, rules.or_none(rules.flag))
     """Add the fleet's metrics to the registry of ``prometheus_client``: None where that is loaded when apps are ready.
@@ -159,7 +159,7 @@ class Conf:
     """The address to which that port is bound; ``"0.0.0.0"`` or ``"::"`` lets other machines scrape it."""
 
     notify_failures: NotifyFailures | None = _setting(None, rules.or_none(rules.notify_failures))  # noqa: RUF009 (it is frozen)
-    """Whom to notify of abandoned jobs and of other problems; None for nobody.
+    """Recipient of notices of abandoned jobs and other problems; None for no notices.
 
     A dict of ``"to"`` (``"mail_admins"``, or the dotted path of a callable) and, if you like, ``"every_seconds"`` (900;
     or a ``timedelta``), ``"at_most"`` (20 groups in a message), ``"queues"`` and ``"names"`` (lists, or None for all),
@@ -168,13 +168,13 @@ class Conf:
     """
 
     callback_seconds: float = _setting(10.0, rules.seconds(0.01))
-    """How long ``on_success``, ``on_abandon`` and ``on_cancel`` may run."""
+    """Time limit of ``on_success``, ``on_abandon`` and ``on_cancel``."""
 
     ready_seconds: float = _setting(120.0, rules.seconds(0.1))
-    """How long an executor may take to start before the worker kills it and counts a failed boot."""
+    """Time in which an executor must start before the worker kills it and counts a failed boot."""
 
     executor_conn_max_age_seconds: float = _setting(60.0, rules.seconds())
-    """How long executors keep database connections open between jobs; 0 closes them after each job.
+    """Time that executors keep database connections open between jobs; 0 closes them after each job.
 
     Not of an alias whose ``CONN_MAX_AGE`` is set: that applies, a 0 as well. Nor to a database that is not PostgreSQL.
     """
@@ -195,28 +195,28 @@ class Conf:
     """Coroutine jobs that one executor runs at once."""
 
     members_limit: int = _setting(1_000_000, rules.whole(1, 100_000_000))
-    """How many members a batch may have."""
+    """Maximum number of members of a batch."""
 
     nodes_limit: int = _setting(50_000, rules.whole(1, 1_000_000))
-    """How many nodes a flow may have."""
+    """Maximum number of nodes of a flow."""
 
     needs_limit: int = _setting(10_000, rules.whole(1, 100_000))
-    """How many other jobs a job may need, by ``using(after=…)`` or in a flow."""
+    """Maximum number of jobs that a job may need, by ``using(after=…)`` or in a flow."""
 
     steps_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
-    """How many steps, sleeps and waits a job may remember."""
+    """Maximum number of steps, sleeps and waits that a job may remember."""
 
     steps_limit_bytes: int = _setting(16 * 1024 * 1024, rules.whole(2, MOST_BYTES))
-    """How large the results of all steps of a job may be, in bytes of UTF-8; ``RESULT_LIMIT_BYTES`` bounds each."""
+    """Maximum size of the results of all steps of a job, in bytes of UTF-8; ``RESULT_LIMIT_BYTES`` bounds each."""
 
     gather_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
-    """How many jobs one ``gather`` may run."""
+    """Maximum number of jobs that one ``gather`` may run."""
 
     event_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of an event's encoded payload, in bytes of UTF-8."""
 
     event_retention_hours: float = _setting(30 * 24.0, rules.seconds())
-    """How long an event is kept that no unfinished job waits for."""
+    """Retention of an event that no unfinished job waits for."""
 
     payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded arguments, in bytes of UTF-8."""
@@ -225,14 +225,14 @@ class Conf:
     """The maximum size of a job's encoded result, in bytes of UTF-8."""
 
     unstorable_result: str = _setting("abandon", rules.one_of("abandon", "drop"))
-    """What happens to a job that did its work and returned a value that cannot be stored.
+    """Policy for a job that did its work and returned a value that cannot be stored.
 
     ``"abandon"`` ends it as abandoned, with an ``UnstorableResult``. ``"drop"`` ends it as succeeded without a result
     and logs a warning, at most once a minute for each name.
     """
 
     traceback_limit_chars: int = _setting(20_000, rules.whole(0, 10_000_000))
-    """How many characters of a traceback the retry history keeps."""
+    """Number of characters of a traceback that the retry history keeps."""
 
     max_attempts_ceiling: int = _setting(1000, rules.whole(1, 1_000_000))
     """The most attempts that a job may ask for."""
@@ -241,10 +241,10 @@ class Conf:
     """The longest timeout that a job may ask for."""
 
     run_at_ceiling_days: int = _setting(3650, rules.whole(1, 36_500))
-    """How far ahead a job may be registered."""
+    """Maximum time ahead for which a job may be registered."""
 
     past_run_at_seconds: float | None = _setting(None, rules.or_none(rules.seconds()))
-    """How far in the past ``run_at`` may be, by this machine's clock; None is any distance, 0 is not at all."""
+    """Maximum age of ``run_at`` at registration, by this machine's clock; None is any distance, 0 is not at all."""
 
     backoff_base_ceiling_seconds: float = _setting(LONGEST_SECONDS, rules.seconds())
     """The longest first delay that a ``Backoff`` may have."""
@@ -253,13 +253,13 @@ class Conf:
     """The least and the largest factor that a ``Backoff`` may have."""
 
     capacity: ByQueue[int] = _setting(ByQueue(), rules.capacity)  # noqa: RUF009 (ByQueue is frozen)
-    """How many unfinished jobs a queue holds at most, by queue; ``"*"`` stands for every queue that is not named.
+    """Maximum number of unfinished jobs in a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     Registering beyond it raises ``QueueFull``. None, or no entry for a queue, means no limit.
     """
 
     registration_rate: ByQueue[Rate] = _setting(ByQueue(), rules.rate)  # noqa: RUF009 (ByQueue is frozen)
-    """How fast one process may register into a queue, by queue; ``"*"`` stands for every queue that is not named.
+    """Rate at which one process may register into a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     A dict of ``"tokens"`` (30), ``"seconds_per_token"`` (0.5) and the price of each action in tokens: ``"register"``
     (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). If the tokens run out, registering raises ``RateLimited``.
@@ -269,7 +269,7 @@ class Conf:
     """Jobs registered with ``bypass=True`` that one process runs at once in its own threads."""
 
     bypass_exit_seconds: float = _setting(10.0, rules.seconds())
-    """How long an exiting process waits for such jobs; those that still run then are lost."""
+    """Time that an exiting process waits for such jobs; those that still run then are lost."""
 
     default_max_attempts: int = _setting(5, rules.whole(1, 1_000_000))
     """Attempts of a job that does not declare ``max_attempts``."""

@@ -1,7 +1,7 @@
 """The context of a running job: its id, its attempt, its time left, whether it should stop.
 
-``attempt`` makes one for a body or callback when somebody first asks. It holds no connection and writes nothing itself:
-``progress`` calls its reporter, and ``cancelled`` reads the latest message of the supervisor to this process.
+``attempt`` makes one for a body or callback when it is first asked for. It holds no connection and writes nothing
+itself: ``progress`` calls its reporter, and ``cancelled`` reads the latest message of the supervisor to this process.
 """
 
 from __future__ import annotations
@@ -155,12 +155,13 @@ class JobContext(Durable):
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the job has in all."""
+        """Number of attempts that the job has in all."""
         return self._facts.max_attempts
 
     @property
     def callback(self) -> str:
-        """Which callback runs: ``on_success``, ``on_abandon`` or ``on_cancel``; empty while the job itself runs."""
+        """Name of the callback that runs: ``on_success``, ``on_abandon`` or ``on_cancel``; empty while the job itself
+        runs."""
         return "" if self._facts.kind == "body" else self._facts.kind
 
     @property
@@ -170,7 +171,7 @@ class JobContext(Durable):
 
     @property
     def timeout(self) -> float | None:
-        """How many seconds the attempt may run, None for unlimited."""
+        """Number of seconds that the attempt may run, None for unlimited."""
         return self._facts.timeout
 
     @property
@@ -197,10 +198,10 @@ class JobContext(Durable):
 
     @property
     def has_origin(self) -> bool:
-        """Whether somebody's code registered this job, or the one for which this package works here.
+        """True if code of the project registered this job, or the one for which this package works here.
 
         False for a job that a schedule has fired, for a notice of failures and an action on many jobs, and for what
-        undoes such a job, wakes it or cancels its members: nobody was there from whom middleware could have captured
+        undoes such a job, wakes it or cancels its members: there was no caller from whom middleware could have captured
         headers.
         """
         if self.headers:
@@ -239,12 +240,12 @@ class JobContext(Durable):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked this job to stop: then raise ``Cancel()``; a job that returns has succeeded."""
+        """True if this job was asked to stop: then raise ``Cancel()``; a job that returns has succeeded."""
         return self._cancellation.requested
 
     @property
     def cancelled_by(self) -> str:
-        """Who asked the job to stop, as stored with the request; empty if nobody did."""
+        """The user who asked the job to stop, as stored with the request; empty without a request."""
         return self._cancellation.by
 
     @property
@@ -254,7 +255,7 @@ class JobContext(Durable):
 
     @property
     def lease_is_trusted(self) -> bool:
-        """Whether the worker renewed this job's lease in time. If False, another worker may run the job too.
+        """True if the worker renewed this job's lease in time. If False, another worker may run the job too.
 
         It turns True again when the worker reaches the database and finds that it still has the job.
         """
@@ -262,12 +263,12 @@ class JobContext(Durable):
 
     @property
     def inputs(self) -> Inputs:
-        """What the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
+        """Results of what the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
         return Inputs(self.id, running_alias())
 
     @property
     def is_compensation(self) -> bool:
-        """Whether this job undoes another, or a step of another."""
+        """True if this job undoes another, or a step of another."""
         return self._target() is not None
 
     def _target(self) -> list[Any] | None:
@@ -276,7 +277,7 @@ class JobContext(Durable):
 
     @property
     def target(self) -> Target:
-        """What this job undoes. Raises ``RuntimeError`` in a job that undoes nothing."""
+        """The job or step that this job undoes. Raises ``RuntimeError`` in a job that undoes nothing."""
         found = self._target()
         if not found:
             raise RuntimeError(f"{self.name} undoes nothing: only what an undo calls has a target.")
@@ -307,7 +308,7 @@ class JobContext(Durable):
 
 
 FAILED = Q(outcome=Outcome.ABANDONED) | (Q(outcome=Outcome.CANCELLED) & ~Q(cancel_by=NOT_NEEDED))
-"""The condition of jobs that were abandoned, or cancelled though somebody needed them."""
+"""The condition of jobs that were abandoned, or cancelled though they were needed."""
 
 
 class Inputs:
@@ -335,7 +336,7 @@ class Inputs:
     def failed(self) -> QuerySet[Any]:
         """Those of both that were abandoned or cancelled, without batches and flows themselves.
 
-        A member that was cancelled because nobody needed it has not failed.
+        A member that was cancelled because it was not needed has not failed.
         """
         bad = FAILED & ~Q(name__in=GATHERING)
         found = [jobs.filter(bad).order_by().values("pk") for jobs in (self.jobs, self.members)]
@@ -358,7 +359,7 @@ def _is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
 
 
 class Target:
-    """What a compensation undoes. ``job_id``: a job; ``step``: the name of its step, empty for all of the job."""
+    """The target of a compensation. ``job_id``: a job; ``step``: the name of its step, empty for all of the job."""
 
     __slots__ = ("_alias", "job_id", "step")
 
@@ -382,7 +383,7 @@ class Target:
 
     @property
     def result(self) -> Any:
-        """What the step or the job returned; None for a step of a job that went on with the next one."""
+        """Value that the step or the job returned; None for a step of a job that continued with the next one."""
         if not self.step:
             return revive(self.job.result)
         memos = apps.get_model("pgjobs", "Memo").objects.using(self._alias).filter(job_id=self.job_id, name=self.step)

@@ -54,7 +54,7 @@ class Succeed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The job goes on with its next step: its ``name``, and the columns that it writes as a JSON object."""
+    """The job continues with its next step: its ``name``, and the columns that it writes as a JSON object."""
 
     outcome: ClassVar[str] = Ended.STEPPED
     name: str
@@ -81,7 +81,7 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """A durable function goes on later where it stopped; the attempt does not count.
+    """A durable function continues later where it stopped; the attempt does not count.
 
     ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the
     wait earlier. ``failure``, ``failures``: how its step failed, and how often by now. ``progressed``: it remembers
@@ -155,7 +155,7 @@ class Release:
 
 
 Unwritten = Succeed | Next | Retry | Snooze | Suspend | Abandon | Cancel | Park | Hold | Release
-"""What a fenced statement still has to write."""
+"""Decisions that a fenced statement still has to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class InDoubt:
 
     @property
     def outcome(self) -> str:
-        """What the attempt ends as if its transaction has not ended it."""
+        """The decision that ends the attempt if its transaction has not ended it."""
         return self.otherwise.outcome
 
 

@@ -1,8 +1,8 @@
-"""What a durable function does with its context: steps, sleep, waits, versions. Pure: ``execution`` remembers.
+"""The calls of a durable function on its context: steps, sleep, waits, versions. Pure: ``execution`` remembers.
 
 A *step* is a call whose result the job remembers under a name. When the job runs again, from its beginning, a step that
-it remembers is not called; its result is returned. So the function goes on where it stopped. While it sleeps or waits
-it is *suspended*: no worker runs it, and its body begins anew when it goes on.
+it remembers is not called; its result is returned. The function thus continues where it stopped. While it sleeps or
+waits it is *suspended*: no worker runs it, and its body restarts when it continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAME_LIMIT = 200
 MOST_ATTEMPTS = 1000
 
 JOB_EVENTS = "job"
-"""How the stored names of events of single jobs begin; no ``Event`` has this name."""
+"""Prefix of the stored names of events of single jobs; no ``Event`` has this name."""
 
 
 known_events: dict[str, WeakSet[Any]] = {}
@@ -82,7 +82,7 @@ class EventName(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """How to call a step; None: not given. See ``Steps.using``."""
+    """Options of the call of a step; None: not given. See ``Steps.using``."""
 
     name: str | None = None
     key: str | int | None = None
@@ -93,7 +93,7 @@ class StepOptions:
 
 
 class Memory(Protocol):
-    """What a running job remembers; the only one is in ``execution``, another in ``testing``."""
+    """The memos of a running job; one implementation is in ``execution``, another in ``testing``."""
 
     def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
@@ -235,7 +235,7 @@ def seconds_of(what: str, given: float | timedelta, most_days: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Settled(Generic[T]):
-    """How a member of ``gather(…, settled=True)`` ended; ``result`` is None unless it succeeded."""
+    """The end of a member of ``gather(…, settled=True)``; ``result`` is None unless it succeeded."""
 
     outcome: Literal["succeeded", "abandoned", "cancelled"]
     result: T | None
@@ -272,9 +272,10 @@ class Durable:
         return AsyncSteps(self._remembered())
 
     def sleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
-        """Go on after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits meanwhile.
+        """Go on after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits in the
+        meantime.
 
-        The job is suspended: its body begins anew, and comes past this line when the time has passed. ``name`` tells
+        The job is suspended: its body restarts, and passes this line once the time is over. ``name`` tells
         sleeps apart when code changes; without it they are counted. Raises ``InvalidJob`` as ``step`` does.
         """
         self._remembered().sleep(_duration("sleep", duration), name)
@@ -288,7 +289,7 @@ class Durable:
     @overload
     def wait_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
     def wait_for(self, event: EventName[Any] | str, /, *key: str | int, timeout: float | timedelta) -> Any:
-        """Return the payload of ``event`` for ``key``, when somebody has sent it; no worker waits meanwhile.
+        """Return the payload of ``event`` for ``key``, once it is sent; no worker waits in the meantime.
 
         A text is an event of this job alone, which ``Job.send`` sends; it takes no key. ``timeout``: seconds or a
         ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event that was sent before
@@ -335,7 +336,7 @@ class Durable:
     @overload
     def gather(self, calls: Iterable[Called[T]], *, name: str = ..., settled: Literal[True]) -> list[Settled[T]]: ...
     def gather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
-        """Run calls, made by ``bind(…)``, as jobs, and return what they returned; no worker waits meanwhile.
+        """Run calls, made by ``bind(…)``, as jobs, and return what they returned; no worker waits in the meantime.
 
         The jobs are the members of a batch, registered once, at most ``GATHER_LIMIT``. ``settled``: return a
         ``Settled`` of each; without it, raise ``MembersFailed`` if some did not succeed, after all have ended. A retry

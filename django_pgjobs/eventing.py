@@ -1,4 +1,4 @@
-"""``Event``: what a job waits for, and somebody sends."""
+"""``Event``: a job waits for them, and code or an operator sends them."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class Event(Generic[T]):
         """Take the event for ``key`` back, in the caller's transaction; return False if it was never sent or was read.
 
         A job reads it when its ``wait_for`` returns the payload; from then on the event counts, for all who wait for
-        it. Jobs that were about to read it wait on, as long as they would have. Afterwards it can be sent anew, also
-        in the same transaction. ``by`` and ``reason`` go into the record of operators' actions. ``database``: an
-        alias; by default the router decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends
-        the same event.
+        it. Jobs that were about to read it wait on, as long as they would have. Afterwards it can be sent again, also
+        in the same transaction. ``by`` and ``reason`` go into the record of operators' actions. ``database``: an alias;
+        by default the router decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same
+        event.
         """
         from django_pgjobs.registering.register import writable_alias  # here for start-up time
         from django_pgjobs.steering.events import withdraw  # here for start-up time
@@ -117,7 +117,7 @@ def _annotation(module: Any, name: str) -> Any:
     try:
         said = SimpleNamespace(__annotations__={name: module.__annotations__[name]})
         return get_type_hints(said, vars(module))[name]
-    except Exception:  # whatever an annotation may raise, it is for type checkers
+    except Exception:  # any exception: an annotation is for type checkers
         return None
 
 

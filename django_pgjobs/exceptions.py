@@ -20,7 +20,7 @@
     ├── UnstorableResult      the return value cannot be stored as JSON
     │   └── StepLimit         a job remembers more steps, or larger ones, than it may
     ├── StepFailed            a step of the job has failed as often as it may
-    ├── WaitTimedOut          nobody sent the event that the job waited for
+    ├── WaitTimedOut          the event that the job waited for was not sent
     ├── MembersFailed         jobs that the job ran by ``gather`` did not all succeed
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
@@ -33,7 +33,7 @@
     ├── DeadlinePassed
     ├── CancelRequested
     └── WorkerStopping
-    JobSuspended              raised in a durable function that goes on later; a BaseException, to let through
+    JobSuspended              raised in a durable function that continues later; a BaseException, to let through
     SoftDeadlinePassed        raised in a running job at its soft limit; an Exception, for the job to catch
 
 The docstring of a class is its default message.
@@ -276,7 +276,7 @@ class RolledBack(AttemptFailed):
 
 
 class SuspensionSwallowed(AttemptFailed):
-    """The job caught JobSuspended and went on. Let it through: write ``except Exception``, not a bare ``except``."""
+    """The job caught JobSuspended and continued. Let it through: write ``except Exception``, not a bare ``except``."""
 
 
 class JobControl(Exception):
@@ -326,7 +326,7 @@ class JobInterrupted(BaseException):
 
 
 class JobSuspended(BaseException):
-    """The job sleeps or waits: its body begins anew when it goes on, and finds what it remembers.
+    """The job sleeps or waits: its body restarts when it continues, and finds its memos.
 
     A ``BaseException``, so that ``except Exception`` does not swallow it; ``finally`` blocks run. Let it through.
     """
@@ -347,7 +347,7 @@ class SoftDeadlinePassed(Exception):
 
 
 Interrupt = JobInterrupted | SoftDeadlinePassed
-"""What is raised in a running job from outside."""
+"""Exceptions that are raised in a running job from outside."""
 
 INTERRUPTS = (JobInterrupted, SoftDeadlinePassed)
 

@@ -9,8 +9,8 @@ every project's ``INSTALLED_APPS`` for its ArrayField.
 
 ``GistIndex`` and ``GinIndex`` stand there, too.
 
-``InstantField`` is readable whatever SQL has written into it. Migrations see a ``DateTimeField``; only the select list
-of a query differs.
+``InstantField`` is readable regardless of the value that SQL has written into it. Migrations see a ``DateTimeField``;
+only the select list of a query differs.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class ComputedStateField(models.GeneratedField):
 
     @cached_property
     def cached_col(self) -> Any:
-        """What stands for the state of the model's own table."""
+        """Expression for the state of the model's own table."""
         return _StateCol(self.model._meta.db_table, self, self.output_field)
 
 

@@ -67,7 +67,7 @@ if not TYPE_CHECKING:
     Returned = TypeVar("Returned")
 
 Callback = TypeVar("Callback", bound="Awaitable[None] | None")
-"""What a callback returns."""
+"""Return type of a callback."""
 Kept = TypeVar("Kept", bound=Callable[..., Any])
 
 Arguments = Mapping[str, object] | tuple[object, ...]
@@ -351,7 +351,7 @@ class BoundOptions(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class BoundJob(Call, Generic[Returned]):
-    """A call to register later, or to go on with: definition, arguments and options. ``bind`` makes it.
+    """A call to register later, or to continue with: definition, arguments and options. ``bind`` makes it.
 
     Type checkers know from it what the function returns.
     """
@@ -514,7 +514,7 @@ def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given:
 
 
 def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], plan: Plan | None) -> Plan:
-    """Return ``plan``, made anew if the settings have changed since; instants in it are checked again."""
+    """Return ``plan``, made again if the settings have changed since; instants in it are checked again."""
     if plan is None or plan.conf is not get_conf():
         return _made(definition, options, {}).plan
     try:

@@ -1,10 +1,10 @@
-"""How this package logs: with loggers that raise nothing, since handlers, filters and formatters are project code.
+"""Logging of this package: with loggers that raise nothing, since handlers, filters and formatters are project code.
 
 Otherwise a handler that raises would break its caller: a job's thread before it reports its outcome, a loop of the
 worker, a registering transaction. A record that cannot be logged goes to stderr in one line.
 
-A line is a fixed phrase, then facts as ``key=value``, then, behind ``: ``, free text. Whoever may write rows chooses
-names, queues and messages, so each value is bounded, and quoted where it could pass for another fact.
+A line is a fixed phrase, then facts as ``key=value``, then, behind ``: ``, free text. The writers of rows choose names,
+queues and messages, so each value is bounded, and quoted where it could pass for another fact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django_pgjobs.exceptions import INTERRUPTS
 from django_pgjobs.serialization.escapes import bounded, one_line, quoted
 
 LIMIT = 4000
-"""How many characters of a record go to stderr if it cannot be logged."""
+"""Number of characters of a record that go to stderr if it cannot be logged."""
 
 running: ContextVar[Any] = ContextVar("django_pgjobs_context")
 """The job that runs here: its ``JobContext``, or what makes one when asked and has its facts as ``item``.
@@ -33,19 +33,19 @@ running: ContextVar[Any] = ContextVar("django_pgjobs_context")
 """
 
 _MAY_KEEP_LOCKS = sys.version_info < (3, 13)
-"""Whether ``logging`` takes its locks by a call: an exception from outside, right after it, leaves them held."""
+"""True if ``logging`` takes its locks by a call: an exception from outside, right after it, leaves them held."""
 
 _CALLER = 3
 """Frames from the standard logger up to the caller."""
 
 VALUE_LIMIT = 400
-"""How many characters of a value are logged: more than the longest name that a registration accepts."""
+"""Number of characters of a value that are logged: more than the longest name that a registration accepts."""
 
 TEXT_LIMIT = 100_000
-"""How many characters of free text are logged, such as a traceback that no handler could format."""
+"""Number of characters of free text that are logged, such as a traceback that no handler could format."""
 
 NAMED = 20
-"""How many names of a list are logged."""
+"""Number of names of a list that are logged."""
 
 _CONVERSION = re.compile(r"%%|(=)?%[-.\d]*[a-z]")
 
@@ -148,7 +148,7 @@ def safe_logger(name: str) -> SafeLogger:
 
 
 def _is_real() -> bool:
-    """Whether a KeyboardInterrupt may come from the keyboard, if this process handles SIGINT at all."""
+    """Return whether a KeyboardInterrupt may come from the keyboard, if this process handles SIGINT at all."""
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -156,7 +156,7 @@ def _is_real() -> bool:
 def release_logging() -> None:
     """Release locks of ``logging`` that an exception left held in this thread, unless it is logging now.
 
-    Otherwise every thread of this process would wait for them for ever, even if ``logging`` caught the exception.
+    Otherwise every thread of this process would wait for them forever, even if ``logging`` caught the exception.
     """
     handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]
     for lock in [logging._lock, *(handler.lock for handler in handlers if handler is not None)]:  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def release_logging() -> None:
 
 
 def _is_logging() -> bool:
-    """Whether this thread is inside ``logging``, as in a handler that logs: its locks are still needed."""
+    """Return whether this thread is inside ``logging``, as in a handler that logs: its locks are still needed."""
     frame = sys._getframe().f_back
     while frame is not None and frame.f_code.co_filename != logging.__file__:
         frame = frame.f_back

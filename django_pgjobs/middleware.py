@@ -104,7 +104,7 @@ def capture_headers() -> dict[str, Any]:
 
     Errors in a capture propagate: a job registered without its tenant would run for the wrong one. Raises
     ``ImproperlyConfigured`` for a capture that returns no dict, or the reserved ``TASK_HEADER``. Empty in a job of this
-    package: what that registers has the headers of whoever it is for.
+    package: jobs that it registers have the headers of the job that they serve.
     """
     headers: dict[str, Any] = {}
     if not get_conf().middleware or _is_ours():
@@ -130,8 +130,8 @@ def _is_ours() -> bool:
 def lenient(run: Run) -> Run:
     """Return ``run`` inside all layers, which may fail: a batch, a gather or an undo hangs on no layer.
 
-    The end is that of ``run``, whatever a layer raises, returns or swallows. A layer that raises is logged; if it did
-    so before ``run`` was called, ``run`` is called without layers.
+    The end is that of ``run``, no matter what a layer raises, returns or swallows. A layer that raises is logged; if it
+    did so before ``run`` was called, ``run`` is called without layers.
     """
 
     def inner(context: JobContext) -> Any:

@@ -1,4 +1,4 @@
-"""Pause a queue, or a job by name: nothing of it starts until somebody resumes it or the pause ends.
+"""Pause a queue, or a job by name: nothing of it starts until it is resumed or the pause ends.
 
 A pause is a row with who, why and until when. It persists, every worker honours it within a second, and the admin
 shows it. Running jobs continue; workers release claimed jobs that have not started, uncharged. Callbacks wait as well:
@@ -52,8 +52,8 @@ def pause_queue(
     """Stop jobs of this queue from starting; return the pause.
 
     ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
-    clock; None until somebody resumes the queue. Pausing again replaces who, why and until when. Raises
-    ``InvalidJob`` for a queue that cannot exist, and for an end in the past.
+    clock; None until the queue is resumed. Pausing again replaces who, why and until when. Raises ``InvalidJob`` for a
+    queue that cannot exist, and for an end in the past.
     """
     return _pause("queue", names_of("queue", queue), by=by, reason=reason, until=until, database=database)
 

@@ -49,7 +49,7 @@ RUNNABLE: Final = "runnable"
 RUNNING: Final = "running"
 
 PAGE = 1000
-"""How many jobs ``list`` reads per page."""
+"""Number of jobs that ``list`` reads per page."""
 
 _DUE = ExpressionWrapper(Q(run_at__lte=Now()), output_field=BooleanField())
 
@@ -115,7 +115,7 @@ class Queue:
         """Return this queue's unfinished jobs as (run_at, id, label), by time, then id.
 
         Waits for tokens, for a few seconds at most, and raises ``RateLimited``. Iteration reads the jobs page by page:
-        it may miss a job that changes meanwhile, or yield it at its new time.
+        it may miss a job that changes in the meantime, or yield it at its new time.
         """
         if rate := self._rate():
             of_this_process.take_patiently(self.name, rate, rate.list)

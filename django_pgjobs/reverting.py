@@ -30,7 +30,7 @@ PERMISSIONS: dict[str, tuple[str, ...]] = {
     "pause": ("pgjobs.pause_queue",),
     "resume": ("pgjobs.pause_queue",),
 }
-"""Verb → what a user must be allowed to do to undo it: whatever does the opposite."""
+"""Verb → what a user must be allowed to do to undo it: the permission for the opposite."""
 
 INSTEAD: dict[str, str] = {
     "cancel": "a cancel may have stopped what ran: retry the jobs that it has cancelled",
@@ -45,12 +45,12 @@ INSTEAD: dict[str, str] = {
 OTHERWISE = "only a retry, a reschedule, a pause and a resume can be undone"
 
 AT_ONCE = 10_000
-"""How many jobs a request looks at and puts back."""
+"""Number of jobs that a request looks at and puts back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What an undo would change now: how many jobs or pauses, and why not others (reason → number).
+    """The effects of an undo now: how many jobs or pauses, and why not others (reason → number).
 
     ``refusal``: why there is nothing to offer at all, or empty.
     """
@@ -118,7 +118,7 @@ def _parts(action: Any) -> dict[int, list[int]]:
 
 
 def _standing(action: Any, using: str, *, lock: bool = False) -> bool:
-    """Return whether what a pause or resume has written is in force, and nobody has paused or resumed since."""
+    """Return whether what a pause or resume has written is in force, without a later pause or resume."""
     rows: Any = QueueState.objects.using(using).filter(kind=action.kind, name=action.subject).annotate(now=Now())
     state = (rows.select_for_update() if lock else rows).first()
     later: Any = Action.objects.using(using).filter(kind=action.kind, subject=action.subject, pk__gt=action.pk)

@@ -1,6 +1,7 @@
 """Schedules made at run time: ``send_report.schedule("0 7 * * 1", name="report:acme").register(tenant_id=7)``.
 
-The row says all that a fire needs, so the leader fires it whatever code it runs. Imports no model at import time.
+The row says all that a fire needs, so the leader fires it regardless of the code that it runs. Imports no model at
+import time.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def kept_options(new: NewJob) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a schedule fires, checked."""
+    """Checked times at which a schedule fires."""
 
     expression: str
     zone: str
@@ -124,10 +125,10 @@ class BoundSchedule(Generic[P]):
         """Write the schedule, for a call with these arguments, as part of the caller's transaction; return its entry.
 
         May be repeated: a schedule of this name that says the same stays as it is, another one changes.
-        ``entry.written`` says which: ``"created"``, ``"changed"`` or ``"unchanged"``. Blocks while somebody changes
-        or fires the entry. Raises ``TypeError`` if the function does not take these arguments, ``InvalidJob`` for
-        values that cannot be stored, and if code declares an entry of this name. Then nothing is stored, and an open
-        transaction stays usable.
+        ``entry.written`` says which: ``"created"``, ``"changed"`` or ``"unchanged"``. Blocks while another session
+        changes or fires the entry. Raises ``TypeError`` if the function does not take these arguments, ``InvalidJob``
+        for values that cannot be stored, and if code declares an entry of this name. Then nothing is stored, and an
+        open transaction stays usable.
         """
         row = self.check(*args, **kwargs)
         from django_pgjobs.models import CronEntry  # here: the app registry may not be ready at import
@@ -135,7 +136,7 @@ class BoundSchedule(Generic[P]):
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
         alias = self.options.get("database") or router.db_for_write(CronEntry)
-        with at_read_committed(alias):  # holds the row: somebody may delete it
+        with at_read_committed(alias):  # holds the row: it could be deleted
             written = cron_rows.put(alias, row, by=self.by, reason=self.reason)
             entry = CronEntry.objects.using(alias).get(pk=self.name)
         entry.written = written
@@ -231,7 +232,7 @@ def schedulable(name: str) -> JobPolicy:
 def read_back(entry: CronEntry) -> Reading:
     """Return what a schedule's row says, to change parts of it.
 
-    Keys and descriptions that the job makes of its arguments are made anew; those of ``using`` stay. Raises
+    Keys and descriptions that the job makes of its arguments are made again; those of ``using`` stay. Raises
     ``InvalidJob`` if code declares the entry, if people may not schedule its job, or if its row is unreadable.
     """
     from django_pgjobs.values import schedule as cron  # here for start-up time

@@ -2,8 +2,8 @@
 
 ``sender`` is the ``JobDefinition``, or None if this process does not know the name or the signal is about a process.
 They use ``send_robust``: Django logs an error in a receiver, and the error changes nothing about the job. The executor,
-the process that runs the job's code, sends all of them except ``job_registered``; the supervisor sends none. When
-somebody ends a job that no worker has, the process that writes this sends ``job_finished``.
+the process that runs the job's code, sends all of them except ``job_registered``; the supervisor sends none. When an
+operator or code ends a job that no worker has, the process that writes this sends ``job_finished``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EndSignal(Signal):
         self.listeners = [listener for listener in self.listeners if listener.receiver != receiver]
 
     def is_wanted(self, outcome: str) -> bool:
-        """Return whether anybody wants to hear of ends of this outcome now."""
+        """Return whether a receiver wants ends of this outcome now."""
         return bool(self.receivers) or any(listener.is_interested(outcome) for listener in self.listeners)
 
     def send_robust(self, sender: Any, **fields: Any) -> list[tuple[Any, Any]]:
@@ -119,13 +119,13 @@ attempt_ended = Signal()
 job_finished = EndSignal()
 """A job ended; sent after the durable write.
 
-An executor sends it; or, if no worker had the job, the process in which somebody cancelled, abandoned or replaced it.
+An executor sends it; or, if no worker had the job, the process that cancelled, abandoned or replaced it.
 
 ``job_id``: int; ``name``: str; ``queue``: str; ``outcome``: ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``;
 ``attempt``: int; ``database``: the alias of its row; ``executor``: the process that ran it, by the name of its database
 connections, empty if none did; ``duration``: seconds that the last attempt took, on the monotonic clock, None if no
-attempt ended; ``error``: the error in one line, empty for a success; ``by_worker``: False if somebody ended it, maybe
-one of thousands, and no worker had it.
+attempt ended; ``error``: the error in one line, empty for a success; ``by_worker``: False if it was ended by hand,
+maybe one of thousands, and no worker had it.
 """
 
 compensation_started = Signal()

@@ -23,7 +23,7 @@ OTHERS = "others"
 
 
 class Outcome(StrEnum):
-    """How a job ended; null on the row until then."""
+    """End of a job; null on the row until then."""
 
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class Ended(StrEnum):
-    """How an attempt ended, for numbers and metrics: with its job, or so that the job runs again."""
+    """End of an attempt, for numbers and metrics: with its job, or so that the job runs again."""
 
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
@@ -53,7 +53,7 @@ class Hold(StrEnum):
 
 
 class KeyScope(StrEnum):
-    """How long a job takes its key: until it ends, until it starts, or for a window of time."""
+    """Time for which a job takes its key: until it ends, until it starts, or for a window of time."""
 
     UNTIL_FINISHED = "until_finished"
     UNTIL_STARTED = "until_started"
@@ -83,7 +83,7 @@ class Ending(StrEnum):
 
 
 class Rule(StrEnum):
-    """Which end of another job a job needs to run: a success, any end, or anything but a success."""
+    """The end of another job that a job needs to run: a success, any end, or anything but a success."""
 
     SUCCEEDED = "succeeded"
     SETTLED = "settled"
@@ -113,7 +113,7 @@ class Flow(IntFlag):
 
 
 class MemoKind(StrEnum):
-    """What a durable function remembers under a name."""
+    """Kind of what a durable function remembers under a name."""
 
     STEP = "step"
     SLEEP = "sleep"
@@ -134,7 +134,7 @@ class Cause(StrEnum):
 
 
 class CancelMode(StrEnum):
-    """How to cancel a running job, gentlest first: ask it, raise an exception in it, kill its process."""
+    """Ways to cancel a running job, gentlest first: ask it, raise an exception in it, kill its process."""
 
     ASK = "ask"
     INTERRUPT = "interrupt"
@@ -142,7 +142,7 @@ class CancelMode(StrEnum):
 
 
 BUILT_IN = "pgjobs."
-"""How the names of this package's own jobs begin."""
+"""Prefix of the names of this package's own jobs."""
 
 GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
 """The names of jobs that wait for their members."""
@@ -151,7 +151,7 @@ CANCEL_MEMBERS = f"{BUILT_IN}cancel_members"
 """The name of the job that cancels the members of a batch."""
 
 NOTIFY = f"{BUILT_IN}notify"
-"""The job that delivers a notice of failures; nobody is notified of its own."""
+"""The job that delivers a notice of failures; its own failures cause no notice."""
 
 UNDO = f"{BUILT_IN}undo"
 """The name of the job that undoes what a job has done."""
@@ -166,16 +166,16 @@ TIRELESS = 1_000_000
 """The ``max_attempts`` of our own jobs that hold together what others do: no attempt of theirs decides anything."""
 
 FAIL_FAST = "pgjobs:fail_fast"
-"""Who cancels the members of a batch that fails fast."""
+"""Author of the cancel of the members of a batch that fails fast."""
 
 GATHER = "pgjobs:gather"
-"""Who cancels the jobs of a gather when the job that waits for them ends without a success."""
+"""Author of the cancel of the jobs of a gather when the job that waits for them ends without a success."""
 
 NOT_MET, NOT_NEEDED = "pgjobs:flow", "pgjobs:not_needed"
-"""Who has cancelled a job that its gate did not let run: a job that it needs failed, or nobody needs it."""
+"""Authors of the cancel of a job that its gate did not let run: a job that it needs failed, or no job needs it."""
 
 TASK_FRONT = "@task"
-"""How job definitions of the front for ``django.tasks`` differ from those of ``@job``."""
+"""Mark of job definitions of the front for ``django.tasks``, beside those of ``@job``."""
 
 TASK_HEADER = "task"
 """The key of ``Job.headers`` that belongs to the front for ``django.tasks``; middleware must not capture it."""
@@ -184,7 +184,7 @@ EXPIRED = "expired"
 """The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""
 
 LABELS = ("scheduled", "retrying")
-"""Labels that are not states: rows whose ``run_at`` has not come, *retrying* ones whatever holds them."""
+"""Labels that are not states: rows whose ``run_at`` has not come, *retrying* ones regardless of what holds them."""
 
 RETRYING = (JobState.READY, JobState.LIMITED, JobState.PAUSED)
 """The states of a job that is *retrying*, if an attempt has failed and the time of the next has not come."""

@@ -50,7 +50,7 @@ A fork inherits it and stays silent for as long as its parent would.
 
 
 class _Last(NamedTuple):
-    """When a notification began, and for how many seconds after that to send no other."""
+    """Start of a notification, and the seconds after that in which to send no other."""
 
     begun: float
     silence: float

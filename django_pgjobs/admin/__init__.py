@@ -1,7 +1,7 @@
 """The operator's pages: the overview, jobs and workers, read-only except for the steering actions.
 
 The admin reads through the ORM and changes jobs only through their steering methods. It never imports the worker and
-contains no SQL. Every page must stay quick beside millions of finished jobs. So each list reads along an index
+contains no SQL. Every page must stay quick beside millions of finished jobs. Each list therefore reads along an index
 (``job_list``), stops counting at 10,000, and searches unindexed columns only among the newest jobs.
 """
 

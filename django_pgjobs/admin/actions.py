@@ -53,7 +53,7 @@ REASONS: dict[str, Any] = {
 
 
 MEMBERS = 10_000
-"""How many members of batches one request retries: each thousand is a transaction of its own."""
+"""Number of members of batches that one request retries: each thousand is a transaction of its own."""
 
 
 class ReasonForm(forms.Form):
@@ -95,7 +95,7 @@ class SteeringAction:
     """The form before many jobs change, if it is another; then it always asks there."""
     destructive: bool = False
     always_confirms: bool = False
-    """Whether it asks for confirmation even if few jobs are selected."""
+    """True if it asks for confirmation even if few jobs are selected."""
     note: Any = ""
     """Side effects that the operator should know."""
     note_of_suspended: Any = ""
@@ -106,15 +106,15 @@ class SteeringAction:
     """The words on the button of a job's page, if *verb this job* would not do."""
     button_of_batch: Any = ""
     stops_neighbours: bool = False
-    """Whether it may stop other jobs of the same process."""
+    """True if it may stop other jobs of the same process."""
     names: frozenset[str] = frozenset()
     """The names of the jobs that it applies to; empty for all."""
     changes_members: bool = False
-    """Whether it changes the members of batches, not their rows."""
+    """True if it changes the members of batches, not their rows."""
     takes_suspended: bool = False
-    """Whether it applies to suspended jobs too, which sleep or wait."""
+    """True if it also applies to suspended jobs, which sleep or wait."""
     act: Act | None = None
-    """What it does to the rows of the jobs themselves; None if it changes others."""
+    """The action on the rows of the jobs themselves; None if it changes others."""
 
     def form_for(self, number: int) -> type[forms.Form]:
         """Return the form before so many jobs change."""
@@ -198,7 +198,7 @@ def _retry_members(batches: Any, by: Any, reason: str) -> Steered:
 
 
 def _undo_again(jobs: Any, by: Any, reason: str) -> Steered:
-    """Retry the jobs that undo these, the latest of each, which go on where they stopped."""
+    """Retry the jobs that undo these, the latest of each, which continue where they stopped."""
     using = _written_at(jobs)
     failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
     targets = list(failed.order_by("pk").values_list("pk", flat=True)[:MEMBERS])

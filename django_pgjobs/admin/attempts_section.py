@@ -20,7 +20,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
 
 ATTEMPTS = 25
-"""How many attempts the page reads, latest first."""
+"""Number of attempts that the page reads, latest first."""
 
 TRACEBACK_CHARS = 20_000
 
@@ -73,7 +73,7 @@ def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[st
 
 
 def _waits(job: Any, rows: Sequence[Any]) -> list[float | None]:
-    """How long each attempt waited since the one before, or since the registration."""
+    """Return the time that each attempt waited since the one before, or since the registration."""
     ends = [row.ended_at for row in rows[1:]] + ([job.created_at] if len(rows) <= ATTEMPTS else [])
     return [_between(end, row.started_at) for row, end in zip(rows, ends, strict=False)]
 

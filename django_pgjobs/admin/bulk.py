@@ -1,8 +1,8 @@
 """Actions on more jobs than a request may change: a job of our own changes them, a thousand at a time.
 
 The request writes the action's row and registers the job with it. Each batch is one transaction with its part of that
-row. So the last part says how far the action has come: an attempt that was killed is followed by one that goes on
-there. Jobs that were registered, or that ended, after the confirmation are left alone.
+row. The last part thus says how far the action has come: the attempt after a killed one continues there. Jobs that were
+registered, or that ended, after the confirmation are left alone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from django_pgjobs.store import acting, claiming, counting
 from django_pgjobs.store.database import on
 
 AT_ONCE = 10_000
-"""How many jobs a request changes itself."""
+"""Number of jobs that a request changes itself."""
 
 FIRST = 100
-"""The highest priority: what is to be cleared is not to start meanwhile."""
+"""The highest priority: jobs that are to be cleared must not start in the meantime."""
 
 BATCH = 1000
 MOST_ATTEMPTS = 20
@@ -117,7 +117,7 @@ def steer_many(
 
 
 def _author(user_id: str, action: SteeringAction) -> Any:
-    """Return the user anew. Raises ``Cancel`` if they may not do it any more."""
+    """Return the user, read again. Raises ``Cancel`` if they may not do it any more."""
     user: Any = get_user_model()._default_manager.filter(pk=user_id).first()
     allowed = user is not None and user.is_active and user.is_staff
     if not allowed or not user.has_perms(["pgjobs.view_job", action.permission]):

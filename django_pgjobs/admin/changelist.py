@@ -121,7 +121,7 @@ class NameFilter(OfferedFilter):
 
 
 class FrontFilter(OfferedFilter):
-    """How jobs were declared: ``@task`` or ``@job``; hidden if this process knows no task."""
+    """Filters by how jobs were declared, ``@task`` or ``@job``; hidden if this process knows no task."""
 
     title = _("front")
     parameter_name = "front"
@@ -181,7 +181,7 @@ class BatchFilter(OfferedFilter):
 
 
 class ReachFilter(OfferedFilter):
-    """How many jobs a bounded search examines; hidden for other searches."""
+    """Number of jobs that a bounded search examines; hidden for other searches."""
 
     title = _("search depth")
     parameter_name = "reach"
@@ -316,7 +316,7 @@ class JobChangeList(ChangeList):
 
     @property
     def problems(self) -> list[str]:
-        """What keeps jobs from running, as the leader found it last."""
+        """Problems that keep jobs from running, as the leader found them last."""
         found = self.latest if self.tabs else None
         return (
             [visible(each.text[:500]) for each in found.problems if not each.is_note][:MOST_PROBLEMS] if found else []
@@ -324,14 +324,14 @@ class JobChangeList(ChangeList):
 
     @property
     def retrying_url(self) -> str:
-        """Where jobs are listed that failed with this error and are tried again; empty if the state was chosen."""
+        """URL of the list of jobs that failed with this error and are tried again; empty if the state was chosen."""
         if not self.job_search.error or self.params.get("state"):
             return ""
         return self.get_query_string({"state": "retrying"}, ["p"])
 
     @property
     def is_live(self) -> bool:
-        """Whether the page keeps its rows current."""
+        """True if the page keeps its rows current."""
         return self.job_search.state == JobState.RUNNING
 
     def _counts(self) -> dict[str, str]:

@@ -99,7 +99,7 @@ class JobColumns:
 
     @admin.display(description=_("by whom, why"))
     def shown_cancel(self, job: Any) -> str:
-        """Who cancelled it and why, or the job's own words."""
+        """Return who cancelled it and why, or the job's own words."""
         why = job.cancel_start or job.error_start
         if not job.by_start:
             return short(why, 60) or "–"
@@ -108,7 +108,7 @@ class JobColumns:
 
     @admin.display(description=_("error"))
     def shown_error(self, job: Any) -> str:
-        """What the last attempt failed with."""
+        """Return the error of the last attempt."""
         return short(job.error_start, 200) or "–"
 
     @admin.display(description=_("queue"))
@@ -123,12 +123,12 @@ class JobColumns:
 
     @admin.display(description=_("run at"))
     def shown_run_at(self, job: Any) -> str:
-        """How long until then, or since then."""
+        """Return the time until then, or since then."""
         return relative(job.run_at, job.now)
 
     @admin.display(description=_("finished"))
     def shown_end(self, job: Any) -> str:
-        """How long ago, and the duration."""
+        """Return how long ago it ended, and the duration."""
         if job.finished_at is None:
             return "–"
         took = _("took %(time)s") % {"time": seconds(job.duration_seconds)} if job.duration_seconds is not None else ""

@@ -26,7 +26,7 @@ NAMED = 10
 SAMPLED = 5
 
 NEIGHBOURS = 5
-"""How many neighbours the page names."""
+"""Number of neighbours that the page names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.steering.crons import OVERRIDES, check_overrides
 
 NOTHING: Any = object()
-"""What a form has for an argument that its user left empty: JSON has a null of its own."""
+"""Stands for an argument that the user left empty: JSON has a null of its own."""
 
 
 class ArgumentsField(forms.JSONField):
@@ -103,7 +103,7 @@ SIMPLE: dict[str, type[forms.Field]] = {"int": forms.IntegerField, "float": form
 """The annotations of arguments that a plain field can take; the others are JSON."""
 
 ARGUMENT = "argument_"
-"""What the names of argument fields begin with."""
+"""Prefix of the names of argument fields."""
 
 
 def argument_field(parameter: inspect.Parameter, value: Any = NOTHING) -> forms.Field:
@@ -130,7 +130,7 @@ def argument_field(parameter: inspect.Parameter, value: Any = NOTHING) -> forms.
 
 
 def _keeps(kind: type[forms.Field], value: Any) -> bool:
-    """Whether a plain field gives back exactly the value that it shows."""
+    """Return whether a plain field gives back exactly the value that it shows."""
     if value is NOTHING:
         return True
     if kind is forms.CharField:
@@ -217,7 +217,7 @@ class ScheduleForm(forms.Form):
         )
         if self.new:
             timing["name"] = values["name"]
-        else:  # fields show whole seconds: what nobody changed stays as it is
+        else:  # fields show whole seconds: an unchanged value stays as it is
             if "start" not in self.changed_data:
                 timing["start"] = self.reading.timing["start"]
             if "end" not in self.changed_data:

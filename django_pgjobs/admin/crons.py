@@ -40,10 +40,10 @@ from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 PREVIEWED = 10
 MOST_NAMED = 10
-"""How many jobs a message names."""
+"""Number of jobs that a message names."""
 
 MOST_SHOWN = 10
-"""How many jobs and how many actions the page of an entry shows."""
+"""Number of jobs, and of actions, that the page of an entry shows."""
 
 STATUS_WORDS = {
     "on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken"), "off": _("off"),
@@ -223,7 +223,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("changes"))
     def shown_actions(self, entry: CronEntry) -> Any:
-        """Who changed what, latest first."""
+        """Return who changed what, latest first."""
         actions = Action.objects.using(entry._state.db).filter(kind="cron", subject=entry.pk)
         found = actions.order_by("-pk")[:MOST_SHOWN]
         rows = [

@@ -1,7 +1,7 @@
 """The words of ``wording`` as HTML: badges, times in the project's zone, blocks of text, tables.
 
-Strangers may have written any text of a row. So this module bounds its length and escapes both HTML and the invisible
-characters that browsers obey. For the same reason our pages import ``format_html`` from here.
+Strangers may have written any text of a row. This module therefore bounds its length and escapes both HTML and the
+invisible characters that browsers obey. For the same reason our pages import ``format_html`` from here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _seen(value: Any) -> Any:
 
 
 def person(by: str) -> SafeString | str:
-    """Who did something: *auth.User:1 anna* as the name alone, with the whole text as tooltip."""
+    """Return who did something: *auth.User:1 anna* as the name alone, with the whole text as tooltip."""
     if not by:
         return "–"
     user = _USER.fullmatch(by)

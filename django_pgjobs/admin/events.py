@@ -1,4 +1,4 @@
-"""The admin pages of events: those that somebody has sent, and those that jobs wait for."""
+"""The admin pages of events: those that were sent, and those that jobs wait for."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from django_pgjobs.steering.events import may_be_sent
 from django_pgjobs.store.transactions import written_at
 
 MOST = 100_000
-"""How many events the list looks at, the newest ones."""
+"""Number of events that the list looks at, the newest ones."""
 
 MOST_JOBS = 25
-"""How many of the jobs that wait for an event its page names."""
+"""Number of waiting jobs that the page of an event names."""
 
 
 class SentFilter(SimpleListFilter):
-    """Events that jobs wait for, and events that nobody has waited for: often the key is not what the job expects."""
+    """Events that jobs wait for, and events that no job has waited for: often the key is not what the job expects."""
 
     title = _("sent")
     parameter_name = "sent"
@@ -105,7 +105,7 @@ class EventAdmin(SendsEvents):
 
     @admin.display(description=_("waits"))
     def shown_waits(self, event: EventState) -> str:
-        """How often a job has begun to wait for it."""
+        """Return how often a job has begun to wait for it."""
         return grouped(event.waits)
 
     @admin.display(description=_("known since"))

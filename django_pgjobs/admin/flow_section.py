@@ -25,7 +25,7 @@ RULES: dict[str, Any] = {
     Rule.SETTLED.value: _("must end"),
     Rule.FAILED.value: _("must fail"),
 }
-"""Which end of the needed job it takes, in words."""
+"""Rule → the end of the needed job that it takes, in words."""
 
 
 class Pages(NamedTuple):
@@ -34,15 +34,15 @@ class Pages(NamedTuple):
     site: str
 
     def job(self, job_id: int) -> str:
-        """Where a job is shown."""
+        """Return the URL of a job's page."""
         return reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.site)
 
     def jobs(self, **filters: Any) -> str:
-        """Where the jobs are listed that match the filters."""
+        """Return the URL of the list of jobs that match the filters."""
         return f"{reverse('admin:pgjobs_job_changelist', current_app=self.site)}?{urlencode(filters)}"
 
     def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
-        """Where the members of a batch are listed; ``total``: how many it has, so that all are looked at."""
+        """Return the URL of the list of a batch's members; ``total``: how many it has, so that all are looked at."""
         far = {"reach": "far"} if filters and total > reach.NEAR else {}
         return self.jobs(batch=batch_id, **filters, **far)
 

@@ -154,7 +154,7 @@ class JobPage(SendsEvents):
         return page
 
     def pauses_url(self, request: HttpRequest) -> str:
-        """Where pauses are resumed, for those who may see them."""
+        """URL of the page that resumes pauses, for users who may see it."""
         if not request.user.has_perm("pgjobs.view_queuestate"):
             return ""
         return reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name)

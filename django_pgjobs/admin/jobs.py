@@ -101,7 +101,7 @@ class JobAdmin(JobColumns, JobPage):
         return request.user.has_perm("pgjobs.abandon_job")
 
     def has_reschedule_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may run jobs now, release them, let them go on, and close batches."""
+        """Tell whether the user may run jobs now, release them, let them proceed, and close batches."""
         return request.user.has_perm("pgjobs.reschedule_job")
 
     # Actions on many
@@ -128,7 +128,7 @@ class JobAdmin(JobColumns, JobPage):
 
     @admin.action(description=_("Let selected %(verbose_name_plural)s proceed…"), permissions=["reschedule"])
     def let_go_on(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Let waiting jobs go on, after a form for the reason."""
+        """Let waiting jobs proceed, after a form for the reason."""
         return self._act(ACTIONS["let_go_on"], request, queryset)
 
     @admin.action(description=_("Close selected batches"), permissions=["reschedule"])

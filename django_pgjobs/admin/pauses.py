@@ -68,7 +68,7 @@ LASTING = (
     ("3600", _("1 hour")),
     ("28800", _("8 hours")),
 )
-"""How long a pause may last, in seconds."""
+"""Durations of a pause to choose from, in seconds."""
 
 
 class KnownNamesInput(AdminTextInputWidget):
@@ -83,7 +83,7 @@ class KnownNamesInput(AdminTextInputWidget):
 
 
 class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What to pause, why, and until when. Pausing again replaces the earlier values."""
+    """Asks for the queue or job to pause, the reason, and the end. Pausing again replaces the earlier values."""
 
     reason = forms.CharField(
         label=capfirst(_("reason")), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
@@ -126,7 +126,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         if "kind" in given and "name" in given:
             try:
                 if given["kind"] == QueueState.Kind.JOB:
-                    registry.get(given["name"])  # whoever types a name does not choose which module is imported here
+                    registry.get(given["name"])  # a user who types a name does not choose which module is imported here
                 pausing.names_of(given["kind"], given["name"])
             except (InvalidJob, UnknownJob) as error:
                 self.add_error("name", visible(error))
@@ -147,7 +147,8 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class QueueStateAdmin(ReadOnlyAdmin):
-    """The current pauses. Users with the permission add rows and resume by an action; nobody edits or deletes rows."""
+    """The current pauses. Users with the permission add rows and resume by an action; rows are never edited or
+    deleted."""
 
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")

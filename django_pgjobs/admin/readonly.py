@@ -20,7 +20,7 @@ else:
 
 
 class ReadOnlyAdmin(ModelAdmin):
-    """Refuses add, change and delete to everybody, even superusers; the view permission grants the pages."""
+    """Refuses add, change and delete to all users, even superusers; the view permission grants the pages."""
 
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
@@ -45,7 +45,7 @@ class ReadOnlyAdmin(ModelAdmin):
         return False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Allow only our filters: Django would let anybody probe the arguments with ``?payload__contains=``."""
+        """Allow only our filters: Django would let any user probe the arguments with ``?payload__contains=``."""
         return lookup in self.lookups
 
     def is_id(self, text: str) -> bool:

@@ -15,7 +15,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
 
 MOST = 100
-"""How many jobs a link counts."""
+"""Number of jobs that a link counts."""
 
 CALLBACKS: dict[str, Any] = {
     "on_success": gettext_lazy("when it has succeeded"),

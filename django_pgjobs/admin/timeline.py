@@ -106,7 +106,7 @@ def _last(job: Any, attempts: Sequence[Attempt], *, is_waiting: bool) -> list[Pi
 
 
 def _tail(job: Any, at: datetime, *, ran: bool) -> list[Piece]:
-    """What follows the last attempt: the wait until now or until the end, and until the next try."""
+    """Return the spans after the last attempt: the wait until now or until the end, and until the next try."""
     if job.state == JobState.RUNNING:
         return []
     until = job.finished_at if job.outcome else job.now
@@ -152,7 +152,7 @@ def drawing(found: Sequence[Piece]) -> SafeString | str:
 
 
 def _legend(found: Sequence[Piece]) -> SafeString:
-    """What each colour means, and how long all of it lasted."""
+    """Return the meaning of each colour, and how long all of it lasted."""
     lasted: dict[str, float] = {}
     for piece in found:
         lasted[piece.kind] = lasted.get(piece.kind, 0.0) + piece.lasted

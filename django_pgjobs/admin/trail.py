@@ -32,10 +32,10 @@ from django_pgjobs.store import acting
 from django_pgjobs.store.database import on
 
 MOST = 25
-"""How many actions the page of a job shows."""
+"""Number of actions that the page of a job shows."""
 
 MOST_JOBS = 100
-"""How many jobs the page of an action names."""
+"""Number of jobs that the page of an action names."""
 
 VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
@@ -89,7 +89,7 @@ def _skipped_words(skipped: Mapping[str, int]) -> str:
 
 
 def _prospect_words(action: Action, found: reverting.Prospect) -> str:
-    """What an undo would change, in a sentence."""
+    """Return a sentence about the effects of an undo."""
     if action.verb in ("pause", "resume"):
         name = {"name": visible(f"{action.kind} {action.subject}")}
         if not found.count:
@@ -190,7 +190,7 @@ class ActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("changed"))
     def shown_changed(self, action: Action) -> Any:
-        """How many jobs changed, and why others were skipped."""
+        """Return how many jobs changed, and why others were skipped."""
         skipped = action.skipped if isinstance(action.skipped, dict) else {}
         return below(grouped(action.changed), _skipped_words(skipped))
 

@@ -47,7 +47,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("jobs"))
     def shown_work(self, beat: Heartbeat) -> str:
-        """How many jobs it runs, and how many it has finished."""
+        """Return how many jobs it runs, and how many it has finished."""
         running = _("%(count)s running") % {"count": grouped(beat.running)}
         return below(str(running), str(_("%(count)s finished") % {"count": grouped(beat.finished)}))
 
@@ -83,14 +83,14 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("deaths"))
     def shown_deaths(self, beat: Heartbeat) -> str:
-        """How many executors have died by themselves, and how the last one did, with the jobs that it ran."""
+        """Return how many executors have died by themselves, and how the last one did, with the jobs that it ran."""
         if not beat.deaths or beat.died_at is None:
             return "–"
         return below(grouped(beat.deaths), f"{when(beat.died_at)} {visible(beat.death[:1000])}")
 
     @admin.display(description=_("suspects"))
     def shown_suspects(self, beat: Heartbeat) -> str:
-        """Which jobs run apart since an executor died with them, and which wait for that."""
+        """Return the jobs that run apart since an executor died with them, and those that wait for that."""
         if not isinstance(beat.suspects, dict) or beat.suspects_since is None:
             return "–"
         words = _("run apart since %(time)s, running: %(running)s; waiting: %(waiting)s")

@@ -33,7 +33,7 @@ pgjobs.W007    with ``--database``: the names that unfinished jobs need cannot b
 pgjobs.W008    ``NOTIFY_FAILURES`` mails the admins, and there are none
 pgjobs.W009    ``OPTIONS`` of an alias of ``TASKS`` names a path at which there is no task
 pgjobs.W010    an alias of ``TASKS`` allows queues that ``QUEUES`` does not
-pgjobs.W011    jobs of tasks are deleted as they succeed, so that nobody can get their results
+pgjobs.W011    jobs of tasks are deleted as they succeed, so there are no results to get
 pgjobs.W012    an alias of ``TASKS`` has ``ENQUEUE_ON_COMMIT``, which does nothing
 =============  =========================================================================================
 
@@ -43,7 +43,7 @@ Every check is a generator. Django runs them all under the tag ``pgjobs``, in th
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,
 ``definition``, ``middleware`` and ``conf``. A check judges settings, models and declarations; it must never query the
 database. ``check_names`` alone does, in the databases that Django passes to it, so it is not among ``CHECKS``: it has
-the tag ``database`` instead, as from Django 6.1 on a tag that somebody names runs on every database. Checks that need
+the tag ``database`` instead, as from Django 6.1 on a check whose tag is named runs on every database. Checks that need
 valid settings stay silent while E001 to E004 report invalid ones.
 """
 

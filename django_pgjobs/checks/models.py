@@ -24,7 +24,8 @@ CHANGED_COLUMNS = frozenset(
         "release_requested_at",
     }
 )
-"""What claims, releases, progress and requests change in a Job, computed or stored; those writes must stay HOT."""
+"""Columns of a Job that claims, releases, progress and requests change, computed or stored; those writes must stay
+HOT."""
 
 CHANGED_PREFIXES = ("ending", "cancel_")
 """Prefixes of further columns that change with them."""

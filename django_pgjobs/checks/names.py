@@ -21,7 +21,7 @@ MOST_NAMED = 5
 def check_names(
     app_configs: Sequence[AppConfig] | None = None, databases: Collection[str] | None = None, **_: Any
 ) -> Iterator[CheckMessage]:
-    """Check the rows in ``databases``, of which Django passes none unless somebody asks for them."""
+    """Check the rows in ``databases``, of which Django passes only those that the caller names."""
     for alias in databases or ():
         if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, Job):
             yield from _check(alias)

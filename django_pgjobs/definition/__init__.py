@@ -1,4 +1,4 @@
-"""What a job is: its options, the checks of them, its policy, and the registry of all definitions.
+"""Definitions of jobs: their options, the checks of them, their policy, and the registry of all definitions.
 
 Imports ``conf``, ``values``, ``serialization`` and types of ``store``. No model, no query and no app registry: a
 project imports ``job`` before Django is ready. Registering and running stand above.

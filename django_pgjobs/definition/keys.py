@@ -1,7 +1,7 @@
 """Keys: check ``key``, ``key_scope``, ``on_conflict`` and ``idempotency_key``, and make the keys of a registration.
 
 A *key* is unique in its queue for as long as its scope says; ``conflicts`` settles a second registration. An
-*idempotency key* is unique for as long as results are kept, which may be for ever: see ``idempotency``. Pure: no
+*idempotency key* is unique for as long as results are kept, which may be forever: see ``idempotency``. Pure: no
 database.
 """
 
@@ -30,7 +30,7 @@ ConflictOption = Literal["existing", "replace", "postpone", "raise"]
 
 
 class OnConflict(StrEnum):
-    """What a registration does when its key is taken."""
+    """Policy of a registration whose key is taken."""
 
     EXISTING = "existing"
     REPLACE = "replace"
@@ -146,7 +146,7 @@ def declared_key(option: str, value: object) -> Key | Template | None:
 
 
 def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], signature: inspect.Signature) -> None:
-    """Refuse a template that writes a sensitive argument where everybody who may see jobs reads it."""
+    """Refuse a template that writes a sensitive argument where all users who may see jobs can read it."""
     others = {name for name, parameter in signature.parameters.items() if parameter.kind is parameter.VAR_KEYWORD}
     for name in names:
         if name in sensitive or (others & sensitive and name not in signature.parameters):

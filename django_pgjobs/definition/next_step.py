@@ -1,4 +1,4 @@
-"""``Next``: what a job returns to go on with another step, in the same row. Pure."""
+"""``Next``: the value that a job returns to continue with another step, in the same row. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgjobs.exceptions import InvalidJob
 
 
 class Call(ABC):
-    """A call that a job can go on with. ``BoundJob`` is the only one."""
+    """A call that a job can continue with. ``BoundJob`` is the only one."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Call(ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Return this from a job to go on with a next step: ``return Next(publish.bind(month))``.
+    """Return this from a job to continue with a next step: ``return Next(publish.bind(month))``.
 
     The job's row becomes the next step: the same job, with the step's name, arguments and queue, and its own attempts.
     ``delay``: seconds or a ``timedelta`` before it starts, on the database's clock. Raises ``InvalidJob`` for anything

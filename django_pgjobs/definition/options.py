@@ -81,10 +81,10 @@ Timeout = Duration | None | tuple[Duration, Duration | None]
 CrashOption = Literal["retry", "abandon"]
 
 UndoOption = Literal["go_on", "stop"]
-"""What happens when a compensation is abandoned: the others run all the same, or none after it."""
+"""Policy for an abandoned compensation: the others run all the same, or none after it."""
 
 Target = tuple[int, str]
-"""What a job undoes: a job, and the name of its step, empty for all of it."""
+"""The target that a job undoes: a job, and the name of its step, empty for all of it."""
 
 RuleOption = Literal["succeeded", "settled", "failed"]
 
@@ -181,38 +181,38 @@ class Plan:
     idempotency_key: Key | None = None
     bypass: bool = False
     limited: bool = False
-    """Whether the job declares limits."""
+    """True if the job declares limits."""
     lacks_key: bool = False
-    """Whether ``on_conflict`` is given and ``key`` is not."""
+    """True if ``on_conflict`` is given and ``key`` is not."""
     after: tuple[int, ...] = ()
     """The jobs that it needs."""
     after_rows: tuple[Any, ...] = ()
     """Those of them that were given as ``Job``, whose database is known."""
     when: Rule | None = None
-    """Which end of these it needs; None: a success."""
+    """The end of these that it needs; None: a success."""
     target: Target | None = None
-    """What it undoes."""
+    """The target that it undoes."""
     built_in: bool = False
-    """Whether it is for this package's own jobs: no setting of the project's bounds these."""
+    """True if it is for this package's own jobs: no setting of the project's bounds these."""
 
     @property
     def has_keys(self) -> bool:
-        """Whether a registration may have a key or an idempotency key."""
+        """True if a registration may have a key or an idempotency key."""
         return self.key is not None or self.idempotency_key is not None
 
     @property
     def scope(self) -> Scope:
-        """How long a job of this plan takes its key."""
+        """Time for which a job of this plan takes its key."""
         return keys.scope_of(self.key_scope, self.on_conflict)
 
     @property
     def names_instants(self) -> bool:
-        """Whether it is checked against the clock, so that a plan that was valid may not be so any more."""
+        """True if it is checked against the clock, so that a plan that was valid may not be so any more."""
         return self.run_at is not None or self.deadline is not None or isinstance(self.expires, datetime)
 
     @property
     def is_special(self) -> bool:
-        """Whether a registration may have a key, tags, a deadline or another value that few jobs have."""
+        """True if a registration may have a key, tags, a deadline or another value that few jobs have."""
         return (
             self.has_keys
             or bool(self.tags)
@@ -351,7 +351,8 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _apart(checked: dict[str, Any]) -> dict[str, Any]:
-    """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. So of ``after``."""
+    """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. The same holds for
+    ``after``."""
     if "after" in checked:
         checked = {**checked, **checked["after"]._asdict()}
     if "timeout" not in checked:

@@ -32,11 +32,12 @@ PLAIN = frozenset({str, int, float, NoneType, timedelta})
 """The types of values to remember a plan by: equal values of one of them mean the same."""
 
 MOST = 256
-"""Plans that a definition remembers; then it begins anew. A project may have a queue for each customer."""
+"""Maximum number of plans that a definition remembers; beyond it, it drops them all. A project may have a queue for
+each customer."""
 
 
 class Variant(NamedTuple):
-    """What options of ``using`` make: the checked fields of the plan that they set, and the whole plan."""
+    """The effect of options of ``using``: the checked fields of the plan that they set, and the whole plan."""
 
     fields: Mapping[str, Any]
     plan: Plan

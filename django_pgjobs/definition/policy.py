@@ -49,7 +49,7 @@ class JobPolicy:
     undo_definition: JobPolicy | None = None
     """The job that undoes one of this definition."""
     front: str = ""
-    """What declares such jobs if ``@job`` does not, as the admin shows it: ``@task``."""
+    """The decorator of such jobs if it is not ``@job``, as the admin shows it: ``@task``."""
     backend_alias: str = ""
     """The alias of ``TASKS`` that a task's own jobs are of."""
 
@@ -86,7 +86,7 @@ class JobPolicy:
 
     @property
     def declares_rules(self) -> bool:
-        """Whether retry_on or give_up_on was written for this job, not for many jobs."""
+        """True if retry_on or give_up_on was written for this job, not for many jobs."""
         return self.retry_on is not None or self.give_up_on is not None
 
     def _checked_limit_rule(self) -> Callable[..., str | None] | None:
@@ -135,7 +135,7 @@ class JobPolicy:
 
     @property
     def plan(self) -> Plan:
-        """What a registration without further options writes. Raises ``InvalidJob`` if settings forbid it."""
+        """Values that a registration without further options writes. Raises ``InvalidJob`` if settings forbid it."""
         conf = get_conf()
         plan = self._plan
         if plan is None or plan.conf is not conf:
@@ -154,7 +154,7 @@ class JobPolicy:
 
     @cached_property
     def is_built_in(self) -> bool:
-        """Whether it is one of this package's own."""
+        """True if it is one of this package's own."""
         return is_built_in(self.name)
 
     def _queue_within(self, conf: Conf) -> str:
@@ -203,7 +203,7 @@ class JobPolicy:
 
     @property
     def backoff(self) -> BackoffRule:
-        """How long to wait after a failure; the setting ``DEFAULT_BACKOFF`` unless declared."""
+        """Time to wait after a failure; the setting ``DEFAULT_BACKOFF`` unless declared."""
         declared: BackoffRule | None = self._declared.get("backoff")
         if declared is not None:
             return declared

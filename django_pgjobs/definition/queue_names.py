@@ -1,7 +1,8 @@
 """Warn of probable typos in queue names, if no setting lists the queues.
 
 ``PGJOBS["QUEUES"]`` refuses a typo. Without it any name is valid, and a job in a queue that no worker serves waits for
-ever. So a process checks each name at its first use, and warns if it is almost the name of a queue that the code knows.
+ever. A process therefore checks each name at its first use, and warns if it is almost the name of a queue that the code
+knows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from django_pgjobs.logs import Facts, safe_logger
 logger = safe_logger("django_pgjobs")
 
 ALIKE = 0.75
-"""How alike a typo and the right name are, by ``difflib``: two letters of a four-letter word change places."""
+"""Similarity of a typo and the right name, by ``difflib``: two letters of a four-letter word change places."""
 
 MOST = 1000
 """Names that a process remembers. In a project with a queue for each customer, similar names are no typos."""

@@ -35,10 +35,10 @@ Resolver = Callable[[str], "JobPolicy | None"]
 """Takes a dotted path; returns the definition there, or None if that is not its business. May import and raise."""
 
 LONGEST_PATH = 200
-"""Characters of the longest name that resolvers see: names are texts of rows, and whoever writes rows chooses them."""
+"""Characters of the longest name that resolvers see: names are texts of rows, and the writers of rows choose them."""
 
 MOST_MISSES = 1000
-"""How many names that cannot be resolved are remembered."""
+"""Number of names remembered that cannot be resolved."""
 
 
 class Registry:
@@ -54,7 +54,7 @@ class Registry:
         self._learned: dict[str, frozenset[str]] = {}
         self._misses: dict[str, str] = {}  # name → why it could not be imported, empty if no resolver knew it
         self.is_isolated = False
-        """Whether a test declares jobs for itself only, so no worker has to find them."""
+        """True if a test declares jobs for itself only, so no worker has to find them."""
 
     def add(self, definition: JobPolicy) -> None:
         """Make ``definition`` known by its name and aliases.
@@ -110,7 +110,8 @@ class Registry:
         """Ask ``resolver``, after those added before, for names that are not known. Repeatable; forgets misses.
 
         It gets only dotted paths of at most ``LONGEST_PATH`` characters. Several threads may call it at once, also for
-        one name; the definition added first is kept. What it raises becomes the reason that the name is unknown.
+        one name; the definition added first is kept. An exception that it raises becomes the reason that the name is
+        unknown.
         """
         with self._lock:
             self._resolvers = (*(known for known in self._resolvers if known is not resolver), resolver)
@@ -138,12 +139,13 @@ class Registry:
         return self._ask(name)[0] if definition is None else definition
 
     def why_unknown(self, name: str) -> str:
-        """Return why the last attempt to import this name failed; empty if it did not, or nobody has asked."""
+        """Return why the last attempt to import this name failed; empty if it did not, or the name was never looked
+        up."""
         return self._misses.get(name, "")
 
     @property
     def may_find_more(self) -> bool:
-        """Whether ``resolve`` may find names that ``names`` does not have yet."""
+        """True if ``resolve`` may find names that ``names`` does not have yet."""
         return self._asks and bool(self._resolvers)
 
     def forget_misses(self) -> None:
@@ -152,7 +154,7 @@ class Registry:
             self._misses = {}
 
     def forget_found(self) -> None:
-        """Forget all that resolvers found or did not find, and every definition of another front, to find it anew."""
+        """Forget all that resolvers found or did not find, and every definition of another front, to find it again."""
         with self._lock:
             dropped = {n for n, d in self._by_name.items() if d.front or n in self._found}
             self._by_name = {n: d for n, d in self._by_name.items() if n not in dropped}
@@ -287,7 +289,7 @@ def _taken(name: str, known: JobPolicy, definition: JobPolicy) -> InvalidJob:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name may be the path of something in a module of the project."""
+    """Return whether a name may be the path of something in a module of the project."""
     if len(name) > LONGEST_PATH or "." not in name or name.startswith(BUILT_IN):
         return False
     return all(part.isidentifier() for part in name.split("."))

@@ -27,7 +27,7 @@ def location_of(func: object) -> str:
 
 
 NOT_OF_CALLERS = (f"{__name__.partition('.')[0]}.", "django.tasks.", "django_tasks.", "sentry_sdk.")
-"""How the names of modules begin that stand between a caller and this package; Sentry's SDK wraps ``Task.enqueue``."""
+"""Prefixes of the names of modules between a caller and this package; Sentry's SDK wraps ``Task.enqueue``."""
 
 
 def call_site() -> str:

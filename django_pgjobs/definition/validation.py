@@ -32,7 +32,7 @@ BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
 LEAST_TIMEOUT_SECONDS = 0.001
 
 CLOCKS_DIFFER_SECONDS = 60.0
-"""How far this machine's clock may differ from the database's before an instant counts as a mistake."""
+"""Maximum difference between this machine's clock and the database's before an instant counts as a mistake."""
 
 
 def wall_clock() -> datetime:

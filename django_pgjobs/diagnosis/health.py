@@ -1,6 +1,6 @@
 """One list of what keeps jobs from running or makes them fail: for the overview, lists, ``pgjobs check`` and notices.
 
-A *problem* wants somebody to act; a *note* says what is so on purpose, or may be: nobody calls a page calm beside one.
+A *problem* needs action; a *note* says what is so on purpose, or may be: a page beside one is not calm.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from django_pgjobs.store.counting import KnownWorker
 from django_pgjobs.store.database import Database
 
 LEADER_SECONDS = 30.0
-"""How long there may be no leader; an election takes a while."""
+"""Time that may pass without a leader; an election takes a while."""
 
 OVERDUE_SECONDS = 30.0
-"""How long ago a lease may have expired: workers check once a second, except for ten seconds after they connect."""
+"""Time for which a lease may be expired: workers check once a second, except for ten seconds after they connect."""
 
 SAMPLED = 100
-"""How many due jobs of each queue and priority to read for the longest wait."""
+"""Number of due jobs of each queue and priority to read for the longest wait."""
 
 SHARED = 20
 

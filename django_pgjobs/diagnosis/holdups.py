@@ -1,6 +1,6 @@
 """Jobs that fail, or that something holds: names whose attempts fail, parked, limited, paused and unapproved jobs.
 
-What fails is told from the sums of the workers, so retries count from the first one on. All else is counted along an
+The sums of the workers show what fails, so retries count from the first one on. All else is counted along an
 index, up to a bound.
 """
 
@@ -19,7 +19,7 @@ from django_pgjobs.store import claiming, counting, troubles
 from django_pgjobs.store.database import Database
 
 RECENT_SECONDS = 300.0
-"""How far back attempts tell whether a name fails now."""
+"""Time span of attempts that show whether a name fails now."""
 
 LEAST_FAILED = 3
 """With fewer failures nothing fails; with fewer attempts lately, older ones of the last hour are asked, too."""
@@ -51,7 +51,7 @@ def _failing(db: Database, limits: Limits) -> Iterator[HealthProblem]:
     for each in [one for one in found if limits.count(one.queue)][:NAMED]:
         many = f"{grouped(each.failed)} of {grouped(each.attempts)} attempts"
         words = f"{each.name} fails in queue {each.queue}: {many} failed within the last {span(each.seconds)}."
-        # Who gave up stays abandoned, while its earlier attempts count as tried again for ever.
+        # A job that gave up stays abandoned, while its earlier attempts count as tried again forever.
         state = Outcome.ABANDONED.value if each.failed > each.retried else "retrying"
         yield HealthProblem("failing", words, each.queue, f"{each.queue}:{each.name}", each.name, list=state)
 

@@ -21,7 +21,7 @@ MOST_NOW = 100_000
 """The bound of counts that a person asks for."""
 
 NOT_SHOWN = ("server", "totals", "problems")
-"""What the leader stores for metrics, and for pages that show problems."""
+"""Keys that the leader stores for metrics, and for pages that show problems."""
 
 
 class Latest(NamedTuple):

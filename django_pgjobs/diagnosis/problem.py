@@ -14,7 +14,7 @@ MAX_ABANDONED = 100
 
 MANY = 1000
 NAMED = 10
-"""How many queues, names or entries of one kind are named."""
+"""Number of queues, names or entries of one kind that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class HealthProblem:
     """One problem: a ``code`` for programs, the queue if there is one, and ``text`` for people.
 
     ``subject``: which worker, queue or entry has it; the same problem has the same code and subject at each check.
-    ``name``: of the jobs that have it, where it is of one name. ``is_note``: it needs nobody to act. ``list``: the
+    ``name``: of the jobs that have it, where it is of one name. ``is_note``: it needs no action. ``list``: the
     state whose list shows its jobs. ``worker``: the id of the one that tells of it.
     """
 
@@ -38,7 +38,8 @@ class HealthProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is a problem, not a note: longer waits than so many seconds, and more jobs or workers than so many.
+    """Limits beyond which a fact is a problem, not a note: longer waits than so many seconds, and more jobs or workers
+    than so many.
 
     None: any number. ``max_failing``: how many percent of the attempts of one name may fail. ``since``: how many
     seconds back abandoned jobs and lost workers count. ``queues``: the queues that count, None for all. ``most``: up to

@@ -22,7 +22,7 @@ from django_pgjobs.embedded.server import DEFAULT_MAJOR, EmbeddedServer
 from django_pgjobs.embedded.sharing import DATA, running_url, share
 
 ALIVE_SECONDS = 1.0
-"""How often ``--serve`` checks its server."""
+"""Interval at which ``--serve`` checks its server."""
 
 
 class Relay:

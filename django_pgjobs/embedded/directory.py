@@ -212,7 +212,7 @@ def remove_stale(account: ServerAccount) -> list[Path]:
     """
     removed = []
     for path in find_base(account).glob(f"{EPHEMERAL}*"):
-        # In use, gone meanwhile, somebody else's, or with a server that does not stop.
+        # In use, gone by now, another user's, or with a server that does not stop.
         with contextlib.suppress(OSError, EmbeddedError), ServerDirectory(path) as directory:
             directory.stop_stale(account)
             directory.remove()

@@ -70,7 +70,7 @@ def borrow_binaries(binaries: Path, directory: ServerDirectory, account: ServerA
 
 
 def open_programs(programs: Path) -> None:
-    """Let everybody read a copy that we have made, whatever the umask and the modes of the original."""
+    """Let every account read a copy that we have made, regardless of the umask and the modes of the original."""
     for path in (programs, *programs.rglob("*")):
         if not path.is_symlink():
             executable = path.is_dir() or path.stat().st_mode & stat.S_IXUSR

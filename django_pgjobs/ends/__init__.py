@@ -1,4 +1,4 @@
-"""How attempts end: the kinds of ends in one table, what a decision comes to, the lines about ends that are stored.
+"""Ends of attempts: their kinds in one table, the end of each decision, the lines about ends that are stored.
 
 Imports ``definition`` and ``store``. Shared by the worker's finalise thread, ``runjobs --inline`` and ``testing``.
 """

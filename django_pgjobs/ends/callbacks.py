@@ -17,7 +17,7 @@ CALLBACK_OF: dict[str, str] = {
 
 
 def has_callback(name: str, outcome: str) -> bool:
-    """Whether the code of this worker defines a callback for this outcome of this job."""
+    """Return whether the code of this worker defines a callback for this outcome of this job."""
     definition, callback = registry.find(name), CALLBACK_OF[outcome]
     if definition is None:
         return callback in (registry.learned(name) or ())

@@ -94,7 +94,7 @@ def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
 
 
 def is_counted(extras: Mapping[str, Any] | None) -> bool:
-    """Whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
+    """Return whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
     return gate_of(extras) is not None
 
 

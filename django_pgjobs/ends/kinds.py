@@ -21,7 +21,7 @@ from django_pgjobs.store.notifying import Notice
 
 @dataclass(frozen=True, slots=True)
 class EndTerms:
-    """How ends are written: in the name of ``author``.
+    """Terms on which ends are written: in the name of ``author``.
 
     ``remember``: some jobs have an idempotency key, under which to store the result of a success. ``hurried``: wait
     for what others have locked only for a moment, then raise ``LockNotAvailable`` or ``DeadlockDetected``, having
@@ -37,7 +37,7 @@ class EndTerms:
 
     @property
     def fast(self) -> bool:
-        """Whether a statement may be used that waits for locked rows; none stores results under keys."""
+        """True if a statement may be used that waits for locked rows; none stores results under keys."""
         return self.hurried and self.waits and not self.remember
 
 
@@ -89,7 +89,7 @@ def _delete(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
 
 
 def _end(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
-    """End jobs, and let those not go on that they have gathered."""
+    """End jobs, and stop those that they have gathered."""
     ids = finalising.finalise_end(db, ends, terms.author)
     cancels = memos.cancel_gathered(db, _unsuccessful(ends, ids))
     notifying.notify(db, {notifying.wake_up(one.queue, one.priority) for one in cancels})

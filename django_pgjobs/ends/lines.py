@@ -18,7 +18,7 @@ jobs_log = safe_logger("django_pgjobs.jobs")
 
 
 def are_wanted() -> bool:
-    """Whether anybody reads these lines. Ask once for a batch: a worker may end 50,000 jobs a second."""
+    """Return whether a handler reads these lines. Ask once for a batch: a worker may end 50,000 jobs a second."""
     return jobs_log.isEnabledFor(logging.DEBUG)
 
 

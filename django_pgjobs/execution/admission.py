@@ -1,8 +1,8 @@
 """Admission of jobs that limits hold: which limits apply, where the scan of the keys continues, when to scan again.
 
 The worker's admitter and ``runjobs --inline`` use it. It applies the limits of the code that runs here, and leaves jobs
-with unknown names to workers that know them. Losing its memory does no harm: each turn counts the admitted jobs anew in
-the database, one transaction at a time (ADR-0013).
+with unknown names to workers that know them. Losing its memory does no harm: each turn counts the admitted jobs in the
+database again, one transaction at a time (ADR-0013).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Ring:
     round: Seen | None = None
     whole: Seen | None = None
     again: bool = False
-    """Whether to continue soon: the round is not complete, and may still find something."""
+    """True if it is to continue soon: the round is not complete, and may still find something."""
 
     def begin_anew(self) -> None:
         """Discard the findings, since scanned lanes may have changed: only a new full round restores them."""
@@ -136,7 +136,7 @@ class AdmissionScan:
         self.rates = [*_rates_of_queues(self.conf), *_rates_of_jobs()]
 
     def declares(self) -> bool:
-        """Whether this code has any limit."""
+        """Return whether this code has any limit."""
         return bool(self.conf.queue_limits) or any(definition.limits for definition in registry.definitions())
 
     def list_groups(self, db: Database) -> list[tuple[str, str]]:

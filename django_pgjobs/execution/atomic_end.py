@@ -2,11 +2,11 @@
 
 The body runs with the guard open, inside ``transaction.atomic()`` on the connection of the jobs. Then the guard is
 closed: from here on the job may be killed, but not interrupted. Its result is encoded, its end is written as the last
-statement, behind the fence, and the transaction is committed. Whatever goes wrong before rolls all of it back and is
+statement, behind the fence, and the transaction is committed. Any error before rolls all of it back and is
 a failure like any other.
 
 Once its end is written the attempt is *in doubt* until the COMMIT has been answered: it may come through although it
-raises. Whoever records such a failure looks at the row first. A hook of ours, the first of ``on_commit``, notes the
+raises. Code that records such a failure looks at the row first. A hook of ours, the first of ``on_commit``, notes the
 COMMIT; what later hooks raise is logged and changes nothing.
 """
 
@@ -41,10 +41,10 @@ from django_pgjobs.store.sqlstates import is_data_trouble
 OUR_FILES.add(__file__)
 
 Done = decide.Succeed | decide.Next
-"""What a body that has returned comes to."""
+"""Decisions of a body that has returned."""
 
 UNREACHED_SECONDS = 5.0
-"""When a job is tried again for whose transaction there was no connection."""
+"""Delay of the retry of a job for whose transaction there was no connection."""
 
 ABORTED = "The body caught a database error outside of an atomic() of its own: its transaction could not continue."
 UNDONE = "The body called set_rollback(True), or caught an error that had broken an atomic() around it."
@@ -65,7 +65,7 @@ class _Lost(Exception):
 
 @dataclass(slots=True)
 class _Course:
-    """What is known of a transaction on ``alias``. ``raised``: by the body, or by what follows up to the COMMIT.
+    """State of a transaction on ``alias``. ``raised``: by the body, or by what follows up to the COMMIT.
 
     ``wakes``: the notifications of a next step that is due, or of jobs that waited for this one.
     """

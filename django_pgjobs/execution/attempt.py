@@ -87,14 +87,14 @@ HIDDEN_LAYER = (
 )
 
 REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
-"""What a job raises again each time that it runs, since it remembers it."""
+"""Exceptions that a job raises each time that it runs, since it remembers them."""
 
 _CAUSES: dict[type[Interrupt] | None, Cause] = {
     CancelRequested: Cause.CANCELLED,
     DeadlinePassed: Cause.TIMEOUT,
     WorkerStopping: Cause.RELEASED,
 }
-"""The exception an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
+"""The exception an attempt was interrupted with → why it did not succeed, regardless of what it raised in the end."""
 
 
 def prepare(
@@ -239,7 +239,7 @@ def _call(prepared: Prepared) -> Any:
 
 
 def _of_layers(value: Any) -> Any:
-    """Return what the outermost layer returned. Raises ``ImproperlyConfigured`` if nobody awaits that."""
+    """Return what the outermost layer returned. Raises ``ImproperlyConfigured`` if that is never awaited."""
     if not _is_awaitable(value):
         return value
     if inspect.iscoroutine(value):
@@ -255,7 +255,7 @@ def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
 
 
 def _is_awaitable(value: object) -> bool:
-    """Whether a value can be awaited. Asks its type alone: what a job returns may raise at any other question."""
+    """Return whether a value can be awaited. Asks its type alone: a job's value may raise at any other question."""
     return type(value) not in PLAIN and inspect.getattr_static(type(value), "__await__", None) is not None
 
 

@@ -1,7 +1,7 @@
-"""What a running job remembers, under names, and how it is suspended until it goes on.
+"""The memos of a running job, under names, and its suspensions.
 
-The job's own connection writes each memo, fenced, before ``step`` returns. So of two runs of one job only one leaves a
-memo, and with ``atomic`` only one leaves its effects. A result is encoded and decoded at the first call too: it never
+The job's own connection writes each memo, fenced, before ``step`` returns. Of two runs of one job only one thus leaves
+a memo, and with ``atomic`` only one leaves its effects. A result is encoded and decoded at the first call too: it never
 differs between this run and the next one.
 
 A suspension reaches the body as ``JobSuspended``. It is an end of the attempt like others: the executor returns
@@ -296,7 +296,8 @@ class DurableMemory:
         return await self.suspending.beside(self._agathered(calls, name, settled=settled))
 
     async def _agathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
-        # Tasks whose waits are over too go on first: one that gathers under this name is refused before jobs are made.
+        # Tasks whose waits are over too continue first: one that gathers under this name is refused before jobs are
+        # made.
         await sync_to_async(self.load)()
         self.names.check_not_shared("agather", name)
         return await sync_to_async(self._gathered)(calls, name, settled=settled)
@@ -329,14 +330,14 @@ class DurableMemory:
         return memo
 
     def has_ended(self, name: str) -> bool:
-        """Whether the job remembers the end of something of this name."""
+        """Return whether the job remembers the end of something of this name."""
         memo = (self._memos or {}).get(name)
         return memo is not None and memo.finished
 
     def _recalled(self, name: str) -> Any:
         memo = self.known(name, MemoKind.STEP)
         if memo is not None and not memo.finished and self._pauses > 1 and (memo.left_seconds or 0.0) > 0:
-            # The job goes on because something else is over.
+            # The job continues because something else is over.
             self.suspend(decide.Suspend(name, MemoKind.STEP, memo.left_seconds or 0.0, failures=memo.failures))
         if memo is None or not memo.finished:
             return _MISSING

@@ -34,7 +34,7 @@ jobs_log = safe_logger("django_pgjobs.jobs")
 FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
 
 WRITES = (RETRIED, LOST, RESCUED)
-"""What anybody may be interested in: these writes, and ends by their outcome."""
+"""Durable writes that receivers may want: these, and ends by their outcome."""
 
 _SIGNALS = {
     FINISHED: signals.job_finished,
@@ -47,7 +47,7 @@ _SIGNALS = {
 _OF_COMPENSATIONS = (signals.compensation_completed, signals.compensation_failed)
 
 REPEAT_SECONDS = 60.0
-"""How often parked jobs or dropped results of one name are logged at most: there may be many."""
+"""Shortest interval between two lines about parked jobs or dropped results of one name: there may be many."""
 
 _logged: dict[tuple[str, str], float] = {}
 
@@ -170,7 +170,7 @@ def add_listener(receiver: Callable[..., object], wants: Callable[[str], bool]) 
 
 
 def interest() -> frozenset[str]:
-    """Return which durable writes anybody here wants to hear of now: outcomes of ends, and ``RETRIED``, ``LOST`` …"""
+    """Return which durable writes receivers here want now: outcomes of ends, and ``RETRIED``, ``LOST`` …"""
     found = {what for what in WRITES if _SIGNALS[what].receivers}
     if any(signal.receivers for signal in _OF_COMPENSATIONS):
         return frozenset([*found, *OUTCOMES])
@@ -183,7 +183,7 @@ def kind_of_event(what: str, fields: dict[str, Any]) -> str:
 
 
 def is_wanted(what: str, fields: dict[str, Any]) -> bool:
-    """Return whether anybody here wants to hear of this write."""
+    """Return whether a receiver here wants this write."""
     return kind_of_event(what, fields) in interest()
 
 

@@ -1,4 +1,4 @@
-"""What the ``extras`` of a claimed job say: the values that few jobs have. No I/O."""
+"""The ``extras`` of a claimed job: the values that few jobs have. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context in which project code runs apart from whoever calls it: nothing of the caller, as in a new process."""
+"""The context in which project code runs apart from its caller: nothing of the caller, as in a new process."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Names:
 
     @contextmanager
     def of_step(self, options: StepOptions, func: Callable[..., Any]) -> Iterator[str]:
-        """Yield the name of a step; no other may run under it meanwhile. Raises ``InvalidJob``."""
+        """Yield the name of a step; no other may run under it in the meantime. Raises ``InvalidJob``."""
         if options.attempts is not None:
             self.check_outside("step.using(attempts=…)")
         base = options.name or name_of(func)
@@ -97,7 +97,7 @@ class Names:
             )
 
     def check_outside(self, what: str) -> None:
-        """Raise ``InvalidJob`` inside a step, which would begin anew after a suspension."""
+        """Raise ``InvalidJob`` inside a step, which would restart after a suspension."""
         found = _step.get()
         if found is not None and found[0] is self:
             raise InvalidJob(

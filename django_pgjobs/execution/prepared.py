@@ -1,4 +1,4 @@
-"""What an attempt is made of: the claimed run as an ``Item``, what is asked of it meanwhile, the job to call.
+"""The parts of an attempt: the claimed run as an ``Item``, requests that come while it runs, the job to call.
 
 Each job makes one of each of these, so they keep rarely used values as class attributes and make nothing in advance.
 """
@@ -50,7 +50,7 @@ class Item(NamedTuple):
     until: float | None = None
     """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
     is_plain: bool = False
-    """Whether it is surely a body with attempts left, no headers, no extras and no deadline of its own."""
+    """True if it is surely a body with attempts left, no headers, no extras and no deadline of its own."""
 
 
 def items_of(group: Sequence[Any]) -> Iterator[Item]:
@@ -69,11 +69,11 @@ def items_of(group: Sequence[Any]) -> Iterator[Item]:
 
 
 class RunControl:
-    """What the supervisor has asked of a run that has started in this process: cancellation, an interrupt, a lease.
+    """Requests of the supervisor to a run that has started in this process: cancellation, an interrupt, a lease.
 
     ``interrupt`` is the exception to raise in the job. ``interrupted`` is True once it has been sent to the job's
     thread or task. ``started`` is the instant on the board, 0.0 without a board. ``item`` is the run, ``decision`` its
-    result. Each job makes one of these, so rarely used values are class attributes until somebody sets them.
+    result. Each job makes one of these, so rarely used values are class attributes until they are set.
     """
 
     requested: bool = False
@@ -161,19 +161,19 @@ class Prepared:
     transaction: Transaction | None = None
     memories: Memories | None = None
     memory: Any = None
-    """What the job remembers, once it has asked for it: a ``durable.DurableMemory``."""
+    """The memos of the job, once it has asked for them: a ``durable.DurableMemory``."""
 
     lane: object = None
     """The task of an event loop, or else the thread, in which the body runs; None: not known."""
 
     outer_blocks = 0
-    """How many ``atomic()`` blocks are open around the job; none, except in a test."""
+    """Number of ``atomic()`` blocks that are open around the job; none, except in a test."""
 
     decision: Decision | None = None
-    """The decision about the attempt, once known. It stands, whatever happens to the thread afterwards."""
+    """The decision about the attempt, once known. It stands, regardless of what happens to the thread afterwards."""
 
     in_doubt = False
-    """Whether the job's transaction may have committed although it raised an exception."""
+    """True if the job's transaction may have committed although it raised an exception."""
 
     _context: JobContext | None = None
 

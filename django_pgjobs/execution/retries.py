@@ -1,4 +1,4 @@
-"""Whether and when a failed attempt is retried, and how the history records the failure."""
+"""Decides whether and when a failed attempt is retried, and describes the failure for the history."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ Settled = Unwritten | decide.Committed | decide.Lost
 
 
 def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
-    """Park a job whose own data makes its claim fail, and log it; return False if somebody was quicker."""
+    """Park a job whose own data makes its claim fail, and log it; return False if another worker was quicker."""
     reason = one_line(error)
     parked = claiming.park_unclaimable(db, job_id, f"The claim of this row fails: {reason}", registry.fingerprints())
     if parked:
@@ -163,11 +163,11 @@ class Performer:
         return decide.Committed(now.marked, now.stepped) if now.committed else doubt.otherwise
 
     def release(self, job: ClaimedJob, claim_id: str) -> Ended:
-        """Release a claimed job, uncharged; if it was cancelled meanwhile, end it."""
+        """Release a claimed job, uncharged; if it was cancelled in the meantime, end it."""
         return self._record(job, *finalise.end_of(decide.Release(), job.id, claim_id, job.name, None))
 
     def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> Ended:
-        """Hold a claimed job whose name is paused, uncharged; if it was cancelled meanwhile, end it."""
+        """Hold a claimed job whose name is paused, uncharged; if it was cancelled in the meantime, end it."""
         return self._record(job, *finalise.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
 
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
@@ -214,7 +214,7 @@ class Performer:
         return self._written(job, claim_id, decision, None)
 
     def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> Ended:
-        """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
+        """Write an end. Wait while the row is locked; if the job was cancelled in the meantime, end it as cancelled."""
         remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
             now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)

@@ -1,4 +1,4 @@
-"""How a step is called, what undoes it, and how its failure reads."""
+"""The call of a step, its undo, and the words about its failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def call_step(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: M
 
 
 def check_awaited(name: str, value: object) -> None:
-    """Raise ``InvalidJob`` or ``UnstorableResult`` if nobody awaits, or iterates over, what a step came to."""
+    """Raise ``InvalidJob`` or ``UnstorableResult`` if the value of a step is never awaited, or never iterated over."""
     if not inspect.isawaitable(value):
         check_has_run(f"Step {name!r}", value)
         return

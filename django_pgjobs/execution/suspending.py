@@ -1,7 +1,7 @@
-"""How the tasks of a running job come to their waits, and the job is suspended once, for all of them.
+"""Waits of the tasks of a running job, which is suspended once, for all of them.
 
-A task that waits lets the others go on: until each waits too, has ended, or is busy with something that is none of our
-calls. Then the first of them leaves the body. So waits side by side begin together, and no step is cut off.
+A task that waits lets the others continue: until each waits too, has ended, or is busy with something that is none of
+our calls. Then the first of them leaves the body. Waits side by side therefore begin together, and no step is cut off.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ OUR_FILES.add(__file__)
 T = TypeVar("T")
 
 ROUNDS = 10
-"""How often the event loop goes round, with no call of ours under way, before a task leaves the body."""
+"""Number of rounds of the event loop, with no call of ours under way, before a task leaves the body."""
 
 _awaits: ContextVar[bool] = ContextVar("django_pgjobs_awaits", default=False)
-"""Whether a coroutine awaits the call, which then leaves the body by itself."""
+"""True if a coroutine awaits the call, which then leaves the body by itself."""
 
 
 class Suspending:
-    """What the job waits for, in this run: for nothing, as long as it is not to be suspended."""
+    """The waits of the job, in this run; none as long as it is not to be suspended."""
 
     def __init__(self) -> None:
         self._waits: dict[str, decide.Suspend] = {}

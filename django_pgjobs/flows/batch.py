@@ -38,7 +38,7 @@ AT_ONCE = 10_000
 
 
 class Figures(NamedTuple):
-    """How many members a batch has, how many of them have ended, and how; ``pending`` have not ended."""
+    """Numbers of a batch's members, and of those that have ended, by how; ``pending`` have not ended."""
 
     total: int
     succeeded: int
@@ -51,7 +51,7 @@ class Batch:
     """Many jobs, its *members*, and what comes after all of them.
 
     A batch is a job: it has a row, a state and a page, can be waited for and cancelled. It ends when the last member
-    has ended: as succeeded if all of them did, else as abandoned; or as cancelled if somebody cancelled it. Add members
+    has ended: as succeeded if all of them did, else as abandoned; or as cancelled if it was cancelled. Add members
     inside ``with``, which closes the batch at its end, or call ``close()``. If the block raises, the batch stays open.
 
     ``description``: text for lists, at most 200 characters. ``succeeded``, ``failed``, ``settled``: calls, made by
@@ -102,7 +102,7 @@ class Batch:
         self._gather: str | None = None  # the event for which the function waits that gathers these members
         self._headers: str | None = None  # those of that function's job
         self.is_new = False
-        """Whether this object has stored the batch; False if another batch had its key."""
+        """True if this object has stored the batch; False if another batch had its key."""
 
     @classmethod
     def of(cls, job: Job | None) -> Batch:
@@ -207,8 +207,8 @@ class Batch:
     ) -> Steered:
         """Retry the members that ended as ``outcome``; the batch waits for them again.
 
-        What comes after the batch and was not needed waits again, too; what has begun is left alone, and so is a batch
-        that somebody cancelled. Repeatable.
+        Callbacks that were not needed wait again, too; those that have begun are left alone, and so is a cancelled
+        batch. Repeatable.
         """
         from django_pgjobs.models import Job  # here: the models are not loaded yet
 
@@ -247,7 +247,7 @@ class Batch:
 
     @property
     def figures(self) -> Figures:
-        """How far the batch is, from one row. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
+        """Progress of the batch, from one row. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
         from django_pgjobs.models import Gate  # here: the models are not loaded yet
 
         gate: Gate | None = (

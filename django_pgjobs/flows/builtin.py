@@ -36,12 +36,12 @@ BUSY_SECONDS = 5
 BATCH, FLOW = GATHERING
 
 AGAIN = Backoff(1, factor=2, limit=300)
-"""Of jobs that are tried as often as it takes."""
+"""Backoff of jobs that are tried as often as it takes."""
 
 DELIVERY_ATTEMPTS = 5
 DELIVERY_SECONDS = 30.0
 DELIVERY_PRIORITY = 50
-"""Of a notice of failures: it does not wait behind a backlog."""
+"""Priority of a notice of failures, which must not wait behind a backlog."""
 
 
 def holder(alias: str, job_id: int, name: str) -> Job:
@@ -110,8 +110,8 @@ def flow() -> None:
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable.
 
-    The latest first: workers begin with the earliest, and may begin them faster than they are cancelled. A batch that
-    nobody waits for, as its job has ended, is asked to end before.
+    The latest first: workers begin with the earliest, and may begin them faster than they are cancelled. If no job
+    waits for the batch any longer, as its job has ended, it is asked to end before.
     """
     from django_pgjobs.models import Gate, Job  # here: the models are not loaded yet
 
@@ -134,7 +134,7 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
 
 
 def _has_lost_its_job(batch: Job) -> bool:
-    """Whether the job that gathers this batch has ended without a success."""
+    """Return whether the job that gathers this batch has ended without a success."""
     from django_pgjobs.models import Memo  # here: the models are not loaded yet
 
     event = (batch.options or {}).get("gather")
@@ -165,7 +165,8 @@ def remove_event(using: str, event: str) -> None:
 
 @job(name=UNDO, takes_context=True, backoff=AGAIN, store_result=False)
 def undo(context: JobContext, job_id: int) -> None:
-    """Undo what a job has done, the latest first, each part by a job of its own; go on where it stopped. Repeatable."""
+    """Undo what a job has done, the latest first, each part by a job of its own; continue where it stopped.
+    Repeatable."""
     from django_pgjobs.flows import undoing  # here for start-up time
 
     undoing.undo(context, job_id)
@@ -180,12 +181,13 @@ def undo(context: JobContext, job_id: int) -> None:
     store_result=False,
 )
 def notify(digest: dict[str, Any]) -> object:
-    """Deliver a notice of failures to whom the settings name now; cancel it if they name nobody any more."""
+    """Deliver a notice of failures to the recipient that the settings name now; cancel it if they name none any
+    more."""
     from django_pgjobs.notifying.delivery import load  # here for start-up time
     from django_pgjobs.notifying.notice import notice_of  # here for start-up time
 
     conf = get_conf().notify_failures
     if conf is None:
         raise Cancel("NOTIFY_FAILURES is off")
-    # What it returns is awaited: a plain decorator may hide that it is async.
+    # Its value is awaited: a plain decorator may hide that it is async.
     return load(conf.to)(notice_of(digest, site=conf.site, database=running_alias() or DEFAULT_DB_ALIAS))

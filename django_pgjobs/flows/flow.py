@@ -45,7 +45,8 @@ class Node(Generic[Returned]):
 
     @property
     def result(self) -> Returned:
-        """What its function will return, as an argument for nodes of the same flow, which then need it to succeed.
+        """The value that its function will return, as an argument for nodes of the same flow, which then need it to
+        succeed.
 
         Type checkers take it for that; at run time it stands for it, and only ``bind`` can use it.
 
@@ -153,7 +154,7 @@ class Flow:
 
         If its key is taken, return the flow that has it. Raises ``OldWorkers`` and what registering the nodes raises,
         naming the node; then nothing is stored, and an open transaction stays usable. Only once: after a rollback make
-        the flow anew.
+        a new flow.
         """
         with registering(FLOW, self._call.row().plan.queue) as registration:
             return self._register(registration)

@@ -1,7 +1,7 @@
-"""``context.gather``: a durable function runs jobs, and goes on with their results.
+"""``context.gather``: a durable function runs jobs, and continues with their results.
 
 The jobs are the members of a batch. One transaction registers them and remembers the batch, so they are registered
-once. What comes after the batch sends the event that the function waits for. It reads the results once, and remembers
+once. The batch's callback sends the event that the function waits for. It reads the results once, and remembers
 them: members may be pruned before the function has ended.
 """
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from django_pgjobs.execution.durable import DurableMemory
 
 Member = list[Any]
-"""How a member ended, as the memo keeps it: outcome, result, error, id."""
+"""The end of a member, as the memo keeps it: outcome, result, error, id."""
 
 RETRIED_SECONDS = 1.0
-"""How soon to look again for a job that somebody has retried."""
+"""Delay before the next look for a job that was retried."""
 
 GATHERED = f"{BUILT_IN}gathered:"
-"""How the names of the events begin that the ends of these batches send."""
+"""Prefix of the names of the events that these batches send at their ends."""
 
 
 def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
@@ -160,10 +160,10 @@ def _begin(
 
 
 def _known(calls: Sequence[BoundJob], before: Sequence[Member], alias: str) -> list[Member | None]:
-    """Return how the calls have ended ``before``, or since: somebody may have retried what had failed.
+    """Return how the calls have ended ``before``, or since: failed jobs may have been retried.
 
-    What undoes something has one job that succeeds, whoever registered it. Locks these jobs: none is retried meanwhile.
-    Raises ``Snooze`` if one runs again.
+    Each undo has one job that succeeds, regardless of who registered it. Locks these jobs: none is retried in the
+    meantime. Raises ``Snooze`` if one runs again.
     """
     known: list[Member | None] = [*before, *([None] * (len(calls) - len(before)))]
     for n, call in enumerate(calls):

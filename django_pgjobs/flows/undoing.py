@@ -2,8 +2,8 @@
 
 The finished steps of a durable function that have an ``undo``, or the succeeded members of a batch or flow whose
 definitions have one: the latest first, one after the other. Each compensation is a job with attempts and a page of its
-own. The list is a step, so it does not change while the members' rows are pruned. What has been undone is told by the
-compensations themselves, so a job of ours that is gone, and is registered anew, repeats none.
+own. The list is a step, so it does not change while the members' rows are pruned. The compensations themselves record
+what was undone, so a job of ours that is gone, and is registered again, repeats none.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from django_pgjobs.models import Job
 
 MOST = 10_000
-"""How many parts of a job are undone."""
+"""Number of parts of a job that are undone."""
 
 UNKNOWN_TRIES = 5
 UNKNOWN_BACKOFF = Backoff(10, factor=4)
-"""How often to look, and when, for a job that the code does not know: newer workers may be about to start."""
+"""Retries of an undo whose job the code does not know: newer workers may be about to start."""
 
 UNKNOWN = "?"
 """Begins the ``undo`` of a part whose job this code does not know, and so neither what undoes it; its name follows."""
@@ -55,7 +55,7 @@ UNFIT = (InvalidJob, UnreadablePayload, ObjectDoesNotExist, TypeError)
 class Part(TypedDict, total=False):
     """A part to undo: a step of the job, or a member, and the name of the job that undoes it.
 
-    ``machine``: the id of the row of a finished step, of a member that went on with the next one.
+    ``machine``: the id of the row of a finished step, of a member that continued with the next one.
     """
 
     job: int
@@ -174,7 +174,8 @@ def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> 
 
 
 def _is_hit(member: Job, alias: str | None) -> bool:
-    """Whether a job has done nothing, but returned the result that an earlier one of its idempotency key has stored."""
+    """Return whether a job has done nothing, but returned the result that an earlier one of its idempotency key has
+    stored."""
     if member.idempotency_key is None:
         return False
     stored = _stored_results(member, alias).order_by("stored_at").values_list("job_id", flat=True).first()
@@ -191,7 +192,7 @@ def _stored_results(member: Job, alias: str | None) -> Any:
 
 
 def _remove_result(part: Part, alias: str | None) -> None:
-    """Delete the stored result of a member that is about to be undone: nobody is to be given it any more."""
+    """Delete the stored result of a member that is about to be undone: it must not be given out any more."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
     if part["step"] and "machine" not in part:

@@ -14,7 +14,7 @@ from django_pgjobs.store.database import on
 from django_pgjobs.values.limit import JobLimits, Limit
 
 SHOWN = 5
-"""How many job ids a blocker names at most."""
+"""Maximum number of job ids that a blocker names."""
 
 
 @dataclass(frozen=True, slots=True)

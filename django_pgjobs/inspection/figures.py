@@ -1,7 +1,8 @@
 """The figures of the queues: how many jobs wait, run and end, how late they are, and which workers serve them.
 
 Each count runs along an index up to a bound, so that it costs the same with a million jobs; ``at_least`` names the
-figures that reached the bound. A leader measures and stores them from time to time, so that nobody else has to count.
+figures that reached the bound. A leader measures and stores them from time to time, so that no other process has to
+count.
 """
 
 from __future__ import annotations

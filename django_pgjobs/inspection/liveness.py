@@ -1,4 +1,4 @@
-"""Which workers are alive, as the database knows it.
+"""Finds the workers that are alive, as far as the database knows.
 
 A killed worker cannot report its death. Two missing heartbeats make it *silent*. It is *lost* once another worker has
 rescued its jobs, or after ``STALE_SECONDS`` of silence. The database's clock decides. ``list_workers.sql`` and

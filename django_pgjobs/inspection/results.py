@@ -1,4 +1,4 @@
-"""How a job went so far: its row, every attempt that did not succeed, and the worker that runs it now.
+"""The history of a job so far: its row, every attempt that did not succeed, and the worker that runs it now.
 
 A result, for those who asked for one, needs all of it at one instant: ``read_result`` is one statement, and so is
 ``read_results``, however many jobs it reads. Text from the row is untrusted.
@@ -37,7 +37,7 @@ class ReadResult(ResultFacts):
         return tuple(one for position, one in enumerate(charged) if not self._ran_again(one, charged[position + 1 :]))
 
     def _ran_again(self, one: ReadAttempt, later: Sequence[ReadAttempt]) -> bool:
-        """Whether its executor died with this attempt and it ran again uncharged, under the same number."""
+        """Return whether its executor died with this attempt and it ran again uncharged, under the same number."""
         if one.cause != Cause.CRASHED:
             return False
         goes_on = (
@@ -49,23 +49,23 @@ class ReadResult(ResultFacts):
 
     @property
     def last_failure(self) -> ReadAttempt | None:
-        """How the latest charged attempt failed; None if it succeeded, still runs, or there is none."""
+        """Failure of the latest charged attempt; None if it succeeded, still runs, or there is none."""
         last = next(reversed(self.failures), None)
         return last if last is not None and last.number == self.attempt else None
 
     @property
     def is_running(self) -> bool:
-        """Whether a worker has it, or its body has run for the last time and only its callback is left."""
+        """True if a worker has it, or its body has run for the last time and only its callback is left."""
         return self.outcome is None and (self.state == JobState.RUNNING or self.ending is not None)
 
     @property
     def started_at(self) -> datetime | None:
-        """When the body of its first charged attempt began; None if none has."""
+        """Instant at which the body of its first charged attempt began; None if none has."""
         return (self.first_started_at or self.last_attempted_at) if self.attempt else None
 
     @property
     def last_attempted_at(self) -> datetime | None:
-        """When its latest charged attempt began; None if none has.
+        """Instant at which its latest charged attempt began; None if none has.
 
         The body's start once the attempt has ended, else the claim's: the job may wait in a buffer of its worker.
         """
@@ -87,7 +87,7 @@ class ReadResult(ResultFacts):
 
     @property
     def is_abandoned_by_hand(self) -> bool:
-        """Whether an operator abandoned it: no attempt of its own did."""
+        """True if an operator abandoned it: no attempt of its own did."""
         return self.outcome == Outcome.ABANDONED and self.error_class is None
 
 

@@ -1,4 +1,4 @@
-"""What a durable function waits for, in sentences: a time, an event, other jobs, another attempt of a step."""
+"""Sentences about what a durable function waits for: a time, an event, other jobs, another attempt of a step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The audit: no bug, lost row or manual change in the tables strands a running job. A slow duty of the leader.
 
-Rescue finds jobs through the ledger. If a job's row says that it runs but no ledger row names it, nobody would ever
-rescue it. So the audit walks the unfinished jobs in slices, in the order of the claim's index, and gives each such job
-a new ledger row with a full lease. If its owner lives, it renews that row with its others; if not, the job is rescued.
+Rescue finds jobs through the ledger. If a job's row says that it runs but no ledger row names it, no worker would ever
+rescue it. The audit therefore walks the unfinished jobs in slices, in the order of the claim's index, and gives each
+such job a new ledger row with a full lease. If its owner lives, it renews that row with its others; if not, the job is
+rescued.
 """
 
 from __future__ import annotations

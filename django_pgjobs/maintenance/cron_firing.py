@@ -4,18 +4,18 @@ The two communicate through rows only, so the leader may run other code than the
 
 ``cron_sync``: a starting worker overwrites the rows of its entries, as its code is the newest. The leader does the same
 each minute, and at once when it is elected. The others only confirm that their code still declares their entries.
-Nobody touches entries that only another deployment declares. An entry that nobody has declared for some minutes is
+Nobody touches entries that only another deployment declares. An entry that no code has declared for some minutes is
 marked and does not fire. A worker evaluates its declarations once, at its start, as descriptions and keys come from
 project code.
 
 ``cron_eval``: each half second the leader reads the entries that are due by the database's clock. One statement makes a
-fire, the mark and the job together, and compares with the previous fire. So two leaders, or ten, make one fire, and a
-leader that dies has made it completely or not at all. An invalid entry is marked *broken* with the reason, and does not
-delay the others.
+fire, the mark and the job together, and compares with the previous fire. Two leaders, or ten, therefore make one fire,
+and a leader that dies has made it completely or not at all. An invalid entry is marked *broken* with the reason, and
+does not delay the others.
 
-What is due now goes first, in each turn. What is late shares the rest of it: first those that make one fire, then those
-that make up for all they have missed, each a slice in its turn. Their fires are computed once and kept until they are
-made, whatever comes due meanwhile.
+Fires that are due now go first, in each turn. What is late shares the rest of it: first those that make one fire, then
+those that make up for all they have missed, each a slice in its turn. Their fires are computed once and kept until they
+are made, whatever else becomes due.
 """
 
 from __future__ import annotations
@@ -52,31 +52,33 @@ log = safe_logger("django_pgjobs")
 
 SYNC_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-"""When to try again after trouble with the server."""
+"""Delay before the next try after trouble with the server."""
 FRESH_SECONDS = 30.0
 """A declaration confirmed less than this ago is not written again."""
 
 MISSING_SECONDS = 300.0
 EVERYTHING_SECONDS = 5.0
-"""How often to check a slice of all entries: somebody may have changed one by hand."""
+"""Interval at which to check a slice of all entries: one may have been changed by hand."""
 
 SHELVED_SECONDS = 86_400.0
-"""When to look again at an entry that may not fire, or never will, as far as anybody can tell."""
+"""Delay before the next look at an entry that may not fire, or never will, as far as is known."""
 
 BROKEN_SECONDS = 60.0
-"""How often to retry an entry whose job could not be inserted."""
+"""Interval at which to retry an entry whose job could not be inserted."""
 
 LOCKED_SECONDS = 10.0
-"""How long to skip an entry whose key belongs to a job that is not committed yet."""
+"""Time for which to skip an entry whose key belongs to a job that is not committed yet."""
 
 TURN_SECONDS = 0.5
-"""How long one turn makes fires that are due now; the rest waits for the next turn, so that no rescue waits for it."""
+"""Time in which one turn makes fires that are due now; the rest waits for the next turn, so that no rescue waits for
+it."""
 
 REST_SECONDS = 0.25
-"""How long it plans and makes late fires afterwards: with the pause before a turn, less than the shortest interval."""
+"""Time in which it plans and makes late fires afterwards: with the pause before a turn, less than the shortest
+interval."""
 
 SLICE = 250
-"""How many missed fires of an entry one statement makes."""
+"""Number of missed fires of an entry that one statement makes."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -117,7 +119,7 @@ class CronSync:
         self.term: int | None = None
         self.started = False
         self.left: deque[DeclaredCron] = deque()
-        """What is still to be written, a part in each tick: a thousand entries at once would cost a term."""
+        """Entries that are still to be written, a part in each tick: a thousand entries at once would cost a term."""
         self.taken: set[str] = set()
         """Names that schedules made at run time have."""
 
@@ -204,7 +206,7 @@ class PendingFires:
     upcoming: datetime | None
 
     def fits(self, entry: ListedCron) -> bool:
-        """Whether the entry is unchanged; if not, its fires must be computed anew."""
+        """Return whether the entry is unchanged; if not, its fires must be computed again."""
         return _grounds(entry) == _grounds(self.entry)
 
     def some(self) -> list[datetime]:
@@ -225,7 +227,7 @@ class Firer:
     """Makes the fires that are due. Several may call it at once: each fire is made once.
 
     It works while ``may`` allows it and until the call's time is over. Entries that are late or not planned take turns,
-    across calls. So an entry that must make up for a thousand fires delays neither a rescue nor another entry.
+    across calls. An entry that must make up for a thousand fires thus delays neither a rescue nor another entry.
     """
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
@@ -238,11 +240,11 @@ class Firer:
         """The names in the slices since the last time that all entries were read; ``seen`` forgets the others then."""
         self.locked_until: dict[str, float] = {}
         self.turns: deque[str] = deque()
-        """Who is late, or not planned, in the order in which they have their turns."""
+        """Entries that are late, or not planned, in the order of their turns."""
         self.begun: dict[str, PendingFires] = {}
 
     def __call__(self, db: Database) -> None:
-        """Check each entry that is due, or that somebody may have changed by hand."""
+        """Check each entry that is due, or that may have been changed by hand."""
         now = clock.monotonic()
         entries, due = self._list(db, now)
         self._work(db, entries, due, now + TURN_SECONDS)

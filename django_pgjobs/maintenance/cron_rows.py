@@ -5,7 +5,7 @@ arguments do not fit the job's signature, and mended by the next worker that sta
 
 Workers confirm in ``pgjobs_known_job``, one row for each job that schedules name, which jobs their code knows: a worker
 that starts has the newest code and says so; the others only confirm what agrees.
-The fingerprint there changes with the job's signature. So a worker finds the schedules to check again by an index,
+The fingerprint there changes with the job's signature. A worker thus finds the schedules to check again by an index,
 however many there are, and checks them in batches.
 """
 
@@ -88,7 +88,7 @@ class CronRows:
 
 
 def _check_arguments(db: Database, job_name: str, fingerprint: str, *, until: float) -> bool:
-    """Check the schedules of a job that nobody has checked against this code; return whether none is left."""
+    """Check the schedules of a job that were not checked against this code; return whether none is left."""
     while found := scheduling.list_unchecked_crons(db, job_name, fingerprint, most=BATCH):
         judged = [(entry, _misfit(job_name, entry.payload)) for entry in found]
         try:
@@ -134,5 +134,5 @@ def _mark_orphans(db: Database, jobs: list[RowJob], *, until: float) -> bool:
 
 
 def _orphan(db: Database, job_name: str) -> list[str]:
-    # A process that registers may have newer code than the workers: give their deploy as long as anybody's.
+    # A process that registers may have newer code than the workers: give their deploy as long as any other.
     return scheduling.orphan_crons(db, job_name, f"{UNKNOWN} {job_name}", older_seconds=MISSING_SECONDS, most=BATCH)

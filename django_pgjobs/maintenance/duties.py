@@ -49,7 +49,7 @@ EXPIRE_JOBS_SECONDS = 1.0
 ADD_UP_SECONDS = 60.0
 NOTICE_SECONDS = 0.5
 KEPT_SECONDS = 86_400.0
-"""How long a worker's row is kept after its last heartbeat."""
+"""Retention of a worker's row after its last heartbeat."""
 
 
 class TimedDuty:

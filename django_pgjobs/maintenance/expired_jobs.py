@@ -1,6 +1,6 @@
 """Expired jobs: end those that were to start before an instant and never started.
 
-A worker that claims such a job ends it, too. This duty of the leader finds those that nobody claims: their queue is
+A worker that claims such a job ends it, too. This duty of the leader finds those that no worker claims: their queue is
 paused or has no workers, or a limit holds them. Each batch is a short transaction that waits for no lock.
 """
 
@@ -22,10 +22,10 @@ from django_pgjobs.store.keys import Expired
 log = safe_logger("django_pgjobs")
 
 TURN_SECONDS = 0.5
-"""How long batches follow each other; the rest waits for the next turn, so that no rescue waits."""
+"""Time in which batches follow each other; the rest waits for the next turn, so that no rescue waits."""
 
 ANEW_SECONDS = 60.0
-"""How often the walk begins anew, for jobs that were committed late or released behind it."""
+"""Interval at which the walk restarts, for jobs that were committed late or released behind it."""
 
 
 class JobExpirer:

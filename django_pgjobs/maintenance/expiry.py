@@ -1,7 +1,7 @@
 """Expiry: the leader deletes old windows of keys, starts of rates, stored results, events and actions.
 
 It deletes the oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A
-walk remembers how far it has come, since deleted rows stay in the index until a VACUUM; now and then it begins anew.
+walk remembers how far it has come, since deleted rows stay in the index until a VACUUM; now and then it restarts.
 """
 
 from __future__ import annotations

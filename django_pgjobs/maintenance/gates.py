@@ -1,8 +1,8 @@
-"""Gates that stay closed though nothing keeps them so: open those that are due, and count what waits anew.
+"""Gates that stay closed though nothing keeps them so: open those that are due, and count again what waits.
 
-A gate opens in the transaction of the end that decides it. If somebody has its job locked just then, it stays
-*due*: every worker opens such gates, each second. The leader counts all waiting gates anew, now and then: a row that
-somebody has deleted, or an end that an older worker has written, would leave a job waiting for ever.
+A gate opens in the transaction of the end that decides it. If another session has its job locked just then, it stays
+*due*: every worker opens such gates, each second. The leader counts all waiting gates again, now and then: a row that
+was deleted by hand, or an end that an older worker has written, would leave a job waiting forever.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_due_gates(db: Enclosing) -> int:
 
 
 class Recount:
-    """Counts waiting gates anew, some at each turn, and remembers where it is. A duty of the leader."""
+    """Counts waiting gates again, some at each turn, and remembers where it is. A duty of the leader."""
 
     def __init__(self) -> None:
         self.after = 0

@@ -5,8 +5,8 @@ database's clock: a lease like any other and no session lock, so it works throug
 the term now and then, and succeeds when the last one has run out. The leader renews long before that, and resigns when
 it leaves. It leads only while it *knows* that its term runs, counted on its own clock from before it asked: a leader
 whose database is unreachable, or that was frozen, stops before another begins. Two leaders at once are still possible,
-for the length of one duty, if one freezes between reading the clock and its statement. So every duty is harmless when
-performed twice.
+for the length of one duty, if one freezes between reading the clock and its statement. Every duty is therefore harmless
+when performed twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = safe_logger("django_pgjobs")
 
 TERM_SECONDS = 6.0
 ASK_SECONDS = 2.0
-"""How often a leader renews and the others try. Two renewals may be missed; a leader that dies is replaced within
-TERM + ASK seconds and a tick of the loop, which is less than ten seconds."""
+"""Interval at which a leader renews and the others try. Two renewals may be missed; a leader that dies is replaced
+within TERM + ASK seconds and a tick of the loop, which is less than ten seconds."""
 
 
 class Leader:
@@ -36,14 +36,14 @@ class Leader:
         self.author = author
         self.term: int | None = None
         self.unled_seconds: float | None = None
-        """For how long nobody led before this term; None if that is not known."""
+        """Time without a leader before this term; None if that is not known."""
 
         self.trusted_until = 0.0
         self.ask_at = 0.0
 
     @property
     def leads(self) -> bool:
-        """Whether this worker leads, as far as it knows without a query."""
+        """True if this worker leads, as far as it knows without a query."""
         return self.term is not None and clock.monotonic() < self.trusted_until
 
     def tick(self, db: Database) -> None:

@@ -1,8 +1,8 @@
-"""What the package's own jobs were to do and have not done, as their rows are gone, were ended, or never did it.
+"""Work that the package's own jobs have left undone, as their rows are gone, were ended, or never did it.
 
 Each of them serves another job: it wakes one whose gathered jobs have ended, undoes one that has failed, or cancels the
-members of a batch. That something is left to do is told by the rows of those that they serve, so the leader looks
-there, some at a time, and does it, or registers the job anew. All are repeatable.
+members of a batch. The rows that these jobs serve show what is left to do, so the leader looks there, some at a time,
+and does it, or registers the job again. All are repeatable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REST_SECONDS = 30.0
 """The pause between two rounds."""
 
 CANCEL_SECONDS = 30.0
-"""How long the members of a cancelled batch may go on unasked before somebody looks after them."""
+"""Time for which the members of a cancelled batch may run unasked before the leader looks after them."""
 
 
 class Mender:

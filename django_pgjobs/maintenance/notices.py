@@ -1,9 +1,9 @@
 """Notices: the leader notices abandoned jobs and other problems, and registers the job that delivers the notice.
 
 One row says how far notices have reached. One statement moves it on and registers the delivery, both or neither, and
-compares with what was read before. So each abandoned job is in one notice: two leaders make one, and a leader that dies
-has made it completely or not at all. The first notice after silence comes at once, what follows is gathered. As long as
-a delivery is under way there is no other, so a dead mail server occupies one place of one worker.
+compares with what was read before. Each abandoned job is thus in one notice: two leaders make one, and a leader that
+dies has made it completely or not at all. The first notice after silence comes at once, what follows is gathered. As
+long as a delivery is under way there is no other, so a dead mail server occupies one place of one worker.
 
 An end gets its instant when its statement starts, and becomes visible when its transaction commits. Notices reach only
 up to an instant before which no end can still appear: the transactions that were writing jobs then have ended since
@@ -37,19 +37,20 @@ from django_pgjobs.values.notify_failures import NotifyFailures
 log = safe_logger("django_pgjobs")
 
 CHECK_SECONDS = 60.0
-"""How often problems are looked for, and how long after a leader's election first: workers have just started, then."""
+"""Interval at which it looks for problems, and the delay of the first look after a leader's election: workers have just
+started, then."""
 
 PATIENCE_SECONDS = 60.0
-"""How long notices wait for a transaction that writes jobs; what it abandons later may be in none."""
+"""Time that notices wait for a transaction that writes jobs; what it abandons later may be in none."""
 
 DELIVERING_SECONDS = 5.0
-"""How often to look whether a delivery has ended."""
+"""Interval at which to look whether a delivery has ended."""
 
 UNLED_SECONDS = 300.0
-"""For how long nobody may lead without notice: a deployment may take minutes."""
+"""Time without a leader that needs no notice: a deployment may take minutes."""
 
 BOUNDS = (50_000, 1_000)
-"""How many jobs a notice counts; fewer if the server cannot count so many in time."""
+"""Number of jobs that a notice counts; fewer if the server cannot count so many in time."""
 
 MOST_KNOWN = 100
 MOST_CHARS = 200
@@ -58,7 +59,7 @@ Key = tuple[str, str]
 """The code and the subject of a problem."""
 
 PREPARED = "-1/"
-"""How prepared transactions begin: until a moment ago one may have had another name."""
+"""Prefix of prepared transactions: until a moment ago one may have had another name."""
 
 
 def problems_of(db: Any) -> list[HealthProblem]:

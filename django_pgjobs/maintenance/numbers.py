@@ -20,12 +20,12 @@ from django_pgjobs.store.numbers import Figures, MinuteFigures
 from django_pgjobs.values.histogram import added
 
 MERGE_SECONDS = 600.0
-"""How long after its beginning the minute of a worker is added to the fleet's."""
+"""Time after its beginning at which the minute of a worker is added to the fleet's."""
 
 BATCH = 2000
 TURN_SECONDS = 1.0
 FOLD_SECONDS = 600.0
-"""How often minutes are folded to hours, and old hours deleted."""
+"""Interval at which minutes are folded to hours, and old hours deleted."""
 
 
 class NumbersKeeper:

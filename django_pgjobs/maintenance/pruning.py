@@ -2,7 +2,7 @@
 
 For each outcome, and for each group of queues with the same retention, a walk follows the index of ends, oldest first,
 and remembers how far it has come. Otherwise every batch would read again the deleted rows, which stay in the index
-until a VACUUM, and the jobs of queues that are kept for longer or for ever. If a walk had to leave jobs behind, locked
+until a VACUUM, and the jobs of queues that are kept for longer or forever. If a walk had to leave jobs behind, locked
 or undeletable, it returns to the oldest of them now and then. Once a day it starts from the very beginning, for jobs
 whose ends are older than its position: the clock was set back, or their transaction was open for longer than the
 retention. If the beginning has become too long to read within one statement's time, the walk skips these jobs.
@@ -45,22 +45,23 @@ TROUBLE_SECONDS = 30.0
 """The pause after a database error that no row causes."""
 
 ANEW_SECONDS = 600.0
-"""How often a complete walk returns to the oldest job that it has left behind."""
+"""Interval at which a complete walk returns to the oldest job that it has left behind."""
 
 WHOLE_SECONDS = 86400.0
-"""How often a walk starts from the oldest end of all."""
+"""Interval at which a walk starts from the oldest end of all."""
 
 LEAST_SECONDS = 60.0
 """No job is pruned sooner: a worker whose answer was lost must find the job's end, and waiters its result."""
 
 WINDOWS = tuple(64 * 86400.0 / 4**n for n in range(10))
-"""How long before the retention's limit a walk begins if reading from the oldest end takes too long."""
+"""Time before the retention's limit at which a walk begins if reading from the oldest end takes too long."""
 
 STUCK_SECONDS = 3600.0
 STUCK_NAMED = 20
 STUCK_MOST = 200
 STUCK_WHOLE = 50
-"""How many undeletable jobs are singled out an hour; then failing batches are halved to a few jobs and left."""
+"""Number of undeletable jobs that are singled out in an hour; then failing batches are halved to a few jobs and
+left."""
 
 ROWS_FAULT = (*ROWS_DATA, *TRIGGERS)
 """SQLSTATE classes that a row can cause, or other tables and triggers when the row is deleted."""
@@ -83,7 +84,7 @@ class PruneRule:
 
 
 def rules_of(retention: Retention) -> list[PruneRule]:
-    """Return the rules of a retention; jobs that are kept for ever have none."""
+    """Return the rules of a retention; jobs that are kept forever have none."""
     return [rule for outcome in Outcome for rule in _rules(retention, outcome)]
 
 
@@ -221,7 +222,7 @@ class Pruner:
 
     @property
     def done(self) -> bool:
-        """Whether every walk has reached jobs whose retention is not over."""
+        """True if every walk has reached jobs whose retention is not over."""
         now = clock.monotonic()
         return all(now < walk.rest_until and not walk.chunks for walk in self.walks)
 
@@ -232,7 +233,7 @@ class Pruner:
             self.walks = [PruneWalk(rule) for rule in rules_of(retention)]
 
     def _delete(self, db: Database, walk: PruneWalk, until: float) -> int:
-        """Delete the listed jobs until the turn ends; halve failing chunks, which stay listed meanwhile."""
+        """Delete the listed jobs until the turn ends; halve failing chunks, which stay listed in the meantime."""
         total = 0
         while walk.chunks and self.may():
             listed = walk.chunks[-1]

@@ -9,7 +9,7 @@ stopped. If its ladder fails (a process in the kernel's hands outlives SIGKILL),
 ``RESCUE_GRACE_SECONDS`` after the deadline.
 
 Silence is not death. After an outage every lease has expired, and the first worker back, or first at the ledger after a
-lock on it, could rescue the jobs of all the others. So living workers get time to renew:
+lock on it, could rescue the jobs of all the others. Living workers therefore get time to renew:
 
 * A worker rescues nothing until its own connections and the server have been up for one renewal period. It also waits
   one period after its own check has failed, and after a silence as long as the silence lasted. It renews first.
@@ -43,7 +43,7 @@ CLAIMS = (20, 5, 1)
 """Ledger rows per batch at most, of up to 200 jobs each; fewer if the server is too slow to rescue so many in time."""
 
 AGAIN_SECONDS = 2.0
-"""How long batches follow each other without a pause while they find jobs; the rest waits for the next turn."""
+"""Time in which batches follow each other without a pause while they find jobs; the rest waits for the next turn."""
 
 
 CONFIRM_SECONDS = 0.5
@@ -55,7 +55,7 @@ SOON_SECONDS = 1.5
 LEAST_SILENCE_SECONDS = 0.5
 
 Silence = tuple[float, float]
-"""When it ended, on the process's clock, and how many seconds it had lasted."""
+"""The instant at which it ended, on the process's clock, and its duration in seconds."""
 
 
 class Connected(Database, Protocol):
@@ -83,10 +83,10 @@ class OwnClaims(Protocol):
 class Rescuer:
     """Rescues jobs whose lease has expired, unless it cannot be sure of that; passes them to ``notify``.
 
-    If a check fails, because of a lock on our tables or a stalled server, renewals have been waiting as well. So the
-    next rescue waits for a successful check and one renewal period; a batch that was too large for the server shrinks
-    then, not immediately. A new connection is checked at once, since it may lead to a standby: if that is promoted just
-    before the first check, no worker can have renewed there.
+    If a check fails, because of a lock on our tables or a stalled server, renewals have been waiting as well. The next
+    rescue therefore waits for a successful check and one renewal period; a batch that was too large for the server
+    shrinks then, not immediately. A new connection is checked at once, since it may lead to a standby: if that is
+    promoted just before the first check, no worker can have renewed there.
 
     ``urgent``: the next check should come as soon as possible. ``claims``: those of this worker.
     """

@@ -28,7 +28,7 @@ BOUNDS = (figures.MOST, 1_000, 100)
 MOST_PROBLEMS = 50
 
 MOST_QUEUES = 100
-"""Of how many queues the depth is kept: those where most is due."""
+"""Number of queues whose depth is kept: those where most is due."""
 
 
 class Measurer:

@@ -20,11 +20,11 @@ SHARE = 2000
 """The scan for parked jobs to resume takes at most one of so many seconds, of a worker and of the server."""
 
 LONGEST_REST_SECONDS = 600.0
-"""How long at most a job stays parked if other code parks it right after this worker's scan."""
+"""Maximum time that a job stays parked if other code parks it right after this worker's scan."""
 
 
 MOST_NAMES = 1000
-"""How many unknown names of parked jobs, and how many of limited ones, a worker tries to resolve at its start."""
+"""Number of unknown names of parked jobs, and of limited ones, that a worker tries to resolve at its start."""
 
 
 def missing_names(db: Database) -> list[str]:

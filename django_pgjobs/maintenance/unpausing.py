@@ -15,7 +15,8 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 AGAIN_SECONDS = 0.5
-"""How long batches follow each other without a pause; the rest waits for the next turn, so that no rescue waits."""
+"""Time in which batches follow each other without a pause; the rest waits for the next turn, so that no rescue
+waits."""
 
 
 def unpause(db: Database) -> int:
@@ -37,7 +38,7 @@ def unpause(db: Database) -> int:
 
 
 KEPT_SECONDS = 86_400.0
-"""How long an ended pause is kept: jobs that waited under it do not count as late."""
+"""Retention of an ended pause: jobs that waited under it do not count as late."""
 
 
 def expire_pauses(db: Database) -> int:

@@ -1,10 +1,11 @@
 """The leader's own VACUUM: autovacuum comes once a minute at best, and a busy table has grown considerably by then.
 
 A VACUUM runs in a thread and on a connection of its own, as long as it takes. It waits for no lock, so only one of two
-runs. It blocks nobody: it is cancelled when somebody waits for the table, such as a migration, and when the worker
-leaves or no longer leads. Dead rows are counted from the number that the last VACUUM left: rows that an old snapshot
-still sees cannot be removed, and must not start the next VACUUM at once. If the server skips a table, because it is
-locked or this role may not VACUUM it, the server only warns and still answers VACUUM. So trust its counter of VACUUMs.
+runs. It blocks no one: it is cancelled when another session waits for the table, such as a migration, and when the
+worker leaves or no longer leads. Dead rows are counted from the number that the last VACUUM left: rows that an old
+snapshot still sees cannot be removed, and must not start the next VACUUM at once. If the server skips a table, because
+it is locked or this role may not VACUUM it, the server only warns and still answers VACUUM. Trust its counter of
+VACUUMs instead.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class VacuumedTable:
         self.rest_until = 0.0
 
     def is_due(self, found: Dead) -> bool:
-        """Whether enough rows have died since the last VACUUM."""
+        """Return whether enough rows have died since the last VACUUM."""
         self.dead_left = min(self.dead_left, found.dead) if self.settled else found.dead
         self.settled = True
         due = found.dead - self.dead_left >= max(self.died, self.share * found.alive)
@@ -132,7 +133,7 @@ class Vacuumer:
         self.refused = False
 
     def tick(self, db: Database) -> None:
-        """Start a VACUUM that is due; cancel the running one if somebody waits for its table."""
+        """Start a VACUUM that is due; cancel the running one if another session waits for its table."""
         if self.running is not None:
             self._supervise(db, self.running)
         elif get_conf().vacuum and clock.monotonic() >= self.check_at:

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs tree`` and ``close-batch``: what waits for what, and a batch that nobody closes."""
+"""``manage.py pgjobs tree`` and ``close-batch``: what waits for what, and batches left open."""
 
 from __future__ import annotations
 

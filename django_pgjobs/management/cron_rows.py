@@ -27,7 +27,7 @@ HELP = {
 }
 
 PREVIEWED = 3
-"""How many fires to show of what was written."""
+"""Number of fires to show of what was written."""
 
 CLEARED = "none"
 """The word that clears an option."""
@@ -118,13 +118,13 @@ def add(command: BaseCommand, options: dict[str, Any]) -> None:
         _refuse(_named(options).exists(), options)
         blank = Reading(schedulable(options["job"]), {}, "", ScheduleOptions(name=options["name"]), [], {})
         entry = _written(options, blank)
-        _refuse(entry.written != "created", options)  # somebody else made it in between
+        _refuse(entry.written != "created", options)  # another session made it in between
     _show(command, options, entry)
 
 
 @output.facing_the_database
 def change(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Change what the options name; somebody else's change comes before or behind it."""
+    """Change what the options name; another user's change comes before or after it."""
     with at_read_committed(filters.database_of(options)), _sentences():
         entry = _named(options).select_for_update(no_key=True).first()
         if entry is None:

@@ -33,7 +33,7 @@ MOST_PAYLOAD = 10_000
 ABANDONED_ALONE = (
     "Only abandoned jobs were looked at: --state retrying and --state limited find those that will be tried again."
 )
-"""What ``--error`` without a state looks at: an index leads to those."""
+"""The states that ``--error`` without a state looks at: an index leads to those."""
 
 PAGE = 1000
 """Rows per batch."""

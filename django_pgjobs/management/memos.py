@@ -1,4 +1,4 @@
-"""What ``pgjobs show`` says of a durable function: its memos, what it undoes, and what undoes it."""
+"""The part of ``pgjobs show`` about a durable function: its memos, what it undoes, and what undoes it."""
 
 from __future__ import annotations
 

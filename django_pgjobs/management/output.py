@@ -1,6 +1,6 @@
 """The output of subcommands: a table or JSON on stdout, remarks on stderr, both safe from a job's data.
 
-Anybody who may register a job chooses its texts. So unprintable characters, from escape sequences to marks that
+Anybody who may register a job chooses its texts. Unprintable characters therefore, from escape sequences to marks that
 reverse the direction of text, appear as their code points.
 """
 
@@ -36,7 +36,7 @@ WRONG = 2
 """The exit status of wrong usage."""
 
 PIPE_CLOSED = 141
-"""The exit status after SIGPIPE: nobody reads the output any longer."""
+"""The exit status after SIGPIPE: the reader of the output has gone."""
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

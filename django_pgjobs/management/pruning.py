@@ -97,7 +97,7 @@ def _narrowed(rule: PruneRule, queues: tuple[str, ...]) -> PruneRule | None:
 
 
 class _Committing:
-    """Django's connection, each statement in its own transaction, whatever the role's defaults."""
+    """Django's connection, each statement in its own transaction, regardless of the role's defaults."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias

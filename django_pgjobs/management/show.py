@@ -34,7 +34,7 @@ from django_pgjobs.store.transactions import at_read_committed
 
 ATTEMPTS = 25
 ACTIONS = 25
-"""How many actions ``show`` prints, latest first."""
+"""Number of actions that ``show`` prints, latest first."""
 
 VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
 """``via`` of an action, in words."""

@@ -132,7 +132,7 @@ def _words_of(read: dict[str, Any]) -> str:
 
 
 class Read(NamedTuple):
-    """What was read in one transaction."""
+    """Figures that were read in one transaction."""
 
     figures: dict[str, Any]
     workers: list[KnownWorker]

@@ -1,4 +1,4 @@
-"""How problems and notes are printed, by ``check``, ``top`` and ``stats`` alike."""
+"""Prints problems and notes, for ``check``, ``top`` and ``stats`` alike."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @output.facing_the_database
 def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Draw it until somebody ends it."""
+    """Draw it until the user ends it."""
     using = filters.database_of(options)
     if not options["once"]:
         watching.watch(command, using, options["interval"], lambda: _screen(using, options["queue"]))

@@ -1,6 +1,6 @@
 """Live views in a terminal: a screen that is drawn again every few seconds, by plain escape codes.
 
-``q`` and Ctrl-C end it. Whatever ends it, the terminal is as before: its own screen, its cursor, its keys.
+``q`` and Ctrl-C end it. However it ends, the terminal is as before: its own screen, its cursor, its keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def watch(command: BaseCommand, using: str, seconds: float, draw: Callable[[], Iterable[str]]) -> None:
-    """Draw until somebody ends it; without a terminal once. An outage of the database is drawn, too."""
+    """Draw until the user ends it; without a terminal once. An outage of the database is drawn, too."""
     if not _is_terminal(command):
         for line in draw():
             output.write_line(command, line)
@@ -105,7 +105,7 @@ def _terminal(command: BaseCommand) -> Iterator[Callable[[str], None]]:
 
 
 def _is_ended(seconds: float) -> bool:
-    """Wait, and tell whether somebody has pressed *q* or closed the terminal."""
+    """Wait, and tell whether the user has pressed *q* or closed the terminal."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     if not ready:
         return False

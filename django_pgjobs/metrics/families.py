@@ -105,7 +105,7 @@ WORKER = (
     ENDS, RUN_SECONDS, WAIT_SECONDS, CLAIMS, JOBS_CLAIMED, RUNS_SENT, LEASES_LOST, RESCUES, EXECUTOR_DEATHS, SLOTS,
     SLOTS_BUSY, CLAIMS_HELD, JOBS_HELD, ENDS_UNWRITTEN, EXECUTORS, RENEWAL_AGE, LEADER, WORKER_INFO,
 )  # fmt: skip
-"""What each worker exports of itself."""
+"""Families that each worker exports of itself."""
 
 # Of the fleet
 
@@ -146,7 +146,7 @@ FLEET = (
     FLEET_UP, FLEET_MEASURED_AGE, FLEET_LEADERLESS, FLEET_JOBS, FLEET_OLDEST_READY, FLEET_QUEUE_WORKERS, FLEET_WORKERS,
     FLEET_SLOTS, FLEET_SLOTS_BUSY, FLEET_NOTIFICATIONS, FLEET_DEAD_ROWS, FLEET_LIVE_ROWS,
 )  # fmt: skip
-"""What workers and web processes export of the whole fleet."""
+"""Families that workers and web processes export of the whole fleet."""
 
 FLEET_ENDS = Metric(
     "pgjobs_fleet_ends_total",
@@ -165,4 +165,4 @@ FLEET_WAIT_SECONDS = Metric(
 )
 
 TOTALS = (FLEET_ENDS, FLEET_RUN_SECONDS, FLEET_WAIT_SECONDS)
-"""What web processes alone export of the whole fleet."""
+"""Families that web processes alone export of the whole fleet."""

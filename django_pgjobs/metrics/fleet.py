@@ -17,7 +17,7 @@ from django_pgjobs.store.numbers import Figures
 MOST_QUEUES = 100
 MOST_NAMES = 200
 MOST_PAIRS = 500
-"""Of a queue and a name."""
+"""Maximum number of pairs of a queue and a name."""
 
 OTHERS = "others"
 """Stands for queues and names beyond these bounds."""

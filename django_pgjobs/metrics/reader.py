@@ -1,4 +1,5 @@
-"""The fleet as a web process exports it: one read at most each second, whoever asks, and no exception for the host."""
+"""The fleet as a web process exports it: one read at most each second, regardless of who asks, and no exception for the
+host."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ log = safe_logger("django_pgjobs")
 
 KEPT_SECONDS = 1.0
 WAIT_SECONDS = 2.0
-"""How long a scrape waits for the database."""
+"""Time that a scrape waits for the database."""
 
 
 class FleetReader:
-    """Reads the leader's row for whoever scrapes this process; ``using``: its database, None to ask the router."""
+    """Reads the leader's row for the scrapers of this process; ``using``: its database, None to ask the router."""
 
     def __init__(self, using: str | None = None) -> None:
         self.using = using

@@ -1,6 +1,6 @@
 """The page ``/metrics`` of a worker: a thread that owns a port, and a short-lived one for each scrape.
 
-Whoever connects and never writes or reads costs the worker one idle thread for five seconds, and at most eight of
+A client that connects and never writes or reads costs the worker one idle thread for five seconds, and at most eight of
 them; the next scraper then takes the turn of the oldest. A port that cannot be had is reported once and tried again.
 """
 
@@ -22,10 +22,10 @@ from django_pgjobs.serialization.escapes import one_line
 log = safe_logger("django_pgjobs")
 
 SCRAPE_SECONDS = 5.0
-"""How long a scrape may take in all."""
+"""Maximum time of a scrape in all."""
 
 MOST_SCRAPES = 8
-"""How many scrapes may be under way at once."""
+"""Maximum number of scrapes that are under way at once."""
 
 RETRY_SECONDS = 10.0
 POLL_SECONDS = 0.5
@@ -129,7 +129,7 @@ class MetricsServer(threading.Thread):
             scraper.close()
 
     def _cut(self, now: float) -> None:
-        """Break off scrapes that take too long: each read of a slow scraper would have its time anew."""
+        """Break off scrapes that take too long: each read of a slow scraper would get the full time again."""
         with self.lock:
             for scraper, until in self.open.items():
                 if now >= until:

@@ -1,7 +1,7 @@
 """The text format of Prometheus, version 0.0.4. Pure.
 
 A worker writes it in the process that renews leases, so it must be quick: ``prometheus_client`` takes 5 µs a line.
-Whatever a label's value is, it stays one label: control characters and marks that turn text around become their
+Any value of a label stays one label: control characters and marks that turn text around become their
 numbers, and long values are cut.
 """
 
@@ -17,7 +17,7 @@ from django_pgjobs.values.histogram import BOUNDS
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MOST_CHARS = 200
-"""How many characters of a label's value are kept."""
+"""Number of characters of a label's value that are kept."""
 
 LIMITS = (*map(repr, BOUNDS), "+Inf")
 """The values of the label ``le``."""

@@ -13,7 +13,7 @@ from django_pgjobs.values.histogram import added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """What a worker knows of itself at one moment."""
+    """Figures of a worker about itself at one moment."""
 
     ends: Sequence[Figures]
     claims: int

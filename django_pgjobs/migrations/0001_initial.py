@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
                     models.SmallIntegerField(db_default=0, help_text="Larger runs first.", verbose_name="priority"),
                 ),
                 ("ending_attempt", models.SmallIntegerField(db_default=0, verbose_name="starts of the callback")),
-                ("waited", models.BooleanField(db_default=False, verbose_name="somebody waits")),
+                ("waited", models.BooleanField(db_default=False, verbose_name="is waited for")),
                 ("queue", models.TextField(db_default="default", verbose_name="queue")),
                 ("name", models.TextField(verbose_name="name")),
                 ("description", models.TextField(db_default="", verbose_name="description")),
@@ -87,7 +87,7 @@ class Migration(migrations.Migration):
                 ("key", models.TextField(null=True, verbose_name="key")),
                 ("key_scope", models.TextField(db_default="", verbose_name="scope of the key")),
                 ("limit_key", models.TextField(null=True, verbose_name="key of its limits")),
-                ("unique_key", models.TextField(null=True, verbose_name="key that nobody else may have now")),
+                ("unique_key", models.TextField(null=True, verbose_name="key that no other job may have now")),
                 ("ready_at", models.DateTimeField(null=True, verbose_name="ready again at")),
                 (
                     "suspect_attempt",

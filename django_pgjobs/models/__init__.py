@@ -5,8 +5,8 @@ therefore ``Job.save()`` refuses. A claim, a cancel request, progress and a rele
 ``state``, ``deadline_at`` and ``attempt``. No index may hold these columns or name them in its condition: those writes
 must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
 
-Every process that has the app installed loads this room. So its methods import ``steering`` and ``inspection`` when
-called, and the top of each module imports only what the tables need.
+Every process that has the app installed loads this room. Its methods therefore import ``steering`` and ``inspection``
+when called, and the top of each module imports only what the tables need.
 """
 
 from __future__ import annotations

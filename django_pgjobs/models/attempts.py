@@ -1,4 +1,4 @@
-"""Who has claimed jobs, how their attempts failed, and which of their steps have finished."""
+"""Claims of jobs, their failed attempts, and their finished steps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Attempt(PostgresModel):
 
 
 class Step(PostgresModel):
-    """A finished step of a job that went on with the next one; the job itself is its latest step.
+    """A finished step of a job that continued with the next one; the job itself is its latest step.
 
     A job keeps its first step and the latest hundred.
     """

@@ -40,8 +40,8 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         """Stop these entries from firing; return how many there are. Registered jobs still run.
 
         ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
-        clock; None until somebody resumes them. Fires due during the pause are lost. Raises ``InvalidJob``, also for
-        an end in the past.
+        clock; None until they are resumed. Fires due during the pause are lost. Raises ``InvalidJob``, also for an end
+        in the past.
         """
         from django_pgjobs.steering import crons  # here for start-up time
 
@@ -54,7 +54,7 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         return crons.resume(self.paused(), self._alias(), by=by)
 
     def stop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
-        """Pause entries until somebody resumes them, and cancel their unfinished jobs; return the jobs' result.
+        """Pause entries until they are resumed, and cancel their unfinished jobs; return the jobs' result.
 
         ``mode`` is that of ``Job.cancel``.
         """
@@ -109,7 +109,7 @@ class SteerableCron(models.Model):
         return self._itself().stop(by=by, reason=reason, mode=mode)
 
     def run_now(self, *, by: object = None) -> Job:
-        """Register its job now, whatever its schedule, even while it is paused; return the job.
+        """Register its job now, regardless of its schedule, even while it is paused; return the job.
 
         Its fires do not change. Raises ``InvalidJob`` if its overlap policy forbids a second unfinished job, or if the
         database refuses the row's values; ``DuplicateJob`` if the key is taken; ``JobDoesNotExist`` if the entry is
@@ -182,7 +182,7 @@ class CronEntry(SteerableCron, PostgresModel):
     """
 
     class Origin(models.TextChoices):
-        """Where the schedule comes from."""
+        """Origin of the schedule."""
 
         CODE = "code", _("code")
         ROW = "row", _("row")
@@ -273,13 +273,13 @@ class CronEntry(SteerableCron, PostgresModel):
 
     @property
     def is_paused(self) -> bool:
-        """Whether a pause is in force."""
+        """True if a pause is in force."""
         until = self.paused_until
         return self.paused_at is not None and (until is None or aware(until) > datetime.now(UTC))
 
     @property
     def has_ended(self) -> bool:
-        """Whether no fire is left: its end has passed, or it has made all its fires."""
+        """True if no fire is left: its end has passed, or it has made all its fires."""
         if self.max_fires is not None and self.fires_made >= self.max_fires:
             return True
         return self.ends_at is not None and aware(self.ends_at) < datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What jobs wait for: the gates of those that wait, and the links from the jobs that they need."""
+"""Gates of the jobs that wait, and the links from the jobs that they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_pgjobs.states import Rule
 
 
 class Gate(PostgresModel):
-    """What a job waits for, or has waited for: how many of the jobs that it needs have ended, and how.
+    """Counts of the jobs that a job needs, or has needed: how many have ended, and how.
 
     Each end counts once, in the transaction that writes it. The gate opens once: when nothing is pending, or, if it is
     ``eager``, as soon as its job cannot run any more. A batch has one too, for its members.
@@ -57,7 +57,7 @@ class Gate(PostgresModel):
 
     @property
     def unfinished(self) -> int:
-        """How many of the jobs that it counts have not ended."""
+        """Number of the jobs that it counts and that have not ended."""
         return self.pending - self.hands
 
 

@@ -73,7 +73,7 @@ class Steerable(models.Model):
 
     @alters
     def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
-        """Ask this job's worker to release it, or let it go on though it waits; see ``JobQuerySet.release``."""
+        """Ask this job's worker to release it, or let it proceed though it waits; see ``JobQuerySet.release``."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.release(self._itself(), written_at(self), by=by, reason=reason, force=force)

@@ -72,10 +72,11 @@ class JobQuerySet(BoundedQuerySet["Job"]):
     def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
         """Ask the workers of these running jobs to release them, uncharged.
 
-        With ``force``: instead, let those of these jobs that wait go on, whatever they wait for. A durable function
-        that sleeps goes on; its wait for an event times out. A job that needs others runs; one that takes the result
-        of another that has not succeeded is abandoned. A batch or flow ends by its figures so far, and takes no more
-        members. Ends that come later count, and release nothing again. Waits for row locks for up to 5 s. Repeatable.
+        With ``force``: instead, let those of these jobs that wait proceed, regardless of what they wait for. A durable
+        function that sleeps continues; its wait for an event times out. A job that needs others runs; one that takes
+        the result of another that has not succeeded is abandoned. A batch or flow ends by its figures so far, and takes
+        no more members. Ends that come later count, and release nothing again. Waits for row locks for up to 5 s.
+        Repeatable.
         """
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
@@ -181,7 +182,7 @@ class Job(Steerable, PostgresModel):
     max_attempts = models.IntegerField(_("maximum attempts"), db_default=5)
     priority = models.SmallIntegerField(_("priority"), db_default=0, help_text=_("Larger runs first."))
     ending_attempt = models.SmallIntegerField(_("starts of the callback"), db_default=0)
-    waited = models.BooleanField(_("somebody waits"), db_default=False)
+    waited = models.BooleanField(_("is waited for"), db_default=False)
     queue = models.TextField(_("queue"), db_default="default")
     name = models.TextField(_("name"))
     description = models.TextField(_("description"), db_default="")
@@ -204,7 +205,7 @@ class Job(Steerable, PostgresModel):
     cancel_reason = models.TextField(_("reason of the cancel"), db_default="")
     progress = models.JSONField(_("progress"), null=True)
     key = models.TextField(_("key"), null=True)
-    unique_key = models.TextField(_("key that nobody else may have now"), null=True)
+    unique_key = models.TextField(_("key that no other job may have now"), null=True)
     key_scope = models.TextField(_("scope of the key"), db_default="")
     idempotency_key = models.TextField(_("idempotency key"), null=True)
     limit_key = models.TextField(_("key of its limits"), null=True)
@@ -248,7 +249,7 @@ class Job(Steerable, PostgresModel):
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
 
     fresh = False
-    """Whether the registration that returned this instance made the job; False if its key was taken. Not stored."""
+    """True if the registration that returned this instance made the job; False if its key was taken. Not stored."""
 
     if TYPE_CHECKING:
         objects: ClassVar[JobManager]

@@ -1,4 +1,4 @@
-"""What durable functions remember, and the events that they wait for."""
+"""Memos of durable functions, and the events that they wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_pgjobs.states import MemoKind
 
 
 class Memo(PostgresModel):
-    """What a job remembers under a name: the result of a step, how long it sleeps, what it waits for.
+    """An entry that a job remembers under a name: the result of a step, how long it sleeps, what it waits for.
 
     Without ``finished_at`` the step failed and is tried again, or the job still sleeps or waits. With an ``error`` too,
     the step has failed for good, or the wait has timed out.
@@ -62,7 +62,7 @@ class Memo(PostgresModel):
 
 
 class EventState(PostgresModel):
-    """An event that somebody has sent, or that a job waits for. The first one sent under a name counts."""
+    """An event that was sent, or that a job waits for. The first one sent under a name counts."""
 
     name = models.TextField(_("name"), primary_key=True)
     payload = models.JSONField(_("payload"), null=True)

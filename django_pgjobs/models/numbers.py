@@ -13,12 +13,12 @@ from django_pgjobs.serialization.escapes import visible
 
 
 class Minute(PostgresModel):
-    """How many attempts of one name ended in one way in one minute, and how long they waited and ran.
+    """Number of attempts of one name that ended in one way in one minute, with their waits and durations.
 
-    A worker writes a row of its own, and writes it anew with each heartbeat while the minute lasts. Some minutes later
+    A worker writes a row of its own, and writes it again with each heartbeat while the minute lasts. Some minutes later
     the leader adds it to the row of the ``FLEET``, and after a day to the row of the hour, which begins at ``minute``.
     The bounds of the histograms are ``values.histogram.BOUNDS``; trailing zeros are left out. ``jobs`` may be more than
-    a histogram counts: nobody knows how long a lost attempt ran.
+    a histogram counts: the duration of a lost attempt is not known.
     """
 
     pk = models.CompositePrimaryKey("worker", "minute", "queue", "name", "outcome", "release")
@@ -47,7 +47,8 @@ class Minute(PostgresModel):
 
 
 class Total(PostgresModel):
-    """What the fleet has ended since the table was made, apart from the latest minutes. It only grows."""
+    """Number of attempts that the fleet has ended since the table was made, apart from the latest minutes. It only
+    grows."""
 
     pk = models.CompositePrimaryKey("queue", "name", "outcome")
     queue = models.TextField(_("queue"))
@@ -96,7 +97,7 @@ class Depth(PostgresModel):
 
 
 class Notice(PostgresModel):
-    """Which abandoned jobs and which problems the latest notice has reached: one row."""
+    """The abandoned jobs and the problems that the latest notice has reached: one row."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     finished_at = InstantField(_("reached"), help_text=_("Jobs abandoned before this instant need no further notice."))

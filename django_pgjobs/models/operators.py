@@ -15,10 +15,10 @@ from django_pgjobs.serialization.escapes import visible
 
 
 class QueueState(PostgresModel):
-    """A queue, or the name of a job, that somebody has paused: who, why, and until when."""
+    """A queue, or the name of a job, that is paused: who, why, and until when."""
 
     class Kind(models.TextChoices):
-        """What is paused."""
+        """Kind of what is paused."""
 
         QUEUE = "queue", _("queue")
         JOB = "job", _("job")
@@ -54,7 +54,7 @@ class Action(PostgresModel):
     """
 
     class Via(models.TextChoices):
-        """Where it was done."""
+        """Interface by which it was done."""
 
         ADMIN = "admin", _("admin")
         SHELL = "shell", _("shell")
@@ -99,7 +99,7 @@ class ActionPart(PostgresModel):
     last_id = models.BigIntegerField()
     job_ids = BigIntArrayField()
     former = models.JSONField(null=True)
-    """Where each job stood, and where the action has put it, if it can be undone."""
+    """The place of each job before and after the action, if it can be undone."""
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_action_part"

@@ -123,7 +123,7 @@ class LeaderTerm(PostgresModel):
 
     @classmethod
     def current(cls, using: str | None = None) -> LeaderTerm | None:
-        """Return the current term, by the database's clock; None while nobody leads. ``worker`` is the leader."""
+        """Return the current term, by the database's clock; None without a leader. ``worker`` is the leader."""
         terms = cls._default_manager.using(using) if using else cls._default_manager
         return terms.filter(expires_at__gt=Now()).first()
 

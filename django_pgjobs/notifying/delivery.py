@@ -20,7 +20,7 @@ from django_pgjobs.notifying.notice import FailureNotice
 from django_pgjobs.values.notify_failures import MAIL_ADMINS, is_web_address
 
 SECONDS = 10.0
-"""How long a server may be silent."""
+"""Maximum silence of a server."""
 
 MOST_ANSWER_BYTES = 200
 

@@ -1,8 +1,8 @@
 """A notice as its recipients get it: facts that are safe to show, and the same as text.
 
-Whoever may register a job chooses its name, and a worker's environment its release. So every text here has one line, a
-bounded length and only printable characters. It may still hold markup: a recipient that renders HTML or the like
-escapes it.
+The code that registers a job chooses its name, and a worker's environment its release. Every text here therefore has
+one line, a bounded length and only printable characters. It may still hold markup: a recipient that renders HTML or the
+like escapes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What stands around a job: its batch, the figures of its own members, what it needs, what needs it, what undoes it."""
+"""The surroundings of a job: its batch, the figures of its own members, what it needs, what needs it, what undoes
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import UNDO, Flow, Outcome
 
 MOST = 25
-"""How many jobs of each kind are shown."""
+"""Number of jobs of each kind that are shown."""
 
 
 class Linked(NamedTuple):
@@ -60,7 +61,7 @@ class Surroundings:
 
     @property
     def is_undone(self) -> bool:
-        """Whether something undoes the job, or has: then it is not retried."""
+        """True if something undoes the job, or has: then it is not retried."""
         undo = self.undo
         return undo is not None and not (undo.attempt == 0 and undo.outcome == Outcome.CANCELLED)
 
@@ -113,7 +114,7 @@ def _add_undoing(found: Surroundings, job: Job, jobs: JobQuerySet) -> None:
 
 
 def _with_step(jobs: JobQuerySet) -> JobQuerySet:
-    """Add the step that a compensation undoes; whatever stands in its options, this raises nothing."""
+    """Add the step that a compensation undoes; this raises nothing, regardless of its options."""
     return jobs.annotate(step=Left(KeyTextTransform(1, KeyTransform("target", "options")), 500))
 
 

@@ -1,4 +1,4 @@
-"""How a job was declared, as lists and pages show it: by ``@job``, or by ``@task`` with an alias of ``TASKS``.
+"""Declarations of jobs, as lists and pages show them: by ``@job``, or by ``@task`` with an alias of ``TASKS``.
 
 No column says so. A job's name leads to its definition, so a condition lists the names that this process knows. A row
 has a header of its own only where it differs from its definition.
@@ -17,13 +17,13 @@ from django_pgjobs.states import TASK_FRONT, TASK_HEADER
 JOB = "@job"
 
 FRONTS: dict[str, str] = {"task": TASK_FRONT, "job": JOB}
-"""What a search says → the front."""
+"""Value of a search → the front."""
 
 LONGEST_ALIAS = 200
 
 
 class Front(NamedTuple):
-    """The decorator of a job's definition, empty if nobody knows it, and the alias of ``TASKS``, empty without one."""
+    """The decorator of a job's definition, empty if it is not known, and the alias of ``TASKS``, empty without one."""
 
     declared: str
     alias: str
@@ -55,7 +55,7 @@ def aliases() -> list[str]:
 
 
 def has_front(word: str) -> Q:
-    """Return the condition of jobs of a front, a key of ``FRONTS``; nobody's, if this process knows no such job.
+    """Return the condition of jobs of a front, a key of ``FRONTS``; no job's, if this process knows no such job.
 
     A job whose name is not known is a task's if its header says so.
     """

@@ -1,4 +1,4 @@
-"""Conditions of jobs, worded so that PostgreSQL reads along an index whatever its statistics say."""
+"""Conditions of jobs, worded so that PostgreSQL reads along an index regardless of its statistics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def search_condition(text: str, job_id: int | None) -> Q:
 def argument_condition(name: str, value: str, *, reveal: bool) -> Q:
     """Return the condition of jobs with this argument: a number, true, false or null, or a text, as typed.
 
-    Positional arguments are found in jobs that this process knows. Without ``reveal`` it finds nobody by an argument
+    Positional arguments are found in jobs that this process knows. Without ``reveal`` it finds no job by an argument
     that is hidden; see ``sight``.
     """
     values = _values(value)

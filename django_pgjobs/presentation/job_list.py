@@ -1,8 +1,8 @@
-"""How to read a list of jobs along an index.
+"""Reads a list of jobs along an index.
 
 ``ORDER BY id DESC LIMIT 50`` is the trap of such lists: PostgreSQL walks the primary key backwards and, if the wanted
-rows are rare and old, reads the whole table (a second at a million jobs). So every state has an order that its own
-index provides:
+rows are rare and old, reads the whole table (a second at a million jobs). Every state therefore has an order that its
+own index provides:
 
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
@@ -19,8 +19,8 @@ index provides:
 * what a worker runs: by the ids in its claims
 * members of a batch: newest id first (``pgjobs_job_parent``); in some state only, among the first of these ids
 
-None of those indexes has names, queues or texts, except for a queue's unfinished and a name's held jobs. So a list
-searches for them among the first rows of the order, as many as ``reach`` says.
+None of those indexes has names, queues or texts, except for a queue's unfinished and a name's held jobs. A list
+therefore searches for them among the first rows of the order, as many as ``reach`` says.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class IndexRange(NamedTuple):
 
     @property
     def is_ranked(self) -> bool:
-        """Whether ``counting.first_due`` finds its first ids."""
+        """True if ``counting.first_due`` finds its first ids."""
         return bool(self.pairs) or self.held is not None
 
 

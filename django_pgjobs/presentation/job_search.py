@@ -43,10 +43,10 @@ from django_pgjobs.states import BUILT_IN, GATHERING, LABELS, JobState, MemoKind
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS
 
 SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event": MemoKind.EVENT}
-"""What a suspended job does, in the codes of ``why`` → the kind of its memo."""
+"""Code of ``why`` for a suspended job → the kind of its memo."""
 
 OPEN_BATCHES = "open"
-"""What to write instead of a batch's id, to list the batches that are open for members."""
+"""Stands for a batch's id, to list the batches that are open for members."""
 
 STATES: tuple[str, ...] = (
     JobState.READY.value, *LABELS, *(state.value for state in JobState if state != JobState.READY),
@@ -73,11 +73,11 @@ class JobSearch:
     key: str = ""
     tag: str = ""
     tag_is_common: bool = False
-    """Whether more jobs have the tag than its index is quick for."""
+    """True if more jobs have the tag than its index is quick for."""
     batch: int | None = None
     """The id of a batch or flow, to list its members."""
     are_open: bool = False
-    """Whether to list batches that are open for members."""
+    """True to list batches that are open for members."""
     since: float | None = None
     """Seconds; ``since`` keeps younger jobs, ``older`` older ones: by end for an ended state, else by registration."""
     older: float | None = None
@@ -104,11 +104,11 @@ class JobSearch:
     argument: tuple[str, str] | None = None
     """The name of an argument, and its value as typed."""
     by_ids: bool = False
-    """Whether the caller names the jobs by their ids, too."""
+    """True if the caller names the jobs by their ids, too."""
     reveal: bool = False
-    """Whether the searcher may see sensitive arguments: nobody else finds a job by one."""
+    """True if the searcher may see sensitive arguments: no other user finds a job by one."""
     complaint: str = field(default="", compare=False)
-    """What is wrong with the search term, for people."""
+    """Problem of the search term, in words for people."""
     problem: bool = field(default=False, compare=False)
 
     @classmethod
@@ -173,7 +173,7 @@ class JobSearch:
 
     @property
     def bounded(self) -> bool:
-        """Whether the search may cover only a part of the jobs."""
+        """True if the search may cover only a part of the jobs."""
         if self.by_memo:
             return True
         if self.job_id is not None or self.state == JobState.RUNNING or self.by_tag or self.action is not None:
@@ -194,18 +194,18 @@ class JobSearch:
 
     @property
     def is_aged(self) -> bool:
-        """Whether only jobs of some age are wanted."""
+        """True if only jobs of some age are wanted."""
         return any(bound is not None for bound in (self.since, self.older, self.since_at, self.older_at))
 
     @property
     def by_tag(self) -> bool:
-        """Whether the index of tags leads to the jobs."""
+        """True if the index of tags leads to the jobs."""
         others = self.batch is not None or self.by_memo or self.state == JobState.RUNNING
         return bool(self.tag) and not self.tag_is_common and not others
 
     @property
     def by_error(self) -> bool:
-        """Whether the index of error classes leads to the jobs."""
+        """True if the index of error classes leads to the jobs."""
         return self.exact_error and self.state == Outcome.ABANDONED and bool(self.error) and self.batch is None
 
     def where(self) -> Q:
@@ -226,7 +226,7 @@ class JobSearch:
 
     @property
     def by_memo(self) -> bool:
-        """Whether the index of open memos leads to the jobs."""
+        """True if the index of open memos leads to the jobs."""
         return bool(self.suspended) and self.batch is None and self.job_id is None
 
     def sleepers(self) -> QuerySet[Any, Any]:
@@ -276,7 +276,7 @@ class JobSearch:
 
     @property
     def shows_servants(self) -> bool:
-        """Whether this package's own jobs are among the others: where asked for, where they run, where they failed.
+        """True if this package's own jobs are among the others: where asked for, where they run, where they failed.
 
         Elsewhere an action on a whole list would mean them by mistake.
         """

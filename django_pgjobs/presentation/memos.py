@@ -1,4 +1,4 @@
-"""What a durable function remembers and waits for, for its page and for the shell."""
+"""Memos and waits of a durable function, for its page and for the shell."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from django_pgjobs.store.database import on
 from django_pgjobs.store.memos import Suspension
 
 MOST = 200
-"""How many memos are shown, the latest ones."""
+"""Number of memos that are shown, the latest ones."""
 
 RESULT_CHARS = 4000
-"""How much of a result is read: a job may remember a thousand, of a megabyte each."""
+"""Number of characters of a result that are read: a job may remember a thousand, of a megabyte each."""
 
 
 class Remembered(NamedTuple):
@@ -60,7 +60,7 @@ def suspension(job: Job) -> Suspension | None:
 
 
 def awaited(job_id: int, using: str | None) -> str | None:
-    """Return the stored name of the event that a job waits for and nobody has sent; None if there is none."""
+    """Return the stored name of the unsent event that a job waits for; None if there is none."""
     found = Memo.objects.using(using).filter(
         job_id=job_id, kind=MemoKind.EVENT, finished_at=None, wake_at__isnull=False, event__isnull=False
     )

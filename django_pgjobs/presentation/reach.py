@@ -1,26 +1,27 @@
-"""How far a search looks that no index answers."""
+"""Limits of searches that no index answers."""
 
 from __future__ import annotations
 
 from django_pgjobs.states import Hold, Outcome
 
 NEAR = 100_000
-"""How many jobs to search for a name or a queue."""
+"""Number of jobs to search for a name or a queue."""
 
 NEAR_TEXT = 100_000
-"""How many jobs to search for a text."""
+"""Number of jobs to search for a text."""
 
 NEAR_ENDED = 30_000
-"""How many ended jobs to search for whatever else: few of their neighbours in the table ended so, so each is a page."""
+"""Number of ended jobs to search for anything else: few of their neighbours in the table ended so, so each is a
+page."""
 
 NEAR_TAGGED = 5_000
 """With more jobs than this a tag is common: it is searched for in the order of the list."""
 
 NEAR_COMMON = 30_000
-"""How many jobs to search for a common tag, each of whose tags are unpacked."""
+"""Number of jobs to search for a common tag, each of whose tags are unpacked."""
 
 NEAR_HELD = 5_000
-"""How many held jobs to search for a queue or a text; each of their ids travels with the query."""
+"""Number of held jobs to search for a queue or a text; each of their ids travels with the query."""
 
 FAR = 1_000_000
 """``NEAR`` for a patient operator (a text takes a second or two)."""
@@ -29,16 +30,16 @@ FAR_HELD = 20_000
 """``NEAR_HELD`` for a patient operator."""
 
 NEAR_RETRYING = 20_000
-"""How many jobs that run later to search for those that are tried again."""
+"""Number of jobs that run later to search for those that are tried again."""
 
 NEAR_ARGUMENTS = 20_000
-"""How many jobs to search for an argument, each of which is unpacked."""
+"""Number of jobs to search for an argument, each of which is unpacked."""
 
 FAR_ARGUMENTS = 200_000
 """``NEAR_ARGUMENTS`` for a patient operator."""
 
 NEAR_SUSPENDED = 20_000
-"""How many jobs that sleep or wait to look at; each is looked up in the table of jobs."""
+"""Number of jobs that sleep or wait to look at; each is looked up in the table of jobs."""
 
 FAR_SUSPENDED = 200_000
 """``NEAR_SUSPENDED`` for a patient operator."""

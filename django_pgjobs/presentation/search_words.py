@@ -19,7 +19,7 @@ WORDS = (
     "error", "arg.NAME", "worker", "key", "tag", "queue", "name", "cron", "front", "alias", "since", "older",
     "action", "ended",
 )  # fmt: skip
-"""What may stand before the colon."""
+"""Words that may stand before the colon."""
 
 NO_ERROR = "-"
 """The error of jobs that were abandoned without one, as an operator does."""

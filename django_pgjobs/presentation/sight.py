@@ -1,6 +1,7 @@
-"""Who sees what: the one table of what the permission ``view_payload`` covers, and the answers that every door asks.
+"""Permissions to see: the one table of what the permission ``view_payload`` covers, and the answers that every door
+asks.
 
-The doors are the pages, the search, the forms and the shell, which shows what somebody without the permission sees. A
+The doors are the pages, the search, the forms and the shell, which shows what a user without the permission sees. A
 test walks all of them. The docs print this table.
 """
 
@@ -17,7 +18,7 @@ PERMISSION = "pgjobs.view_payload"
 
 
 class Fact(StrEnum):
-    """What a door may show, find or let people write."""
+    """A fact that a door may show, find or let people write."""
 
     ARGUMENT = "an argument of a job or a cron entry"
     FOUND = "jobs found by an argument (`arg.name:value`)"
@@ -32,7 +33,7 @@ class Fact(StrEnum):
 
 
 class Without(StrEnum):
-    """What becomes of a fact without the permission."""
+    """Treatment of a fact without the permission."""
 
     EACH = "hidden if `sensitive` names it; all are if this process does not know the job or they do not fit it"
     FINDS = "as far as they are shown"
@@ -60,7 +61,8 @@ class Hidden(NamedTuple):
 
 
 def may_see(fact: Fact, job_name: str, *, reveal: bool) -> bool:
-    """Whether a fact of this job as a whole may be shown, or written; ``reveal``: to who has the permission."""
+    """Return whether a fact of this job as a whole may be shown, or written; ``reveal``: to users with the
+    permission."""
     rule = TABLE[fact]
     if reveal or rule is Without.ALWAYS:
         return True

@@ -1,6 +1,6 @@
 """A job's facts in words, for the admin and the shell: labels, durations, JSON, arguments by name.
 
-Rows are untrusted: anybody who can write the table can write anything into it. Malformed values never raise here.
+Rows are untrusted: every writer of the table can write anything into it. Malformed values never raise here.
 Callers escape: HTML for the admin, control characters for the shell.
 """
 
@@ -34,7 +34,7 @@ STATE_LABELS: dict[str, Any] = {
 """State or label → the word that people see."""
 
 SHOWN_CHARS = 10_000
-"""How many characters of one value to show."""
+"""Number of characters of one value to show."""
 
 REVIVED_CHARS = 65_536
 """Up to this size, show stored values as registered (a date, not its tag)."""
@@ -103,8 +103,8 @@ def json_text(value: Any, size: int = 0) -> str:
 def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | Hidden:
     """Return (name, value) of each argument of the job ``name``; ``text`` is its payload as JSON.
 
-    Without ``reveal``, sensitive arguments are hidden. So are all arguments if this process does not know the
-    definition or the payload is malformed: nobody can tell then which ones are sensitive.
+    Without ``reveal``, sensitive arguments are hidden. The same goes for all arguments if this process does not know
+    the definition or the payload is malformed: then there is no telling which ones are sensitive.
     """
     definition = registry.resolved(name)
     if definition is None and not reveal:

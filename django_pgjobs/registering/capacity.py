@@ -1,9 +1,9 @@
 """Refuse a registration if its queue is full or this process registers too fast. Both checks are off by default.
 
 The rate comes first: it asks no database. Then one statement locks each queue with a capacity, to the end of the
-transaction, and *a new statement* counts their unfinished jobs. So the next producer waits for the lock and counts what
-this one has committed: no number of producers exceeds a capacity. A single statement for both would count only what was
-committed before it waited.
+transaction, and *a new statement* counts their unfinished jobs. The next producer thus waits for the lock and counts
+what this one has committed: no number of producers exceeds a capacity. A single statement for both would count only
+what was committed before it waited.
 
 That takes READ COMMITTED. Transactions opened here have it. In a caller's transaction at a higher level the count would
 be of long ago, so registering there raises; also at SERIALIZABLE, where the server fails one of two transactions only

@@ -29,10 +29,10 @@ from django_pgjobs.store.transactions import at_read_committed, opens_transactio
 T = TypeVar("T")
 
 TRIES = 20
-"""How often a registration inserts before it gives up: each time the key's holder ended before we found it."""
+"""Number of inserts of a registration before it gives up: each time the key's holder ended before we found it."""
 
 DEADLOCKS = 5
-"""How often to run a registration in all, if it deadlocks with others: each holds one key and waits for another's."""
+"""Number of runs of a registration in all, if it deadlocks with others: each holds one key and waits for another's."""
 
 REPLACED = "replaced"
 """The reason on a job that was cancelled because a newer one took its key."""
@@ -101,7 +101,7 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
 
 
 def _cancel(alias: str, replaced: Sequence[int], by: str) -> None:
-    """Cancel jobs that newer ones replace. A batch does not fail for a member that nobody needs any more."""
+    """Cancel jobs that newer ones replace. A batch does not fail for a member that is not needed any more."""
     # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
     # of this process has declared ends without its on_cancel.
     with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]

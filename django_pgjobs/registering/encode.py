@@ -97,7 +97,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
 
 
 def check_key_given(row: Row) -> None:
-    """Refuse ``on_conflict`` where nobody has given a key, be it None. Raises ``InvalidJob``."""
+    """Refuse ``on_conflict`` where no key was given, not even None. Raises ``InvalidJob``."""
     if row.plan.lacks_key:
         raise InvalidJob(
             f"job {row.definition.name!r}: on_conflict says what to do when the key is taken, but there is no key: "

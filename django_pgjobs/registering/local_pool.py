@@ -1,8 +1,8 @@
 """The local workers of this process: threads for calls that bypass the queue, up to a limit.
 
-Layer 0: knows no job. Each call gets a thread of its own, which ends with the call. So forks inherit nothing: a forked
-process begins with all its slots free. Nothing waits for a slot. The threads are daemons: the interpreter's exit waits
-a limited time for running calls, and loses those that take longer.
+Layer 0: knows no job. Each call gets a thread of its own, which ends with the call. This way forks inherit nothing: a
+forked process begins with all its slots free. Nothing waits for a slot. The threads are daemons: the interpreter's exit
+waits a limited time for running calls, and loses those that take longer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LocalPool:
 
     @property
     def running(self) -> int:
-        """How many calls run now."""
+        """Number of calls that run now."""
         return self._running
 
     def submit(self, call: Callable[[], None], *, limit: int, exit_seconds: float) -> bool:

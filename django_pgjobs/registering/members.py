@@ -1,7 +1,7 @@
 """A key names one member of a batch for as long as the batch is there, so that members can be added again.
 
-Elsewhere a key is free when its job has ended. Whoever goes on with an open batch, after a crash, adds all members once
-more: those that have ended meanwhile must not run again.
+Elsewhere a key is free when its job has ended. A producer that continues with an open batch, after a crash, adds all
+members once more: those that have ended in the meantime must not run again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django_pgjobs.store.registering import NewJob
 from django_pgjobs.store.transactions import at_read_committed
 
 TRIES = 5
-"""How often to insert a portion, if others add members with its keys at the same time."""
+"""Number of tries to insert a portion, if others add members with its keys at the same time."""
 
 Insert = Callable[[Sequence[NewJob]], tuple[list[int], list[int]]]
 
@@ -51,7 +51,7 @@ def _insert_once(
     if not left:
         return [known[at] for at in range(len(new))], []
     stored = StoredBatch(*insert([new[at] for at in left]))
-    # Whoever adds members locks the gate until the commit: what others have added is seen behind the lock.
+    # Adding members locks the gate until the commit: members of others are seen once the lock is held.
     lock_gate(on(alias), batch_id)
     beside = _known(alias, batch_id, [new[at] for at in left])
     if not is_last and not {job_id for had in beside.values() for job_id in had.ids} <= set(stored.ids):

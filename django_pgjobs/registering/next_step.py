@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.options import Plan
 
 OF_STEPS = {"queue", "priority", "timeout", "soft_timeout", "max_attempts", "on_crash", "run_at", "delay"}
-"""The options of ``using`` that a next step may have. What else a job has, it keeps."""
+"""The options of ``using`` that a next step may have. The job keeps everything else."""
 
 OF_JOBS: dict[str, Any] = {
     "key": None,
@@ -25,7 +25,7 @@ OF_JOBS: dict[str, Any] = {
     "description": "",
     "bypass": False,
 }
-"""What a definition may declare and a next step does not take from it."""
+"""Options that a definition may declare and a next step does not take from it."""
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

@@ -19,10 +19,10 @@ from django_pgjobs.exceptions import RateLimited
 from django_pgjobs.values.by_queue import Rate
 
 WAITS = 5
-"""How often an inspection of a queue waits for tokens before it gives up."""
+"""Number of times that an inspection of a queue waits for tokens before it gives up."""
 
 PATIENCE_SECONDS = 5.0
-"""How long it waits in all. A bucket may be in debt for hours, and the caller is often a web request."""
+"""Time that it waits in all. A bucket may be in debt for hours, and the caller is often a web request."""
 
 MANY = 1000
 """With more buckets than this, ``take`` drops the full ones, which hold no information."""
@@ -108,5 +108,5 @@ class Buckets:
 of_this_process = Buckets()
 
 if hasattr(os, "register_at_fork"):
-    # A lock that another thread held when this process was forked would stay locked for ever.
+    # A lock that another thread held when this process was forked would stay locked forever.
     os.register_at_fork(after_in_child=of_this_process.reset)

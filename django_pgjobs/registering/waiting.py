@@ -1,8 +1,8 @@
 """Register jobs that wait: for others, by ``using(after=…)``, or for the members of a batch.
 
 The jobs that a new one needs stay locked until its transaction ends, so each of their ends comes either before, and is
-read here, or after, and counts in the gate. Then nothing is asked again: whoever ends the last of them, or one
-otherwise than needed, releases it.
+read here, or after, and counts in the gate. Then nothing is asked again: the transaction that ends the last of them, or
+one otherwise than needed, releases it.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
 
 
 def close_batch(alias: str, batch_id: int) -> None:
-    """Let a batch end when its members have; one whose members have all ended goes on at once. Repeatable."""
+    """Let a batch end when its members have; one whose members have all ended ends at once. Repeatable."""
     with at_read_committed(alias):
         opened = gates.open_gates(on(alias), [batch_id], close=True)
     waking.notify(alias, gates.notices_of(opened))

@@ -150,7 +150,7 @@ class InlineWorker:
                 events.stored(what, {**fields, **about})
 
     def _work(self, db: WorkerConnection) -> bool:
-        """Perform one job, or rest; return whether to go on."""
+        """Perform one job, or rest; return whether to continue."""
         options = self.worker.options
         self._do_duties(db)
         if options.max_jobs is not None and self.ended >= options.max_jobs:

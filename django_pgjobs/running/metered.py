@@ -1,4 +1,4 @@
-"""What a worker's page of metrics shows: its parts read by the thread that answers a scrape, without a query."""
+"""Content of a worker's page of metrics: its parts read by the thread that answers a scrape, without a query."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many executors a worker has, and how many jobs each runs at once."""
+    """Number of executors of a worker, and of jobs that each runs at once."""
 
     processes: int
     threads: int

@@ -1,8 +1,8 @@
 """``runjobs --reload``: a small parent watches the project's files and restarts the worker as a process.
 
 Django's autoreloader runs its function in a daemon thread and exits through ``sys.exit``: no signal handlers, no drain.
-So the parent here only watches, with Django's reloader classes, and the worker is a child: the same command line, with
-an environment variable that marks it. After a failed boot the parent waits for the next change.
+For this reason the parent here only watches, with Django's reloader classes, and the worker is a child: the same
+command line, with an environment variable that marks it. After a failed boot the parent waits for the next change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _leash: int | None = None
 
 
 def wanted(option: bool | None, options: dict[str, Any]) -> bool:
-    """Whether this process only watches: by option or by DEBUG, unless it is the watched child itself."""
+    """Return whether this process only watches: by option or by DEBUG, unless it is the watched child itself."""
     if os.environ.get(CHILD) or options["inline"] or options["until_idle"] or options["max_jobs"]:
         return False
     return settings.DEBUG if option is None else option

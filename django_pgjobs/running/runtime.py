@@ -64,7 +64,7 @@ SUPERVISOR_CONNECTIONS = 7
 """Claim, finalise, keep, listen, maintenance; for the leader also upkeep and VACUUM. With limits add one to admit."""
 
 SCAN_LIMITED_SECONDS = 5.0
-"""How often a worker whose code declares no limits scans for jobs that an earlier limit still holds."""
+"""Interval at which a worker whose code declares no limits scans for jobs that an earlier limit still holds."""
 
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
 LONGEST_WAIT_SECONDS = 10.0

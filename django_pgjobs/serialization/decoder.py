@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from django_pgjobs.serialization.references import TAG, ResultOf, StoredResultOf, is_id
 
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-"""What ``read`` and ``revive`` raise for JSON that ``encoder`` did not write."""
+"""Exceptions that ``read`` and ``revive`` raise for JSON that ``encoder`` did not write."""
 
 
 def read(text: str) -> Any:
@@ -76,7 +76,7 @@ def _raise_tag(stored: dict[str, Any]) -> Any:
     try:
         return made(value)
     except Exception:
-        # Without the value, which may be secret: this is shown to whoever may see jobs.
+        # Without the value, which may be secret: this is shown to all users who may see jobs.
         raise ValueError(f"{tag} holds no {tag[1:]}") from None
 
 

@@ -42,7 +42,7 @@ CODEC_VERSION = 1
 """Part of every job's fingerprint: code with another codec tries parked jobs again."""
 
 MAX_DEPTH = 100
-"""How deep containers may be nested; a fixed number, so that every stored value can be read again."""
+"""Maximum depth of nested containers; a fixed number, so that every stored value can be read again."""
 
 INT_DIGITS = 4300
 """``int()`` of a longer text raises, unless the interpreter is set otherwise."""
@@ -88,7 +88,7 @@ def size_of(text: str) -> int:
 
 
 def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all arguments are plain values, not containers."""
+    """Return whether all arguments are plain values, not containers."""
     return _FLAT.issuperset(map(type, args)) and (not kwargs or _FLAT.issuperset(map(type, kwargs.values())))
 
 

@@ -1,8 +1,8 @@
 """The stored form of an exception: kind, message, chain of causes, traceback. Raises nothing, for any exception.
 
-An exception is the job's code: its properties, methods and class may raise anything. So facts are read through the
-descriptors of ``BaseException`` itself. Its text, which only the exception can give, is requested once, and replaced if
-that raises.
+An exception is the job's code: its properties, methods and class may raise anything. Facts are therefore read through
+the descriptors of ``BaseException`` itself. Its text, which only the exception can give, is requested once, and
+replaced if that raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read the headers of a row. Middleware and whoever writes rows may have put anything there."""
+"""Read the headers of a row. Middleware and other writers of rows may have put anything there."""
 
 from __future__ import annotations
 

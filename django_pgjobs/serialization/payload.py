@@ -16,15 +16,15 @@ from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.encoder import CODEC_VERSION as CODEC_VERSION
 
 HIDDEN = "••••"
-"""What ``redact`` shows instead of a sensitive argument."""
+"""Text that ``redact`` shows instead of a sensitive argument."""
 
 _PARTS = frozenset({"args", "kwargs"})
 
 PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
-"""Types of most values: none of them is awaitable, or runs code when somebody takes its items."""
+"""Types of most values: none of them is awaitable, or runs code when it is iterated over."""
 
 _LAZY = frozenset({map, filter})
-"""Types of values whose code runs when somebody takes their items."""
+"""Types of values whose code runs when they are iterated over."""
 
 AROUND_ARGUMENTS = 2
 """The payload's own containers, which do not count as the caller's depth."""

@@ -36,9 +36,9 @@ class ResultOf:
 
 
 class StoredResultOf(ResultOf):
-    """A reference that was read from JSON: only ``filled`` puts a result in its place, and nobody may store it again.
+    """A reference that was read from JSON: only ``filled`` puts a result in its place, and it must not be stored again.
 
-    Else whoever types arguments as JSON would read any job's result.
+    Otherwise a user who types arguments as JSON could read any job's result.
     """
 
     __slots__ = ()
@@ -60,7 +60,7 @@ def within(value: Any) -> Iterator[ResultOf]:
 
 
 def has_any(payload: str) -> bool:
-    """Whether a payload may hold a reference: a cheap look at its text."""
+    """Return whether a payload may hold a reference: a cheap look at its text."""
     return TAG in payload
 
 
@@ -72,14 +72,14 @@ def named(payload: str) -> set[int]:
 
 
 def is_id(value: object) -> bool:
-    """Whether a job may have this id."""
+    """Return whether a job may have this id."""
     return type(value) is int and 0 < value <= BIGGEST_ID
 
 
 def check_ended(outcomes: Mapping[int, str | None]) -> None:
     """Raise ``UnreadablePayload`` unless all of these jobs, id → outcome, have succeeded: else there is no result.
 
-    An operator may let a job go on before what it needs has ended, or retry one that was cancelled because of it.
+    An operator may let a job proceed before what it needs has ended, or retry one that was cancelled because of it.
     """
     for job_id, outcome in sorted(outcomes.items()):
         if outcome != Outcome.SUCCEEDED:

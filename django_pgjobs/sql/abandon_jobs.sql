@@ -1,6 +1,6 @@
 -- abandon_jobs: abandon unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker; not batches that wait for members.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
--- Rows: one per job abandoned: what a signal of its end says, whether it has ended, whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
+-- Rows: one per job abandoned: what a signal of its end says, whether it has ended, whether others wait for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT j.id

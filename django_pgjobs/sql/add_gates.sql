@@ -1,5 +1,5 @@
 -- add_gates: insert the gates of new jobs that wait, and the links from what they need.
--- Fence: none (creates rows that nobody knows yet).
+-- Fence: none (creates rows that no one else sees yet).
 -- Rows: none.
 -- Clock: none.
 WITH gates AS (

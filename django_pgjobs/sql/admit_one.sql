@@ -1,5 +1,5 @@
 -- admit_one: admit one job that a limit holds, regardless of its limits; for tests, which run one job at a time.
--- Fence: none (a held job, which nobody has claimed).
+-- Fence: none (a held job, which no worker has claimed).
 -- Rows: 1 = it is ready; 0 = no limit held it.
 -- Clock: statement_timestamp().
 UPDATE pgjobs_job AS j

@@ -1,4 +1,4 @@
--- await_events: lock events that jobs begin to wait for, in the order of their names, and make those that nobody knows yet: between a waiter and a sender the row decides who comes first.
+-- await_events: lock events that jobs begin to wait for, in the order of their names, and make those that do not exist yet: between a waiter and a sender the row decides who comes first.
 -- Fence: none (counts waits).
 -- Rows: none. An event locked for longer than asked raises.
 -- Clock: none.

@@ -1,6 +1,6 @@
 -- begin_gather: remember that a running job waits for the jobs of a batch, which this transaction has registered; before, or again for those that failed.
 -- Fence: required.
--- Rows: 1 = remembered; 0 = lost, cancelled meanwhile, or another run has begun or finished it.
+-- Rows: 1 = remembered; 0 = lost, cancelled in the meantime, or another run has begun or finished it.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT j.id, j.flow
@@ -8,7 +8,7 @@ WITH held AS MATERIALIZED (
     WHERE j.id = ANY (ARRAY[%(id)s::bigint])
       AND j.claim_id = %(claim_id)s::uuid -- fence
       AND j.outcome IS NULL -- fence
-      AND j.cancel_requested_at IS NULL -- whoever cancels it later finds what it gathers
+      AND j.cancel_requested_at IS NULL -- a later cancel finds what it gathers
     FOR NO KEY UPDATE
 ),
 marked AS (

@@ -1,12 +1,12 @@
 -- cancel_jobs: end unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker, or ask the worker that runs them. A batch that waits for members gets the request, too. A request never gets weaker.
 -- Fence: none (an operator's request; a claimed job's attempt is never overwritten, only asked).
--- Rows: one per job that could be cancelled: what a signal of its end says, whether it has ended, whether somebody waits for its end, whether its callback is due, whether that may be older than the jobs claimed now, and whether it is a batch that waits for members.
+-- Rows: one per job that could be cancelled: what a signal of its end says, whether it has ended, whether others wait for its end, whether its callback is due, whether that may be older than the jobs claimed now, and whether it is a batch that waits for members.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[])
       AND finished_at IS NULL
-      -- An unknown ending may be cancelled too: otherwise its job would stay parked for ever.
+      -- An unknown ending may be cancelled too: otherwise its job would stay parked forever.
       AND (ending IS NULL OR claim_id IS NOT NULL OR ending <> ALL (%(endings)s::text[]))
     ORDER BY id
     FOR NO KEY UPDATE

@@ -69,7 +69,7 @@ claimed AS (
         END AS payload,
         left(j.headers::text, %(most_chars)s::integer) AS headers,
         left(nullif(j.description, ''), %(most_chars)s::integer) AS description,
-        -- What few jobs have: an array, as each key of an object would cost as much as a column.
+        -- Values that few jobs have: an array, as each key of an object would cost as much as a column.
         CASE
             WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
               OR j.options IS NOT NULL

@@ -1,5 +1,5 @@
 -- copy_members: copy_jobs for members of a batch.
--- Fence: none (creates rows that nobody knows yet).
+-- Fence: none (creates rows that no one else sees yet).
 -- Rows: none; the ids are known.
 -- Clock: run_at comes from reserve_ids, created_at is the column's default.
 COPY pgjobs_job (

@@ -27,7 +27,7 @@ FROM (
     SELECT m.undo, 'undo'
     FROM undoable
     CROSS JOIN LATERAL (
-        -- OFFSET keeps it the inner side, whatever the statistics say.
+        -- OFFSET keeps it the inner side, regardless of the statistics.
         SELECT k.undo ->> 'name' AS undo
         FROM pgjobs_memo AS k
         WHERE k.job_id = undoable.id AND k.undo IS NOT NULL

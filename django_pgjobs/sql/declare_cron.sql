@@ -1,6 +1,6 @@
 -- declare_cron: write a cron entry, as this code declares it, to its row; values of operators and the leader stay.
 -- Fence: none (an upsert by name, of declared columns only).
--- Rows: 1 = created or changed; 0 = it is as declared, or other code declared it and it must not be overwritten, or somebody made a row of its name.
+-- Rows: 1 = created or changed; 0 = it is as declared, or other code declared it and it must not be overwritten, or a row of its name was made at run time.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_cron_entry AS e (
     name, job_name, declared_expression, declared_zone, declared_payload, declared_options, misfire, overlap

@@ -1,5 +1,5 @@
 -- delete_admissions: delete starts that are in no rate's window any more, from the walk's position on.
--- Fence: none (expired rows, which nobody reads).
+-- Fence: none (expired rows, which are not read).
 -- Rows: 1 = how many were deleted, and the last end among them; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (

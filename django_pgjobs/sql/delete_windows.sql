@@ -1,5 +1,5 @@
 -- delete_windows: delete key windows that are over, from the walk's position on.
--- Fence: none (nobody reads a window that is over).
+-- Fence: none (a window that is over is not read).
 -- Rows: 1 = how many were deleted, and the last end among them; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- finalise_delete: end jobs by deleting them with their history; a job that somebody waits for, or that has steps, stays as it is.
+-- finalise_delete: end jobs by deleting them with their history; a job that others wait for, or that has steps, stays as it is.
 -- Fence: required.
 -- Rows: one per job deleted; a missing one was locked, lost, deleted before, or has a waiter or steps.
 -- Clock: none.

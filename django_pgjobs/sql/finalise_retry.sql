@@ -1,6 +1,6 @@
 -- finalise_retry: end failed attempts whose jobs run again, and keep the failure.
 -- Fence: required.
--- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled in the meantime, or recorded before.
 -- Clock: statement_timestamp().
 WITH failed AS MATERIALIZED (
     SELECT *

@@ -1,6 +1,6 @@
 -- finalise_snooze: make snoozed jobs ready again later; their attempt does not count.
 -- Fence: required.
--- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled in the meantime, or recorded before.
 -- Clock: statement_timestamp().
 WITH snoozed AS MATERIALIZED (
     SELECT id, claim_id, delay

@@ -1,4 +1,4 @@
--- find_keys: find the jobs that have these keys now, or took them for the current window. One index probe per key, whatever the statistics say.
+-- find_keys: find the jobs that have these keys now, or took them for the current window. One index probe per key, regardless of the statistics.
 -- Fence: none (reads).
 -- Rows: one per key that is taken: its position in the input, the job's id, whether it has started, and its name, at first; the job of a window may be gone.
 -- Clock: statement_timestamp().

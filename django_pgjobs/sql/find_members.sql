@@ -1,4 +1,4 @@
--- find_members: find the members of a batch that have, or have had, these keys, in the queue or under the name of the call, whatever became of them since; but not those that a newer job has replaced. One index probe per key, whatever the statistics say.
+-- find_members: find the members of a batch that have, or have had, these keys, in the queue or under the name of the call, in any state; but not those that a newer job has replaced. One index probe per key, regardless of the statistics.
 -- Fence: none (reads).
 -- Rows: one per key that a member has had: its position in the input, the two oldest such members, and whether the first has started, ended or moved to another queue.
 -- Clock: none.

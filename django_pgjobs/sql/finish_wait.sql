@@ -6,7 +6,7 @@ WITH event AS MATERIALIZED (
     SELECT e.name, e.payload
     FROM pgjobs_event AS e
     WHERE e.name = ANY (ARRAY[%(event)s::text]) AND e.sent_at IS NOT NULL
-    FOR NO KEY UPDATE OF e -- nobody takes back what this job goes on with
+    FOR NO KEY UPDATE OF e -- no withdrawal of the event that this job reads
 ),
 held AS MATERIALIZED (
     SELECT j.id, j.flow

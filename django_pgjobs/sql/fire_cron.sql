@@ -32,7 +32,7 @@ made AS MATERIALIZED (
     UNION ALL
     SELECT given.fire_at
     FROM picked AS e, unnest(%(fires)s::timestamptz[]) WITH ORDINALITY AS given (fire_at, n)
-    -- Whatever the clock of the leader says, nothing fires early.
+    -- Nothing fires early, even if the leader's clock is fast.
     WHERE given.fire_at <= statement_timestamp()
       AND (e.starts_at IS NULL OR e.starts_at <= given.fire_at)
       AND (e.ends_at IS NULL OR e.ends_at >= given.fire_at)

@@ -1,4 +1,4 @@
--- free_keys: take keys from unclaimed jobs without steps or memos, which the caller cancels next, so that other jobs may have them. One index probe per key, whatever the statistics say.
+-- free_keys: take keys from unclaimed jobs without steps or memos, which the caller cancels next, so that other jobs may have them. One index probe per key, regardless of the statistics.
 -- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
 -- Rows: one per job that has lost its key: its id, and whether it is a member of a batch.
 -- Clock: statement_timestamp().

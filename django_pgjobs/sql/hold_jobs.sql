@@ -1,6 +1,6 @@
 -- hold_jobs: hold claimed jobs whose name is paused; the attempt does not count.
 -- Fence: required.
--- Rows: one per job held; a missing one was locked, lost, cancelled meanwhile, or held before.
+-- Rows: one per job held; a missing one was locked, lost, cancelled in the meantime, or held before.
 -- Clock: none.
 WITH paused AS MATERIALIZED (
     SELECT id, claim_id, reason, suspect

@@ -1,4 +1,4 @@
--- is_waited_for: whether anybody waits for a lock on a table that this server process holds.
+-- is_waited_for: whether another session waits for a lock on a table that this server process holds.
 -- Fence: none (reads).
 -- Rows: 1 = whether.
 -- Clock: none.

@@ -1,5 +1,5 @@
 -- judge_former: which jobs of one part of an operator's action still stand where it has put them, and why others do not.
--- Fence: none (reads; whoever reverts them has locked them).
+-- Fence: none (reads; the caller that reverts them has locked them).
 -- Rows: one per job: empty, or started, ended, gone, changed since, or needed (others wait for its end).
 -- Clock: none.
 SELECT

@@ -1,4 +1,4 @@
--- list_due_gates: gates that were to open while somebody had their jobs locked.
+-- list_due_gates: gates that were to open while another session had their jobs locked.
 -- Fence: none (reads).
 -- Rows: one per gate: the id of its job.
 -- Clock: none.

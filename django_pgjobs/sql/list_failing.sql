@@ -3,7 +3,7 @@
 -- Rows: one per queue and name, most failures first = the queue, the name, how many attempts failed, how many there were, how many of the failed are tried again, how many seconds that covers.
 -- Clock: statement_timestamp().
 WITH known AS MATERIALIZED (
-    -- Jobs that an operator ended have no run, and nobody knows how long a lost attempt ran.
+    -- Jobs that an operator ended have no run, and the duration of a lost attempt is not known.
     SELECT
         m.queue, m.name, m.minute, m.outcome,
         (SELECT coalesce(sum(h.jobs), 0) FROM unnest(m.run_histogram) AS h (jobs)) AS runs

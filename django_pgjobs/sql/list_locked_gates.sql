@@ -22,7 +22,7 @@ wanted AS MATERIALIZED (
     SELECT DISTINCT job_id FROM fed
 ),
 free AS MATERIALIZED (
-    -- Shared: workers that look at the same time take nobody's look for a lock.
+    -- Shared: workers that look at the same time take no other worker's look for a lock.
     SELECT g.job_id
     FROM wanted
     CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- list_unchecked_crons: schedules made at run time whose arguments nobody has checked against this code of their job.
+-- list_unchecked_crons: schedules made at run time whose arguments are not checked against this code of their job.
 -- Fence: none (reads).
 -- Rows: at most as many as asked for: name, arguments, and the fingerprint they were checked against.
 -- Clock: none.

@@ -1,6 +1,6 @@
 -- next_step: turn the rows of jobs into their next steps, each with its own attempts, keep the steps that have finished, and put aside what they remember.
 -- Fence: required.
--- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), whether it is due, and whether it is to be abandoned because its key is taken in the queue of the step; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), whether it is due, and whether it is to be abandoned because its key is taken in the queue of the step; a missing one was locked, lost, cancelled in the meantime, or recorded before.
 -- Clock: statement_timestamp().
 WITH stepped AS MATERIALIZED (
     SELECT *
@@ -82,7 +82,7 @@ kept AS (
     FROM recorded
 ),
 renamed AS (
-    -- What a step remembers is not what the next one asks for under the same name. No name given holds U+00A0.
+    -- The memos of a step are not those that the next one asks for under the same name. No name given holds U+00A0.
     UPDATE pgjobs_memo AS m
     SET name = m.name || U&'\00A0@' || m.id
     FROM recorded

@@ -1,9 +1,9 @@
--- open_gates: open gates that nothing keeps closed, and release their jobs; with close, let no more members into batches that are open for some; with force, open the others, too, whatever they wait for, and refuse no job that needs others. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
+-- open_gates: open gates that nothing keeps closed, and release their jobs; with close, close batches for new members; with force, open all other gates too, and refuse no job that needs others. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
 -- Fence: none (releases only jobs that wait, checked under the locks of gate and job).
 -- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
-    -- In the order of their ids, whoever else locks some of them; the lock reads the newest row.
+    -- In the order of their ids, as all other lockers do; the lock reads the newest row.
     SELECT
         g.job_id, g.eager,
         CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END AS hands,
@@ -47,7 +47,7 @@ WITH locked AS MATERIALIZED (
     ) AS refusal
 ),
 free AS MATERIALIZED (
-    -- Whoever holds a gate waits for no job: one that is locked stays due.
+    -- The holder of a gate waits for no job: the gate of a locked job stays due.
     SELECT j.id, locked.eager, locked.refused, locked.well, locked.reason
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])

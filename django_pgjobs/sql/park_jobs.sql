@@ -1,6 +1,6 @@
 -- park_jobs: hold jobs that this code cannot run, until other code knows them; the attempt does not count.
 -- Fence: required.
--- Rows: one per job parked; a missing one was locked, lost, cancelled meanwhile, or parked before.
+-- Rows: one per job parked; a missing one was locked, lost, cancelled in the meantime, or parked before.
 -- Clock: none.
 WITH parked AS MATERIALIZED (
     SELECT id, claim_id, reason, fingerprint

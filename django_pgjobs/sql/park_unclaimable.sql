@@ -1,4 +1,4 @@
--- park_unclaimable: hold the ready row whose data makes its claim fail, so that it stops nobody else.
+-- park_unclaimable: hold the ready row whose data makes its claim fail, so that it stops no other job.
 -- Fence: none (an unclaimed row; checked under the row lock).
 -- Rows: 1 = parked; 0 = it is gone, claimed or locked.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- postpone_jobs: move the starts of unclaimed jobs without steps or memos that have these keys, as new registrations of the keys ask. One index probe per key, whatever the statistics say.
+-- postpone_jobs: move the starts of unclaimed jobs without steps or memos that have these keys, as new registrations of the keys ask. One index probe per key, regardless of the statistics.
 -- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
 -- Rows: one per job moved: its position in the input, its id, the workers to wake (no priority: admitters) and whether it may be older than the jobs claimed now.
 -- Clock: statement_timestamp().

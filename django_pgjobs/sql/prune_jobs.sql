@@ -58,10 +58,10 @@ old AS MATERIALIZED (
     SELECT j.id
     FROM listed
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[listed.id])
-    WHERE j.xmin = listed.version -- whoever begins to need a job writes its row
+    WHERE j.xmin = listed.version -- a registration that needs a job writes its row
       AND listed.id NOT IN (SELECT id FROM owners WHERE needed)
       AND (listed.batch_id IS NULL OR listed.batch_id NOT IN (SELECT id FROM owners WHERE needed OR undoable))
-      -- It says that nobody may retry what is undone, and that none undoes it again.
+      -- It keeps what is undone from being retried, and from being undone again.
       AND (SELECT true FROM pgjobs_job AS t WHERE t.id = ANY (ARRAY[listed.undone_id])) IS NULL
     FOR UPDATE OF j SKIP LOCKED
 ),

@@ -1,6 +1,6 @@
 -- read_cron: read a cron entry to change it, and hold its row until the transaction ends.
 -- Fence: none (writes nothing).
--- Rows: 1 = whether somebody made it at run time, and what it says; 0 = no such entry.
+-- Rows: 1 = whether it was made at run time, and its values; 0 = no such entry.
 -- Clock: none.
 SELECT
     e.origin = 'row', e.job_name, e.declared_expression, e.declared_zone, e.misfire, e.overlap, e.enabled, e.starts_at, e.ends_at,

@@ -5,7 +5,7 @@
 SELECT
     pg_stat_get_dead_tuples(c.oid),
     greatest(c.reltuples::float8, pg_stat_get_live_tuples(c.oid)::float8),
-    -- The server's own rule. From PostgreSQL 17 on an owner may have lost the privilege, and is skipped like anybody.
+    -- The server's own rule. From PostgreSQL 17 on an owner may have lost the privilege, and is skipped like any other role.
     CASE
         WHEN current_setting('server_version_num')::integer >= 170000 THEN has_table_privilege(c.oid, 'MAINTAIN')
         ELSE pg_has_role(c.relowner, 'USAGE')

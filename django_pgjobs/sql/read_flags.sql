@@ -1,6 +1,6 @@
 -- read_flags: which of these claimed jobs are lost, or carry a request to cancel or release. Locks nothing.
 -- Fence: none (reads).
--- Rows: one per such job; jobs in order are left out, and those that have succeeded, or gone on with their next step, under this claim, by their own transactions.
+-- Rows: one per such job; jobs in order are left out, and those that have succeeded, or continued with their next step, under this claim, by their own transactions.
 -- Clock: none.
 SELECT
     fence.id, fence.claim_id,

@@ -1,4 +1,4 @@
--- read_fleet: the figures that a leader measured last, and for how long nobody has led, for metrics.
+-- read_fleet: the figures that a leader measured last, and the time without a leader, for metrics.
 -- Fence: none (reads).
 -- Rows: 1 = the figures as JSON, how many seconds ago they were measured, seconds since the last term; null if none yet.
 -- Clock: statement_timestamp().

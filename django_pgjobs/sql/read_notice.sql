@@ -15,7 +15,7 @@ SELECT
         WHERE j.finished_at IS NOT NULL
           AND j.outcome = 'abandoned'
           AND j.finished_at >= since.at
-          AND j.finished_at <= statement_timestamp() -- whatever SQL has written
+          AND j.finished_at <= statement_timestamp() -- SQL may have written later ones
         ORDER BY j.finished_at
         LIMIT 1
     ) IS NOT NULL

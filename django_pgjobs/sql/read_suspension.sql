@@ -4,7 +4,7 @@
 -- Clock: none.
 SELECT
     m.kind, left(m.name, 200), left(m.event, 200),
-    -- Whoever has moved the job to a later instant has put its waking off.
+    -- Moving the job to a later instant has put its waking off.
     greatest(m.wake_at, (SELECT j.run_at FROM pgjobs_job AS j WHERE j.id = %(id)s::bigint)) AS wake_at,
     m.failures, left(m.error, 500),
     b.id AS batch_id, g.pending, g.total
@@ -16,7 +16,7 @@ FROM (
     OFFSET 0
 ) AS m
 CROSS JOIN LATERAL (
-    -- A cast in CASE: whatever stands in a row that others wrote, it spoils nobody's page.
+    -- A cast in CASE: a malformed value that others wrote spoils no page.
     SELECT CASE WHEN m.kind = 'gather' AND m.result ->> 'batch' ~ '^[0-9]{1,18}$' THEN (m.result ->> 'batch')::bigint END AS id
 ) AS b
 LEFT JOIN pgjobs_gate AS g ON g.job_id = b.id

@@ -1,4 +1,4 @@
--- recount_gates: correct gates whose figures differ from the rows they count; a job that somebody has deleted counts as cancelled, unless it is a member that had ended.
+-- recount_gates: correct gates whose figures differ from the rows they count; a deleted job counts as cancelled, unless it is a member that had ended.
 -- Fence: none (gates that have not opened, which the caller has locked in this transaction).
 -- Rows: one per gate corrected: the id of its job, what was pending, what is.
 -- Clock: none.

@@ -1,6 +1,6 @@
 -- refresh_crons: record that this code still declares these cron entries.
 -- Fence: none (writes the time of the latest declaration, and nothing else).
--- Rows: the entries that have a row, and whether somebody made it at run time.
+-- Rows: the entries that have a row, and whether it was made at run time.
 -- Clock: statement_timestamp().
 WITH old AS MATERIALIZED (
     SELECT e.name
@@ -11,7 +11,7 @@ WITH old AS MATERIALIZED (
           e.missing_since IS NOT NULL
           OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
       )
-    -- Whoever holds a row has just refreshed or fires it; skipping it avoids lock waits in another order.
+    -- The holder of a row has just refreshed it or fires it; skipping it avoids lock waits in another order.
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 refreshed AS (

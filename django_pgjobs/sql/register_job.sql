@@ -1,5 +1,5 @@
 -- register_job: insert one job, with all that a job may have but the window of a key and a flow.
--- Fence: none (creates a row that nobody knows yet).
+-- Fence: none (creates a row that no one else sees yet).
 -- Rows: 1 = the new job's id, and as text its run_at, created_at and expires_at; 0 = an unfinished job of its queue has its key.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (

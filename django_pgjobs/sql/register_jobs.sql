@@ -1,5 +1,5 @@
 -- register_jobs: insert many jobs, in the order given.
--- Fence: none (creates rows that nobody knows yet).
+-- Fence: none (creates rows that no one else sees yet).
 -- Rows: one id per job, in input order.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at)

@@ -1,5 +1,5 @@
 -- register_servants: register jobs of ours, each for a job that it serves: in the queue of ours, with its headers; but for one with a key no second one.
--- Fence: none (creates rows that nobody knows yet).
+-- Fence: none (creates rows that no one else sees yet).
 -- Rows: one per job registered, with the workers to wake.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (

@@ -1,5 +1,5 @@
 -- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have, or that are part of a flow; the same statement takes the window of a key.
--- Fence: none (creates rows that nobody knows yet).
+-- Fence: none (creates rows that no one else sees yet).
 -- Rows: one per job: its position in the input, id, and as text its run_at, created_at and expires_at; no id if its key is taken.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (

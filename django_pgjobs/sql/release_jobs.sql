@@ -1,6 +1,6 @@
 -- release_jobs: make claimed jobs ready again that never started, or stopped through no fault of their own; the attempt does not count.
 -- Fence: required.
--- Rows: one per job released, with its queue, its priority and how often it was released while it ran; a missing one was locked, lost, cancelled meanwhile, or released before.
+-- Rows: one per job released, with its queue, its priority and how often it was released while it ran; a missing one was locked, lost, cancelled in the meantime, or released before.
 -- Clock: statement_timestamp().
 WITH released AS MATERIALIZED (
     SELECT *

@@ -63,14 +63,14 @@ retried AS (
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.flow, j.name, j.target_id
 ),
 undoing AS (
-    -- It is to be undone again, whatever becomes of the row that does so.
+    -- It is to be undone again, even without the row that does so.
     UPDATE pgjobs_job AS j
     SET flow = j.flow | 128
     FROM retried
     WHERE retried.name = 'pgjobs.undo' AND j.id = ANY (ARRAY[retried.target_id]) AND j.outcome IN ('abandoned', 'cancelled')
 ),
 removed AS (
-    -- What failed is tried again; what succeeded is remembered.
+    -- Failed steps are tried again; those that succeeded are remembered.
     DELETE FROM pgjobs_memo AS m
     USING retried
     WHERE retried.flow & 32 = 32 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind <> 'gather'

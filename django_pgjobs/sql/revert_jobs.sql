@@ -1,6 +1,6 @@
 -- revert_jobs: put unclaimed jobs back where one part of an operator's action found them: ended as they were, or at their former instant, queue and priority.
 -- Fence: none (only unclaimed jobs, which the caller has locked and judged).
--- Rows: one per job put back, with the workers to wake (no priority: admitters; no queue: it has ended), whether it may be older than the jobs claimed now, and whether somebody waits for its end.
+-- Rows: one per job put back, with the workers to wake (no priority: admitters; no queue: it has ended), whether it may be older than the jobs claimed now, and whether others wait for its end.
 -- Clock: statement_timestamp().
 UPDATE pgjobs_job AS j
 SET run_at = r.run_at,

@@ -1,4 +1,4 @@
--- send_event: send an event, unless it has been sent before; waits for whoever sends it or begins to wait for it at the same time.
+-- send_event: send an event, unless it has been sent before; waits for transactions that send it or begin to wait for it at the same time.
 -- Fence: none (the first one counts; decided under the lock of the event).
 -- Rows: 1 = sent; 0 = it had been sent.
 -- Clock: statement_timestamp().

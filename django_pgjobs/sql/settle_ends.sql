@@ -5,7 +5,7 @@
 WITH ended AS MATERIALIZED (
     SELECT
         j.id, j.parent_id, j.outcome, j.flow, j.queue,
-        -- Nothing went wrong: it succeeded, or nobody needs it.
+        -- Nothing went wrong: it succeeded, or it is not needed.
         j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS well
     FROM unnest(%(ids)s::bigint[]) AS e (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[e.id])
@@ -44,7 +44,7 @@ fed AS MATERIALIZED (
             END
         FROM ended
         CROSS JOIN LATERAL (
-            -- OFFSET keeps it the inner side, whatever the statistics say.
+            -- OFFSET keeps it the inner side, regardless of the statistics.
             SELECT k.job_id, k.rule FROM pgjobs_link AS k WHERE k.parent_id = ended.id OFFSET 0
         ) AS l
         WHERE ended.flow & 2 = 2
@@ -52,7 +52,7 @@ fed AS MATERIALIZED (
     GROUP BY job_id
 ),
 locked AS MATERIALIZED (
-    -- In the order of their ids, whoever else locks some of them; the lock reads the newest row.
+    -- In the order of their ids, as all other lockers do; the lock reads the newest row.
     SELECT
         g.job_id, ordered.n, ordered.succeeded, ordered.abandoned, ordered.cancelled, ordered.unmet, ordered.well, g.eager,
         g.unmet + ordered.unmet > 0 AS refused,
@@ -80,7 +80,7 @@ locked AS MATERIALIZED (
     ) AS closing
 ),
 free AS MATERIALIZED (
-    -- Whoever holds a gate waits for no job: one that is locked stays due.
+    -- The holder of a gate waits for no job: the gate of a locked job stays due.
     SELECT j.id, locked.eager, locked.refused, locked.well, locked.reason
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])

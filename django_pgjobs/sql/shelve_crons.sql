@@ -1,5 +1,5 @@
--- shelve_crons: put aside cron entries that are due or not planned but may not fire, so that nobody looks at them until that changes.
--- Fence: none (whatever lets an entry fire again has it looked at again, and the leader reads each entry in time).
+-- shelve_crons: put aside cron entries that are due or not planned but may not fire, so that they are left alone until that changes.
+-- Fence: none (each change that lets an entry fire again also has it read again, and the leader reads each entry in time).
 -- Rows: one per entry put aside, its name.
 -- Clock: statement_timestamp().
 WITH waiting AS MATERIALIZED (

@@ -1,6 +1,6 @@
--- suspend_jobs: let jobs go on later where they stopped, uncharged, and keep what each waits for, which may be several things side by side; with the failure of a step, if it is tried again.
+-- suspend_jobs: let jobs continue later where they stopped, uncharged, and keep what each waits for, which may be several things side by side; with the failure of a step, if it is tried again.
 -- Fence: required.
--- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), and whether it is due; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), and whether it is due; a missing one was locked, lost, cancelled in the meantime, or recorded before.
 -- Clock: statement_timestamp().
 WITH suspended AS MATERIALIZED (
     SELECT *
@@ -35,14 +35,14 @@ dated AS MATERIALIZED (
     SELECT
         waits.*,
         coalesce(
-            -- It sleeps the rest, however often it is run meanwhile.
+            -- It sleeps the rest, however often it runs in between.
             (
                 SELECT m.wake_at FROM pgjobs_memo AS m
                 WHERE m.job_id = waits.id AND m.name = waits.wait AND waits.wait_kind <> 'step'
             ),
             statement_timestamp() + make_interval(secs => waits.pause)
         ) AS wake_at,
-        -- The caller has locked the event: it was sent before, or whoever sends it sees the memo.
+        -- The caller has locked the event: it was sent before, or its sender sees the memo.
         (SELECT e.sent_at FROM pgjobs_event AS e WHERE e.name = waits.awaited) IS NOT NULL AS sent
     FROM waits
 ),
@@ -78,7 +78,7 @@ recorded AS (
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
         deadline_at = NULL,
-        -- Not charged; one that remembers more than at its claim begins to count anew.
+        -- Not charged; one that remembers more than at its claim starts to count again.
         attempt = CASE WHEN going_on.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
         suspect_attempt = NULL,
         run_at = greatest(least(going_on.goes_on_at, j.not_after), statement_timestamp()),

@@ -1,6 +1,6 @@
--- take_term: become the leader, if nobody leads or the last term has expired.
+-- take_term: become the leader, if no worker leads or the last term has expired.
 -- Fence: none (compare-and-set on the one row: an unexpired term is left alone).
--- Rows: 1 = the number of the new term, and for how many seconds nobody led, null if nobody ever did; 0 = somebody leads.
+-- Rows: 1 = the number of the new term, and the seconds without a leader, null if there never was one; 0 = another worker leads.
 -- Clock: statement_timestamp().
 WITH before AS MATERIALIZED (
     SELECT l.expires_at FROM pgjobs_leader_term AS l WHERE l.id = 1

@@ -1,5 +1,5 @@
 -- unpark_jobs: resume parked jobs whose names this code knows, if other code parked them.
--- Fence: none (nobody claims parked rows; the hold is checked under the row lock).
+-- Fence: none (parked rows are not claimed; the hold is checked under the row lock).
 -- Rows: one per job, with its queue and priority.
 -- Clock: statement_timestamp().
 WITH known AS (

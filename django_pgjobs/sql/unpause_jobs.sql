@@ -1,5 +1,5 @@
 -- unpause_jobs: resume held jobs whose name is no longer paused; a limited one waits for admission again.
--- Fence: none (nobody claims held rows; the hold is checked under the row lock).
+-- Fence: none (held rows are not claimed; the hold is checked under the row lock).
 -- Rows: one per job, with its queue and priority.
 -- Clock: statement_timestamp().
 WITH RECURSIVE names AS (

@@ -1,4 +1,4 @@
--- vacuum_jobs: free the space of dead jobs. Delays nobody: it skips a table that another transaction has locked.
+-- vacuum_jobs: free the space of dead jobs. Delays no one: it skips a table that another transaction has locked.
 -- Fence: none (changes no live row).
 -- Rows: none.
 -- Clock: none.

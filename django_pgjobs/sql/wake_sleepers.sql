@@ -1,11 +1,11 @@
--- wake_sleepers: make jobs ready that wait for jobs which have all ended, of the next gathers in the order of their events: what was to wake them is gone. Also find the gathers whose job has ended otherwise, while nobody has asked their batch to.
+-- wake_sleepers: make jobs ready that wait for jobs which have all ended, of the next gathers in the order of their events: what was to wake them is gone. Also find the gathers whose job has ended otherwise, while their batch was not asked to.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
 -- Rows: one per gather looked at: its event, and the job with the workers to wake (no priority: admitters) if it was made ready; and the batch that is to be cancelled.
 -- Clock: statement_timestamp().
 WITH open AS MATERIALIZED (
     SELECT
         m.job_id, m.event,
-        -- A cast in CASE: whatever stands in a row that others wrote, it spoils no other job's wake-up.
+        -- A cast in CASE: a malformed value that others wrote spoils no other job's wake-up.
         CASE WHEN m.result ->> 'batch' ~ '^[0-9]{1,18}$' THEN (m.result ->> 'batch')::bigint END AS batch_id
     FROM pgjobs_memo AS m
     WHERE m.kind = 'gather' AND m.finished_at IS NULL AND m.event > %(after)s::text

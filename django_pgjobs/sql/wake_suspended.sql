@@ -1,4 +1,4 @@
--- wake_suspended: let suspended jobs go on now, whatever they wait for, except jobs that they gather: a sleep is over, a wait has timed out, a step is tried again.
+-- wake_suspended: let suspended jobs continue now, except those that wait for gathered jobs: a sleep is over, a wait has timed out, a step is tried again.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
 -- Rows: one per job made ready, with the workers to wake (no priority: admitters).
 -- Clock: statement_timestamp().

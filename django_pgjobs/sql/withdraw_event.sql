@@ -1,4 +1,4 @@
--- withdraw_event: take an event back that no job has gone on with; waits for whoever reads, sends or begins to wait for it at the same time.
+-- withdraw_event: take an event back that no job has read; waits for transactions that read, send or begin to wait for it at the same time.
 -- Fence: none (decided under the lock of the event).
 -- Rows: 1 = taken back; 0 = it was not sent, or a job has read it.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- write_minutes: write how many attempts ended in one minute on one worker, and how long they took; the rows say what they say now, whatever they said before.
+-- write_minutes: write how many attempts ended in one minute on one worker, and how long they took; the new values replace those of the rows.
 -- Fence: none (the worker's own rows; a repetition writes the same).
 -- Rows: 1: the minute that has begun by now, as text.
 -- Clock: statement_timestamp().

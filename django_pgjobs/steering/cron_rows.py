@@ -1,6 +1,6 @@
 """Schedules made at run time: write one to its row, delete some; who changed what goes into the trail.
 
-Both join the caller's transaction and leave it usable whatever they raise. The leader sees a change within half a
+Both join the caller's transaction and leave it usable no matter what they raise. The leader sees a change within half a
 second after the commit.
 """
 
@@ -35,7 +35,8 @@ SAID = ("job_name", "expression", "zone", "misfire", "overlap", "enabled", "star
 def put(alias: str, row: RowCron, *, by: object, reason: str) -> str:
     """Write a schedule to its row; return ``created``, ``changed`` or ``unchanged``.
 
-    Blocks while somebody changes or fires an entry of its name. Raises ``InvalidJob`` if code declares that name.
+    Blocks while another session changes or fires an entry of its name. Raises ``InvalidJob`` if code declares that
+    name.
     """
     check_reason(who(by), reason)
     if any(entry.name == row.name for entry in registry.crons()):

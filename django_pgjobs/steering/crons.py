@@ -40,7 +40,7 @@ log = safe_logger("django_pgjobs")
 MOST_PREVIEWED = 1000
 
 MOST_NAMED = 5
-"""How many entries the record of an action names."""
+"""Number of entries that the record of an action names."""
 
 OVERRIDES = ("expression", "zone", "payload")
 

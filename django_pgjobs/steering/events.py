@@ -38,7 +38,8 @@ def may_be_sent(name: str) -> bool:
 
 
 class Sent(StrEnum):
-    """What became of an operator's event; ``BUSY``: another transaction has locked it, or a job that waits for it."""
+    """Result of sending an operator's event; ``BUSY``: another transaction has locked it, or a job that waits for
+    it."""
 
     SENT = "sent"
     BEFORE = "sent before"
@@ -46,7 +47,7 @@ class Sent(StrEnum):
 
 
 class Withdrawn(StrEnum):
-    """What became of an operator's wish to take an event back.
+    """Result of an operator's request to take an event back.
 
     ``KEPT``: it was not sent, or a job has read it; ``BUSY``: another transaction has locked it.
     """
@@ -76,8 +77,8 @@ def withdraw(using: str, name: str, *, by: object, reason: str) -> bool:
     """Take an event back in the caller's transaction; return False if it was not sent, or if a job has read it.
 
     Jobs that it has made ready find it not sent, and wait on until when they would have waited. Records the action.
-    Waits for whoever reads, sends or begins to wait for it just now. Raises ``InvalidJob`` for a name that no event
-    can have.
+    Waits for transactions that read, send or begin to wait for it just now. Raises ``InvalidJob`` for a name that no
+    event can have.
     """
     _check_sendable(name)
     with at_read_committed(using):
@@ -140,7 +141,7 @@ def _encoded(name: str, payload: object) -> str:
 
 
 def problem_of_payload(name: str, payload: object) -> str:
-    """Return why no event of this name has such a payload; empty where nobody has declared a type."""
+    """Return why no event of this name has such a payload; empty where no type is declared."""
     declared = list(known_events.get(name.partition(":")[0], ()))
     kinds = [kind for kind in (event.payload_type() for event in declared) if kind is not Any]
     problems = [problem_of(payload, kind, "payload") for kind in kinds]
@@ -153,7 +154,7 @@ def send(using: str, name: str, payload: str, by: str, trail: Trail | None = Non
     """Send an event in the caller's transaction; return False if it was sent before, as the first one counts.
 
     ``payload``: as JSON text. ``trail``: records the action, and the jobs that wait for it. Jobs that wait for it
-    are made ready by the commit. Waits for whoever sends it or begins to wait for it just now.
+    are made ready by the commit. Waits for transactions that send it or begin to wait for it just now.
     """
     woken = 0
     with at_read_committed(using):
@@ -169,6 +170,6 @@ def send(using: str, name: str, payload: str, by: str, trail: Trail | None = Non
                 trail.add(db, len(some), [waiter.id for waiter in some])
             after = some[-1].id if len(some) == memos.WAITERS_AT_ONCE else None
         if trail is not None and trail.action_id is None:
-            trail.add(db, 1)  # nobody waits for it: the event itself is what has changed
+            trail.add(db, 1)  # no job waits for it: the event itself is what has changed
     log.info("event sent event=%s woken=%d by=%s", name, woken, one_line(by))
     return True

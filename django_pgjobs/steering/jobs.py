@@ -1,10 +1,10 @@
 """An operator's actions on jobs: cancel, retry, abandon, release, reschedule.
 
 An action waits for row locks, up to ``LOCK_SECONDS``, and reports a job that stays locked as *busy*. It never
-overwrites a claimed job: it writes a request, and the job's worker acts on it under the fence. So each action may be
-repeated, and may race with claim, end and rescue. The ORM picks and locks the rows, since this path is not hot;
-``store`` writes them. A job may change between picking and locking: the action checks the filter and the job's state
-again under the lock.
+overwrites a claimed job: it writes a request, and the job's worker acts on it under the fence. Each action may
+therefore be repeated, and may race with claim, end and rescue. The ORM picks and locks the rows, since this path is not
+hot; ``store`` writes them. A job may change between picking and locking: the action checks the filter and the job's
+state again under the lock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Steered:
 
 
 class Target(NamedTuple):
-    """Where ``reschedule`` moves jobs; None leaves a value as it is. ``delay`` is in seconds."""
+    """Destination to which ``reschedule`` moves jobs; None leaves a value as it is. ``delay`` is in seconds."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -188,7 +188,7 @@ def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, 
 
 
 def _open_by_force(db: Database, held: Sequence[int]) -> Moved:
-    # A batch that goes on takes no more members.
+    # A batch that was let proceed takes no more members.
     opened = gates.open_gates(db, held, force=True, close=True)
     woken = memos.wake_suspended(db, held)
     notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
@@ -198,7 +198,7 @@ def _open_by_force(db: Database, held: Sequence[int]) -> Moved:
 def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Let those of ``jobs`` that are batches, open for members, end when the members that they have do. Repeatable.
 
-    Waits for row locks as the other actions do. What is no open batch is skipped.
+    Waits for row locks as the other actions do. Jobs that are no open batches are skipped.
     """
     trail = Trail("close", who(by), reason)
     return _logged(trail, _steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
@@ -291,7 +291,7 @@ def who(by: object) -> str:
 def _logged(trail: Trail, steered: Steered) -> Steered:
     """Log who did what, and why; return ``steered``."""
     words = signed(trail.by, trail.reason)
-    # The sentence for a job of this package's own is for whoever asked: its name will do here.
+    # The sentence for a job of this package's own is for the caller: its name will do here.
     reasons = ((why.partition(" ")[0] if is_built_in(why) else why, count) for why, count in steered.skipped.items())
     skipped = listed(f"{why}:{count}" for why, count in reasons)
     log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, skipped, words)
@@ -325,7 +325,7 @@ class _Batch:
         with at_read_committed(self.using), _lock_timeout(self.using):
             rows = self._rows(left).select_for_update(skip_locked=not wait, no_key=True).order_by("pk")
             locked = list(rows.values_list("pk", flat=True))
-            # In a statement of its own: it sees every change made before the locks, whatever the filter joins.
+            # In a statement of its own: it sees every change made before the locks, with any joins of the filter.
             asked = self._still_asked_for(locked)
             held = [job for job in locked if job in asked]
             db = on(self.using)
@@ -338,7 +338,7 @@ class _Batch:
         self.changed.update(changed)
 
     def busy(self) -> set[int]:
-        """Return the jobs that the action could write if nobody held their rows."""
+        """Return the jobs that the action could write if no other session held their rows."""
         return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
 
     def _rows(self, ids: Sequence[int]) -> Any:

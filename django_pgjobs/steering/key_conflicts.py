@@ -21,7 +21,7 @@ TAKEN = "key taken"
 BUSY = "busy"
 
 SHORT_LOCK_TIMEOUT = "100ms"
-"""How long to wait for another uncommitted job with the same key, after the wait for the first one timed out."""
+"""Time to wait for another uncommitted job with the same key, after the wait for the first one timed out."""
 
 MOST_WAITS = 30
 """After so many waits in vain the rest of a batch counts as busy: one locked gate may concern all of its jobs."""

@@ -25,7 +25,7 @@ from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
 from django_pgjobs.store.steering import Moved
 
 BESIDE = 10_000
-"""How many jobs one retry may concern, beside those asked for and the nodes of a flow."""
+"""Maximum number of jobs that one retry may concern, beside those asked for and the nodes of a flow."""
 
 Retry = Callable[[Sequence[int]], Moved]
 
@@ -34,7 +34,7 @@ Refuse = Callable[[Collection[int]], None]
 
 @dataclass(slots=True)
 class Plan:
-    """What a retry changes: figures of gates, by the id of their jobs, and the jobs that wait again."""
+    """The changes of a retry: figures of gates, by the id of their jobs, and the jobs that wait again."""
 
     gates: dict[int, Reopened] = field(default_factory=dict)
     revived: set[int] = field(default_factory=set)
@@ -53,14 +53,14 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
         refuse(undone)
         return retry_jobs([job_id for job_id in held if job_id not in undone])
     reached, most = set(held), get_conf().nodes_limit + BESIDE
-    # What is reached may end until it is locked, and then others are reached through it.
+    # A job that is reached may end until it is locked, and then others are reached through it.
     while further := set(reopening.reach_dependents(db, held, limit=most + len(held))) - reached:
         reached |= further
         if len(reached) > most + len(held):
             raise InvalidJob(f"This retry concerns more than {most} jobs that wait for others: retry fewer at once.")
         jobs |= reopening.lock_flow(db, further - jobs.keys())
     gates = reopening.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
-    undone = list_undone(db, jobs)  # behind the locks: none of these ends meanwhile
+    undone = list_undone(db, jobs)  # under the locks: none of these ends in the meantime
     refuse(undone.intersection(held))
     wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))} - undone
     plan = planned(jobs, gates, wanted, undone)

@@ -1,4 +1,5 @@
-"""Who did what to jobs, queues and cron entries, when, how and why: one row of ``Action`` for each steering action.
+"""The record of who did what to jobs, queues and cron entries, when, how and why: one row of ``Action`` for each
+steering action.
 
 The transaction that changes the jobs writes the row, so there is no change without a record and no record of a change
 that was rolled back. The job ids go beside it in parts of at most a thousand: the page of a job finds every action that
@@ -31,7 +32,7 @@ MOST_CHARS = 1000
 
 @dataclass(slots=True)
 class ActionOrigin:
-    """Where actions come from: ``via`` code, shell or admin; ``filter_words`` names the filter that chose the jobs.
+    """Origin of actions: ``via`` code, shell or admin; ``filter_words`` names the filter that chose the jobs.
 
     ``recorded``: the ids of the rows written in the block.
     """
@@ -52,7 +53,7 @@ def recorded_as(
 ) -> Iterator[ActionOrigin]:
     """Record the actions of the block with this origin; None keeps the value from outside the block.
 
-    ``continues``: the id of an action and how many parts it has, for one action of the block that goes on with it.
+    ``continues``: the id of an action and how many parts it has, for one action of the block that continues it.
     """
     outer = _origin.get() or ActionOrigin()
     words = outer.filter_words if filter_words is None else filter_words
@@ -84,7 +85,7 @@ class Trail:
 
     @property
     def is_reversible(self) -> bool:
-        """Whether the record keeps where the jobs stood."""
+        """True if the record keeps where the jobs stood."""
         return self.verb in REVERSIBLE
 
     def add(self, db: Database, changed: int, job_ids: Sequence[int] = (), former: str | None = None) -> None:

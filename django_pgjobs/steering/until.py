@@ -12,10 +12,10 @@ from django_pgjobs.serialization.failures import clean
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 REASON_CHARS = 500
-"""How long the reason for a pause may be."""
+"""Maximum length of the reason for a pause."""
 
 Until = datetime | timedelta | float | None
-"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None for never."""
+"""End of a pause by itself: an aware instant; seconds or a timedelta from the database's now; None for never."""
 
 
 def end_of(until: Until) -> tuple[datetime | None, float | None]:

@@ -36,9 +36,10 @@ T = TypeVar("T")
 
 POLL_SECONDS = 1.0
 MOST_RECEIVED = 10_000
-"""Of more notifications in one wait it hears nothing any more: every role of the database may send some."""
+"""Maximum number of notifications that one wait receives: every role of the database may send some."""
 LOCKED_SECONDS = 0.01
-"""The first pause where the row is locked, most likely by its end, which then notifies nobody; each next is doubled."""
+"""The first pause where the row is locked, most likely by its end, which then sends no notification; each next is
+doubled."""
 
 
 def wait(job: J, timeout: float | timedelta | None) -> J:
@@ -152,7 +153,7 @@ def _listen(own: WrapperDatabase, job_id: int, seconds: float) -> None:
         if notification.payload == str(job_id):
             return
         if received > MOST_RECEIVED:
-            # A flood. The next poll connects anew and does not listen: it would have to take all that comes before its
+            # A flood. The next poll connects again and does not listen: it would have to take all that comes before its
             # answer.
             own.wrapper.close()
             return

@@ -5,6 +5,6 @@ Imports ``sql``, ``states``, ``clock`` and ``decisions``; knows no model and no 
 tests, Django's (``on(alias)``). It never commits and never retries; the owner of the connection does.
 
 Import the modules that you use, and call their functions through them (``claiming.claim_jobs``), so that a test can
-replace one; import types, and whatever ``store.database`` has, by name. Web processes load what registering needs, no
+replace one; import types, and everything in ``store.database``, by name. Web processes load what registering needs, no
 more, so import nothing here.
 """

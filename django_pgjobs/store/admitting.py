@@ -112,7 +112,7 @@ def admit_jobs(
 ) -> list[Admitted] | None:
     """Admit up to ``limit`` due jobs, scanning about ``lanes`` lanes; None while another process admits.
 
-    First it re-dates starts that ``rates`` count and nobody has claimed, and revokes admissions that had missed a
+    First it re-dates starts that ``rates`` count and no worker has claimed, and revokes admissions that had missed a
     pause. At most ``lookahead`` jobs of a queue and priority are admitted and unclaimed. The result leaves out paused
     groups. May be repeated.
     """

@@ -10,7 +10,7 @@ from django_pgjobs.store.database import Database, configure, set_lock_timeout
 from django_pgjobs.store.finalising import Author, End, Stepped, finalise_success, mark_ending, next_step, read_fences
 
 LOCK_TIMEOUT = "5s"
-"""How long an atomic end waits for its job's row. ``end_atomic`` has the same value."""
+"""Time that an atomic end waits for its job's row. ``end_atomic`` has the same value."""
 
 IDLE_TIMEOUT = "10s"
 """After how long the server ends a transaction whose client has written the end and sends no COMMIT."""
@@ -48,14 +48,14 @@ def mark_atomic(db: Database, end: End, *, allowance_seconds: float, outermost: 
 
 
 class NoStep(Enum):
-    """Why a job does not go on with its next step: a cancel request forbids that, or the job is lost."""
+    """The reason that a job does not continue with its next step: a cancel request forbids that, or the job is lost."""
 
     CANCELLED = 1
     LOST = 2
 
 
 def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> Stepped | NoStep:
-    """Turn the row into the job's next step, or return why not. Wakes nobody."""
+    """Turn the row into the job's next step, or return why not. Wakes no worker."""
     locked = lock_atomic(db, end, outermost=outermost)
     if locked is None:
         return NoStep.LOST
@@ -87,10 +87,10 @@ def lock_atomic(db: Database, end: End, *, outermost: bool) -> Locked | None:
 
 
 class Settled(NamedTuple):
-    """What a job's own transaction left behind, once it is over.
+    """State that a job's own transaction left behind, once it is over.
 
     ``ours``: the row carries our claim; ``succeeded``: the job has ended so; ``marked``: its ``on_success`` is left;
-    ``stepped``: it went on with its next step.
+    ``stepped``: it continued with its next step.
     """
 
     id: int
@@ -101,15 +101,15 @@ class Settled(NamedTuple):
 
     @property
     def committed(self) -> bool:
-        """Whether the transaction was committed."""
+        """True if the transaction was committed."""
         return self.stepped or (self.ours and (self.succeeded or self.marked))
 
 
 def settle_doubts(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Settled]:
     """Read what became of jobs whose transactions may have committed; leave out rows that are locked or gone.
 
-    The executor that reported the doubt sent its COMMIT while its transaction had the row locked. So whatever an
-    unlocked row shows is final.
+    The executor that reported the doubt sent its COMMIT while its transaction had the row locked. An unlocked row is
+    therefore final.
     """
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
     return {row[0]: Settled._make(row) for row in db.fetch("settle_doubts", params)}

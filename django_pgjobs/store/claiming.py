@@ -15,11 +15,11 @@ INLINE_PAYLOAD_BYTES = 65_536
 """Larger payloads do not travel through the channel; the executor reads them under the fence."""
 
 MOST_CHARS = 4 * 1024 * 1024
-"""How much text of one job may travel in a frame, whose bytes are up to six times as many. The claim cuts longer texts
+"""Maximum text of one job in a frame, whose bytes are up to six times as many. The claim cuts longer texts
 to one character more than this, so that no row can make its claim too slow."""
 
 OPTION_BYTES = 1000
-"""How long the options of a job may be, as JSON text. For longer ones, which no registration writes, a claim returns
+"""Maximum length of the options of a job, as JSON text. For longer ones, which no registration writes, a claim returns
 true: Python may be unable to read them."""
 
 
@@ -51,12 +51,12 @@ class ClaimedJob(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it has nothing that few jobs have, besides headers."""
+        """True if it has nothing that few jobs have, besides headers."""
         return self[_COMMON:] == _PLAIN
 
 
 _COMMON = ClaimedJob._fields.index("description")
-"""How many columns a job takes from its row as they are; the rest come from the description and from ``rare``."""
+"""Number of columns that a job takes from its row as they are; the rest come from the description and from ``rare``."""
 
 _EXTRAS = (
     "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options",
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Where a claim scans for jobs of one colour, and how many it takes at most."""
+    """Place where a claim scans for jobs of one colour, and the maximum number that it takes."""
 
     pairs: Sequence[Pair]
     limit: int
@@ -138,8 +138,8 @@ def claim_lines(
 ) -> ClaimReply:
     """Claim as ``claim_jobs``, from the line of jobs for the event loop (True) and from the line of all others (False).
 
-    ``async_names``: the jobs that run on the loop; a callback runs in a thread whatever its job's name. ``most``: how
-    many jobs all lines give together; beyond that, the last line gives fewer.
+    ``async_names``: the jobs that run on the loop; a callback runs in a thread regardless of its job's name. ``most``:
+    how many jobs all lines give together; beyond that, the last line gives fewer.
     """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
     jobs = _claim(db, terms, lines, async_names, most, None)
@@ -255,7 +255,7 @@ def read_claim(db: Database, claim_id: UUID) -> list[int]:
 
 
 def park_unclaimable(db: Database, job_id: int, reason: str, fingerprints: Mapping[str, str]) -> list[int]:
-    """Park this job, whose data makes its claim fail, unless somebody has claimed it meanwhile.
+    """Park this job, whose data makes its claim fail, unless another worker has claimed it in the meantime.
 
     ``fingerprints`` (name → fingerprint) identify the code that could not claim it; other code will try again.
     """

@@ -23,7 +23,8 @@ class QueueDue(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """How many jobs of a queue are of a ``kind`` (a hold, an outcome); with ``more``, the count is a lower bound."""
+    """Number of jobs of a queue that are of a ``kind`` (a hold, an outcome); with ``more``, the count is a lower
+    bound."""
 
     queue: str
     kind: str
@@ -47,7 +48,7 @@ class KnownWorker(NamedTuple):
     beat_age_seconds: float
     id: str = ""
     death: str = ""
-    """How an executor died last, ``died_seconds`` ago (None: none has)."""
+    """Description of the latest death of an executor, ``died_seconds`` ago (None: none has)."""
     died_seconds: float | None = None
     suspect_seconds: float | None = None
     """For how long suspects have run apart, after that; None without any."""
@@ -55,7 +56,7 @@ class KnownWorker(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether its last heartbeat is recent and it has lost no job since."""
+        """True if its last heartbeat is recent and it has lost no job since."""
         return self.status in ("running", "draining")
 
     def serves(self, queue: str) -> bool:
@@ -82,7 +83,7 @@ def first_due(
 
     ``later``: the first of the jobs that run later instead. ``held``: also those of these (queue, hold) that run later.
     Each pair gives twice its share at first. If all of these are among the first, the pair may have more: such pairs,
-    at most half of those asked, give twice their share once more. So this reads a few times ``limit`` jobs, however
+    at most half of those asked, give twice their share once more. This thus reads a few times ``limit`` jobs, however
     many there are.
     """
     params = {
@@ -125,7 +126,7 @@ def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: 
 
 
 class Sizes(NamedTuple):
-    """How much room jobs of an outcome, queue and name take: bytes as they are stored, compressed or not.
+    """Room that jobs of an outcome, queue and name take: bytes as they are stored, compressed or not.
 
     ``seconds``: since the first of them ended.
     """
@@ -145,7 +146,7 @@ def count_sizes(db: Database, outcomes: Sequence[str], *, most: int) -> list[Siz
 
 
 class NamedRows(NamedTuple):
-    """How many rows need a name, and as what: *job*, *member*, *step* or *undo*."""
+    """Number of rows that need a name, and their kind: *job*, *member*, *step* or *undo*."""
 
     name: str
     use: str
@@ -197,7 +198,8 @@ def _suspects(text: str | None) -> list[int]:
 
 
 def read_leader(db: Database) -> tuple[str, float] | None:
-    """Return the latest leader's name and the seconds left of its term, negative after it; None if nobody ever led."""
+    """Return the latest leader's name and the seconds left of its term, negative after it; None if no worker ever
+    led."""
     rows = db.fetch("read_leader", {})
     return (rows[0][0], rows[0][1]) if rows else None
 
@@ -224,9 +226,9 @@ def read_statistic(db: Database) -> StoredFigures:
 
 
 class StoredFleet(NamedTuple):
-    """The leader's latest figures (None if none yet), how old they are, and for how long nobody has led.
+    """The leader's latest figures (None if none yet), their age, and the time without a leader.
 
-    Both in seconds; None if nobody ever measured or led, and 0 while somebody leads.
+    Both in seconds; None if no worker ever measured or led, and 0 while one leads.
     """
 
     figures: Any

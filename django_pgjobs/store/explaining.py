@@ -30,7 +30,8 @@ class WhyFacts(NamedTuple):
     queue: str
     run_at: datetime
     ready_since: datetime
-    """When it last became ready and due: by its time, a rescue, a release, a limit or the end of a pause."""
+    """Instant at which it last became ready and due: by its time, a rescue, a release, a limit or the end of a
+    pause."""
     attempt: int
     max_attempts: int
     error: str
@@ -59,21 +60,21 @@ class WhyFacts(NamedTuple):
     suspect: str | None
     """*running* or *waiting* if it is one of these; else None."""
     benched: int
-    """How many of the ``serving`` workers have only one executor, in which suspects run apart, and since when."""
+    """Number of the ``serving`` workers that have only one executor, in which suspects run apart, and since when."""
     benched_since: datetime | None
     live: int
     """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``draining`` while they serve it."""
     serving: int
     draining: int
     slots: int
-    """How many threads the serving workers have, and how many jobs were ``running`` there at their last heartbeats."""
+    """Number of threads of the serving workers, and of jobs that were ``running`` there at their last heartbeats."""
     running: int
     served_beat_at: datetime | None
-    """When a live worker of its queue last beat."""
+    """Last heartbeat of a live worker of its queue."""
     last_beat_at: datetime | None
-    """When any worker last beat."""
+    """Last heartbeat of any worker."""
     ahead: int
-    """How many due jobs of its queue come first, counted up to ``MOST_COUNTED``."""
+    """Number of due jobs of its queue that come first, counted up to ``MOST_COUNTED``."""
     key_holder: int | None
     result_of: int | None
     """The job that ran instead of it, for the same idempotency key."""
@@ -84,7 +85,8 @@ class WhyFacts(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a job waits for. ``pending`` of ``total`` jobs have not ended; ``is_open``: a batch takes more members.
+    """The jobs that a job waits for. ``pending`` of ``total`` jobs have not ended; ``is_open``: a batch takes more
+    members.
 
     ``eager``: it needs other jobs, ``first`` of all these; else it is a batch.
     """

@@ -1,7 +1,7 @@
 """Every write made for an attempt, fenced by (id, claim_id).
 
-Each returns the ids it recorded. A missing id is a normal answer: *busy* (somebody holds the row), *lost* (the claim
-is no longer ours), *done* (recorded before) or *cancelled* meanwhile; ``read_fences`` tells which.
+Each returns the ids it recorded. A missing id is a normal answer: *busy* (another session holds the row), *lost* (the
+claim is no longer ours), *done* (recorded before) or *cancelled* in the meantime; ``read_fences`` tells which.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class End:
     failure: Failure | None = None
     suspect: bool = False
     columns: str = ""
-    """What a next step writes, as a JSON object."""
+    """Columns that a next step writes, as a JSON object."""
     events: tuple[str, ...] = ()
-    """What a suspended job waits for."""
+    """Events that a suspended job waits for."""
 
     def as_json(self, *keys: str) -> str:
         """Return a JSON object with the fence and ``keys``."""
@@ -160,7 +160,7 @@ def finalise_retry(db: Database, ends: Sequence[End], author: Author) -> list[Re
 
 
 STEPS = 100
-"""How many finished steps of a job are kept, the latest ones; its first is kept beside them."""
+"""Number of finished steps of a job that are kept, the latest ones; its first is kept beside them."""
 
 
 class Stepped(NamedTuple):
@@ -210,7 +210,7 @@ def finalise_end(db: Database, ends: Sequence[End], author: Author, *, settled: 
 
 
 def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False) -> list[int]:
-    """End jobs that leave no row by deleting them; a job that somebody waits for stays as it is.
+    """End jobs that leave no row by deleting them; a job that others wait for stays as it is.
 
     ``remember`` as in ``finalise_success``.
     """

@@ -1,7 +1,7 @@
 """``job_finished`` for ends that no worker writes: an operator's, and those of jobs whose key another one takes.
 
 The process that wrote them sends the signals after its commit, in the thread that committed; so never for a write that
-was rolled back, and once for each job. Nothing is kept while nobody wants to hear of such an end.
+was rolled back, and once for each job. Nothing is kept while no receiver wants such an end.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.store.notifying import Notice, wake_up
 
 MOST_LISTED = 1000
-"""How many entries of one kind the leader reads at a time."""
+"""Number of entries of one kind that the leader reads at a time."""
 
 LATE_SECONDS = 60.0
 """An entry due for longer than that is late."""
@@ -41,7 +41,7 @@ def declare_cron(db: Database, declared: DeclaredCron, *, overwrite: bool, fresh
 def refresh_crons(db: Database, names: Sequence[str], *, fresh_seconds: float) -> dict[str, bool]:
     """Record that code still declares these entries, at most every ``fresh_seconds``.
 
-    Return those with a row, each with whether somebody made it at run time: the name is taken then.
+    Return those with a row, each with whether it was made at run time: the name is taken then.
     """
     return {row[0]: row[1] for row in db.fetch("refresh_crons", {"names": list(names), "fresh": fresh_seconds})}
 
@@ -122,7 +122,8 @@ class Fired(NamedTuple):
 def fire_cron(
     db: Database, entry: ListedCron, fires: Sequence[datetime], upcoming: datetime | None, *, notify: bool
 ) -> list[Fired]:
-    """Make fires of an entry, in order: mark them and insert their jobs, all or none. Empty if somebody was first.
+    """Make fires of an entry, in order: mark them and insert their jobs, all or none. Empty if another leader was
+    first.
 
     ``upcoming``: the fire after them. More than one only where fires may overlap.
     """

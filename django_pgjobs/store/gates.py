@@ -22,8 +22,8 @@ KNOWS_GATES = 1
 """The ``protocol`` in the heartbeat of a worker whose version settles ends."""
 
 SETTLE_SECONDS = 0.1
-"""How long a worker waits for a gate that somebody else has locked: less than the second after which servers look for
-deadlocks by default."""
+"""Time that a worker waits for a gate that another session has locked: less than the second after which servers look
+for deadlocks by default."""
 
 
 class Opened(NamedTuple):
@@ -86,8 +86,8 @@ def open_gates(
 
     ``close``: batches that are open for members take no more from outside. ``locked``: this transaction has locked the
     gates by an earlier statement, so that what this one sees of their jobs is final; without that, a gate whose job
-    cannot be released stays due. ``force``: open them whatever keeps them closed; ends that come later count, and
-    release nothing. Repeatable. Waits for locked gates.
+    cannot be released stays due. ``force``: open them regardless of what keeps them closed; ends that come later count,
+    and release nothing. Repeatable. Waits for locked gates.
     """
     return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked, "force": force}))
 
@@ -98,12 +98,12 @@ def lock_open_batches(db: Database, ids: Sequence[int]) -> list[int]:
 
 
 def lock_gates(db: Database, ids: Sequence[int]) -> list[int]:
-    """Lock those of these gates that nobody else has locked; return their jobs."""
+    """Lock those of these gates that no other session has locked; return their jobs."""
     return [row[0] for row in db.fetch("lock_gates", {"ids": list(ids)})]
 
 
 def list_due_gates(db: Database, *, limit: int) -> list[int]:
-    """Return jobs whose gates were to open while somebody had the job locked."""
+    """Return jobs whose gates were to open while another session had the job locked."""
     return [row[0] for row in db.fetch("list_due_gates", {"limit": limit})]
 
 

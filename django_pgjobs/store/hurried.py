@@ -1,4 +1,4 @@
-"""Django's connection for a read that nobody may have to wait for, such as a scrape of metrics."""
+"""Django's connection for a read that must delay no one, such as a scrape of metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgjobs.store.database import DjangoDatabase, Params, Rows, configuri
 
 
 class HurriedDatabase(DjangoDatabase):
-    """The same connection for a read that gives up after ``seconds`` and leaves nothing behind, whatever comes of it.
+    """The same connection for a read that gives up after ``seconds`` and leaves nothing behind, however it ends.
 
     It travels as one message, within a transaction or savepoint that is rolled back; a connection that it had to open
     is closed. Query logs and execute wrappers do not see it. Errors are Django's.

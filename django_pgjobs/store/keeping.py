@@ -36,7 +36,7 @@ class Flag(NamedTuple):
 
 
 def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
-    """Return the claimed (id, claim_id) that are lost, or that somebody asked to cancel or release."""
+    """Return the claimed (id, claim_id) that are lost, or that were asked to cancel or release."""
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
     return [Flag(row[0], str(row[1]), *row[2:]) for row in db.fetch("read_flags", params)]
 
@@ -102,7 +102,8 @@ def read_identity(db: Database) -> Identity:
 
 
 class Marked(NamedTuple):
-    """Whether a job has ended; and whether its end will notify, which it will not if its row was locked just now."""
+    """State of a job: whether it has ended; and whether its end will notify, which it will not if its row was locked
+    just now."""
 
     ended: bool
     marked: bool

@@ -113,7 +113,7 @@ def find_result(db: Database, job_id: int, names: Sequence[str], key: str) -> Fo
 
 
 class Expired(NamedTuple):
-    """How many rows were deleted, and the instant that the walk has reached."""
+    """Number of deleted rows, and the instant that the walk has reached."""
 
     rows: int
     until: str

@@ -9,14 +9,14 @@ from django_pgjobs.store.finalising import Author
 
 
 class Term(NamedTuple):
-    """A term that has been taken: its number, and for how many seconds nobody led before; None if nobody ever did."""
+    """A term that has been taken: its number, and the seconds without a leader before; None if none ever led."""
 
     number: int
     unled_seconds: float | None
 
 
 def take_term(db: Database, author: Author, *, seconds: float) -> Term | None:
-    """Become the leader for ``seconds`` if nobody leads; return the term, None if somebody leads."""
+    """Become the leader for ``seconds`` if no worker leads; return the term, None if another leads."""
     rows = db.fetch("take_term", {"worker": author.worker, "worker_name": author.name, "seconds": seconds})
     return Term._make(rows[0]) if rows else None
 

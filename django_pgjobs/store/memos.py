@@ -1,4 +1,4 @@
-"""What durable functions remember, and how they are suspended until they go on."""
+"""Memos of durable functions, and their suspensions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from django_pgjobs.store.keys import Expired
 from django_pgjobs.store.servants import Serving, cancel_of, register_servants
 
 EVENT_SECONDS = 0.05
-"""How long a worker waits for an event that somebody else has locked before it goes on without those who wait."""
+"""Time that a worker waits for an event that another session has locked before it continues without those who wait."""
 
 NO_SECONDS = 0.001
-"""How long it waits for one while it knows of a lock: 0 would be for ever."""
+"""Time that it waits for one while it knows of a lock: 0 would be forever."""
 
 WAITERS_AT_ONCE = 1000
-"""How many jobs one statement makes ready when an event is sent."""
+"""Number of jobs that one statement makes ready when an event is sent."""
 
 
 class StoredMemo(NamedTuple):
-    """What a job remembers under a name; ``result`` as JSON text.
+    """A memo of a job under a name; ``result`` as JSON text.
 
     ``left_seconds``: until it wakes, negative afterwards, None if it does not sleep or wait.
     """
@@ -44,7 +44,7 @@ def read_memos(db: Database, job_id: int) -> list[StoredMemo]:
 
 
 class NewMemo(NamedTuple):
-    """What to remember of a step; ``result`` and ``undo`` as JSON text, ``flow``: bits to set on the job."""
+    """A memo to write for a step; ``result`` and ``undo`` as JSON text, ``flow``: bits to set on the job."""
 
     name: str
     kind: str
@@ -62,9 +62,9 @@ def write_memo(db: Database, job_id: int, claim_id: str, memo: NewMemo) -> bool:
 
 
 class Waited(NamedTuple):
-    """What a wait came to: ``sent``, ``timed_out``, ``slept``, or ``waiting`` if it goes on.
+    """Result of a wait: ``sent``, ``timed_out``, ``slept``, or ``waiting`` if it continues.
 
-    ``left_seconds``: how long it goes on at most, None if it has not begun.
+    ``left_seconds``: how long it lasts at most, None if it has not begun.
     """
 
     status: str
@@ -87,7 +87,7 @@ def finish_wait(
 
 
 class Suspended(NamedTuple):
-    """A job that goes on at ``run_at``; ``priority`` is None if a limit holds it. ``due``: at once."""
+    """A job that continues at ``run_at``; ``priority`` is None if a limit holds it. ``due``: at once."""
 
     id: int
     run_at: datetime
@@ -112,7 +112,7 @@ def _suspended(end: End) -> str:
 
 
 def await_events(db: Database, names: Collection[str], *, lock_seconds: float | None = None) -> None:
-    """Lock events for the rest of the transaction, those that nobody has sent too, in the order of their names.
+    """Lock events for the rest of the transaction, unsent ones too, in the order of their names.
 
     ``lock_seconds``: after how long to raise ``LockNotAvailable``; by default as long as the transaction waits.
     """
@@ -136,7 +136,7 @@ def withdraw_event(db: Database, name: str) -> bool:
 
 
 def delete_events(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
-    """Delete old events that nobody waits for, of the next ``limit`` from ``after`` on."""
+    """Delete old events that no job waits for, of the next ``limit`` from ``after`` on."""
     params = {"seconds": older_than_seconds, "after": after, "limit": limit}
     count, until = db.fetch("delete_events", params)[0]
     return Expired(count, until or after)
@@ -176,7 +176,7 @@ def begin_gather(
 
 
 def wake_suspended(db: Database, ids: Collection[int]) -> list[Waiter]:
-    """Let suspended jobs go on now, whatever they wait for, except jobs that they gather."""
+    """Let suspended jobs continue now, regardless of what they wait for, except jobs that they gather."""
     rows = db.fetch("wake_suspended", {"ids": list(ids)})
     return [Waiter._make(row) for row in rows]
 
@@ -201,12 +201,12 @@ def wake_sleepers(db: Database, *, after: str, limit: int) -> list[Sleeper]:
 
 
 def list_gathered(db: Database, ids: Collection[int], *, unasked: bool = False) -> list[int]:
-    """Return the batches whose jobs these jobs wait for, by ``gather``; ``unasked``: that nobody has asked to end."""
+    """Return the batches whose jobs these jobs wait for, by ``gather``; ``unasked``: that were not asked to end."""
     return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids), "unasked": unasked})] if ids else []
 
 
 def cancel_gathered(db: Database, ids: Collection[int]) -> list[Serving]:
-    """Register what cancels the jobs that these jobs still gather, which have ended without a success. Wakes nobody.
+    """Register what cancels the jobs that these jobs still gather, which have ended without a success. Wakes no worker.
 
     Repeatable; if it is not called, as a process has died, the leader finds these gathers.
     """
@@ -214,7 +214,7 @@ def cancel_gathered(db: Database, ids: Collection[int]) -> list[Serving]:
 
 
 def cancel_unawaited(db: Database, batches: Collection[int]) -> list[Serving]:
-    """Register what cancels these batches, which no job waits for any more. Wakes nobody."""
+    """Register what cancels these batches, which no job waits for any more. Wakes no worker."""
     reason = "The job that gathered it has ended."
     cancels = [cancel_of(one, by=GATHER, reason=reason, key=f"{CANCEL_MEMBERS}:{one}") for one in batches]
     return register_servants(db, cancels)
@@ -226,7 +226,7 @@ def list_undone(db: Database, ids: Collection[int]) -> set[int]:
 
 
 class Suspension(NamedTuple):
-    """What a durable function waits for; ``pending`` of ``total`` jobs of its batch have not ended."""
+    """The wait of a durable function; ``pending`` of ``total`` jobs of its batch have not ended."""
 
     kind: str
     name: str

@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from django_pgjobs.store.registering import NewJob
 
 NEWS_SECONDS = 86_400.0
-"""Failures longer ago are no news: nobody led, or notices were off."""
+"""Failures longer ago are no news: no worker led, or notices were off."""
 
 MARGIN_SECONDS = 1.0
-"""How long a statement may take from its start to its lock on the table of jobs."""
+"""Maximum time from the start of a statement to its lock on the table of jobs."""
 
 
 class NoticeReached(NamedTuple):
-    """How far notices have reached; instants as text."""
+    """The point that notices have reached; instants as text."""
 
     finished_at: str
     notified_at: str | None
     since: str
     """From when on failures are news: ``finished_at``, or a day ago."""
     notified_seconds: float | None
-    """How long ago the last notice was; None if there was none."""
+    """Age of the last notice; None if there was none."""
     delivering: bool
-    """Whether the last notice is still to be delivered."""
+    """True if the last notice is still to be delivered."""
     problems: list[list[str]]
     """The code and the subject of each known problem."""
     news: bool
-    """Whether a job was abandoned since."""
+    """True if a job was abandoned since."""
 
 
 class Writers(NamedTuple):
@@ -65,7 +65,7 @@ class FailureGroup(NamedTuple):
     error_class: str
     jobs: int
     last_seconds: float
-    """How long ago the last one was."""
+    """Age of the last one."""
     last_id: int
     release: str
 

@@ -21,7 +21,7 @@ class Notice(NamedTuple):
 
     @property
     def is_for_claimers(self) -> bool:
-        """Whether this announces a registration that no limit holds."""
+        """True if this announces a registration that no limit holds."""
         return not self.payload.startswith(LIMITED)
 
     @property

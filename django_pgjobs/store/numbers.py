@@ -14,7 +14,8 @@ _FIRST_WORKER, _LAST_WORKER = UUID(int=FLEET.int + 1), UUID(int=TREND.int - 1)
 
 
 class Figures(NamedTuple):
-    """How many attempts of a name ended in one way, and how long they waited and ran, in seconds and as histograms."""
+    """Number of attempts of a name that ended in one way, with their waits and durations, in seconds and as
+    histograms."""
 
     queue: str
     name: str
@@ -106,11 +107,11 @@ def fold_depths(db: Database, *, seconds: float) -> int:
 
 
 class Bucket(NamedTuple):
-    """What ended in a span of time that begins at ``at``, in seconds since 1970."""
+    """Attempts that ended in a span of time that begins at ``at``, in seconds since 1970."""
 
     at: int
     ended: Mapping[str, int]
-    """How many attempts ended how."""
+    """End → number of attempts that ended so."""
     runs: Sequence[int]
     waits: Sequence[int]
     """Histograms."""

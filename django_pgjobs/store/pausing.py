@@ -13,7 +13,7 @@ from django_pgjobs.values.built_in import OWN_QUEUE, is_built_in
 
 
 class Pause(NamedTuple):
-    """A stored pause. ``kind``: *queue* or *job*. ``until``: None if it lasts until somebody resumes it."""
+    """A stored pause. ``kind``: *queue* or *job*. ``until``: None if it lasts until it is resumed."""
 
     id: int
     kind: str
@@ -64,7 +64,7 @@ def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:
 
 def read_pauses(db: Database) -> Pauses:
     """Return the current pauses, by the database's clock."""
-    # None of our own, whoever has written one: what is held or undone elsewhere hangs on these jobs.
+    # None of our own, regardless of who wrote one: what is held or undone elsewhere hangs on these jobs.
     rows = [row for row in db.fetch("read_pauses", {}) if row[1] != OWN_QUEUE and not is_built_in(row[1])]
     return Pauses(
         frozenset(name for kind, name, *_ in rows if kind == "queue"),

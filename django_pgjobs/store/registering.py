@@ -68,7 +68,7 @@ class NewJob(NamedTuple):
     target_id: int | None = None
     """The job that it undoes, or a part of."""
     waits: bool = False
-    """Whether it waits until its gate opens."""
+    """True if it waits until its gate opens."""
     on_conflict: str = "existing"
     needs: tuple[tuple[int, Rule], ...] = ()
     """The jobs that it needs, and which end of each: links and its gate say so."""
@@ -82,17 +82,17 @@ class NewJob(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it starts at once and has only arguments, as most jobs."""
+        """True if it starts at once and has only arguments, as most jobs."""
         return self[_PLAIN] == _ALL_PLAIN
 
     @property
     def is_special(self) -> bool:
-        """Whether it has a key, a limit, a tag or another value that few jobs have: its own statement writes it."""
+        """True if it has a key, a limit, a tag or another value that few jobs have: its own statement writes it."""
         return self[_SPECIAL] != _NONE_SPECIAL
 
     @property
     def is_in_flow(self) -> bool:
-        """Whether it waits for others, or others for it."""
+        """True if it waits for others, or others for it."""
         return self.flow != 0 or self.waits
 
 
@@ -131,7 +131,7 @@ class Registered(NamedTuple):
 
 
 def register_plain(using: str, new: NewJob) -> Registered:
-    """Insert one job that ``is_plain`` in the caller's transaction. Wakes nobody: see ``waking``.
+    """Insert one job that ``is_plain`` in the caller's transaction. Wakes no worker: see ``waking``.
 
     It sends no values that most jobs lack: each costs client and server microseconds.
     """
@@ -169,7 +169,7 @@ def _special(new: NewJob) -> dict[str, Any]:
 
 
 class _Instants(dict[Any, Any]):
-    """text → instant, None → None. The jobs of a statement mostly have the same two."""
+    """text → instant, None → None. The jobs of a statement usually have the same two."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         super().__init__({None: None})

@@ -1,4 +1,4 @@
-"""What a retry does to the jobs that wait for the retried one: their gates count one end less, and some wait again."""
+"""Effects of a retry on the jobs that wait for the retried one: their gates count one end less, and some wait again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from django_pgjobs.states import Rule
 from django_pgjobs.store.database import Database
 
 REVIVED_AT_ONCE = 1000
-"""How many jobs a statement revives: it compares them with each other."""
+"""Number of jobs that a statement revives: it compares them with each other."""
 
 
 class FlowJob(NamedTuple):
     """A locked job of a flow. ``begun``: its body has started, or a worker has it.
 
-    ``by_gate``, ``abandoned``: its gate has cancelled it, or it is abandoned, or is about to be, and nobody asked for a
-    cancel. ``well``: it succeeded, or was cancelled as nobody needs it.
+    ``by_gate``, ``abandoned``: its gate has cancelled it, or it is abandoned, or is about to be, and no cancel was
+    requested. ``well``: it succeeded, or was cancelled as it is not needed.
     """
 
     id: int
@@ -44,7 +44,7 @@ class FlowGate(NamedTuple):
 
 @dataclass(slots=True)
 class Reopened:
-    """What is taken off a gate, and whether it closes again."""
+    """Counts to take off a gate, and whether it closes again."""
 
     job_id: int
     succeeded: int = 0

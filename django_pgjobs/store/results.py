@@ -11,7 +11,7 @@ from uuid import UUID
 from django_pgjobs.store.database import Database
 
 MOST_ATTEMPTS = 1000
-"""How many attempts of a job are read, the latest: an operator may retry one for ever."""
+"""Number of attempts of a job that are read, the latest: an operator may retry one forever."""
 
 
 class ReadAttempt(NamedTuple):

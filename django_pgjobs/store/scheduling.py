@@ -10,7 +10,7 @@ from django_pgjobs.store.database import Database
 
 
 class RowCron(NamedTuple):
-    """A schedule as somebody makes it at run time. ``payload`` and ``options`` are JSON text.
+    """A schedule that is made at run time. ``payload`` and ``options`` are JSON text.
 
     ``fingerprint``: that of the job definition which the arguments fit.
     """
@@ -31,7 +31,7 @@ class RowCron(NamedTuple):
 
 
 class CronAsRead(NamedTuple):
-    """What an entry's row says; ``is_row``: somebody made it at run time."""
+    """The row of an entry; ``is_row``: it was made at run time."""
 
     is_row: bool
     job_name: str
@@ -83,7 +83,7 @@ def confirm_jobs(
 ) -> None:
     """Note the jobs that this code knows (name → fingerprint), agreeing ones at most every ``fresh_seconds``.
 
-    Its fingerprints replace others if nobody has confirmed those for ``stale_seconds``, or with ``overwrite``: this
+    Its fingerprints replace others if no worker has confirmed those for ``stale_seconds``, or with ``overwrite``: this
     code is the newest.
     """
     params = {"names": list(known), "fingerprints": list(known.values()), "overwrite": overwrite}
@@ -91,7 +91,7 @@ def confirm_jobs(
 
 
 class Unchecked(NamedTuple):
-    """A schedule whose arguments nobody has checked against the present code; ``before``: what they fitted."""
+    """A schedule whose arguments are not checked against the present code; ``before``: what they fitted."""
 
     name: str
     payload: str
@@ -99,7 +99,7 @@ class Unchecked(NamedTuple):
 
 
 def list_unchecked_crons(db: Database, job_name: str, fingerprint: str, *, most: int) -> list[Unchecked]:
-    """Return schedules of a job whose arguments nobody has checked against the code of this fingerprint."""
+    """Return schedules of a job whose arguments are not checked against the code of this fingerprint."""
     params = {"job_name": job_name, "fingerprint": fingerprint, "most": most}
     return [Unchecked._make(row) for row in db.fetch("list_unchecked_crons", params)]
 
@@ -122,7 +122,7 @@ def judge_crons(
 def orphan_crons(db: Database, job_name: str, reason: str, *, older_seconds: float, most: int) -> list[str]:
     """Mark schedules of a job that no worker's code knows as broken; return the names of those marked.
 
-    It leaves those that somebody registered less than ``older_seconds`` ago.
+    It leaves those that were registered less than ``older_seconds`` ago.
     """
     params = {"job_name": job_name, "reason": reason, "older": older_seconds, "most": most}
     return [row[0] for row in db.fetch("orphan_crons", params)]

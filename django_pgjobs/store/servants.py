@@ -1,8 +1,9 @@
 """Jobs of ours that serve another one: they cancel the members of a batch, or undo what a job has done.
 
-What they are for is told by the rows that they serve, so one that is gone is registered anew.
+The rows that they serve show what they are for, so one that is gone is registered again.
 
-Their policy stands here alone, whoever registers them: the end of a job, an operator, or the leader, where one is gone.
+Their policy is only here, regardless of who registers them: the end of a job, an operator, or the leader, where one is
+gone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from django_pgjobs.states import CANCEL_MEMBERS, TIRELESS, UNDO, CancelMode
 from django_pgjobs.store.database import Database
 
 PRIORITIES = {CANCEL_MEMBERS: 100, UNDO: 50}
-"""The first is the highest that there is: members that have not started are not to start meanwhile."""
+"""The first is the highest that there is: members that have not started must not start in the meantime."""
 
 
 class Servant(NamedTuple):
@@ -50,7 +51,7 @@ def cancel_of(batch_id: int, *, by: str, reason: str, mode: str = CancelMode.ASK
 
 
 def register_servants(db: Database, servants: Sequence[Servant]) -> list[Serving]:
-    """Register them in the open transaction. Wakes nobody."""
+    """Register them in the open transaction. Wakes no worker."""
     if not servants:
         return []
     given = [{**one._asdict(), "priority": PRIORITIES[one.name], "max_attempts": TIRELESS} for one in servants]

@@ -1,4 +1,4 @@
-"""What makes a kept session of Django's as new: one message of several statements, without parameters."""
+"""Resets a kept session of Django's: one message of several statements, without parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgjobs.store import database
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """What was set on a session once it had been opened; ``checks``: the server watches for its client."""
+    """Settings of a session once it had been opened; ``checks``: the server watches for its client."""
 
     application_name: str
     time_zone: str

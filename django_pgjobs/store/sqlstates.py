@@ -18,7 +18,7 @@ TRIGGERS = ("P0",)
 """The class of errors that a trigger raises."""
 
 LINK_LOST = ("08", "57P")
-"""What a server or a pooler says when it ends a connection, whatever has become of the statement."""
+"""Codes that a server or a pooler sends when it ends a connection, regardless of the statement."""
 
 NOT_ALLOWED = ("42",)
 """The class of a missing privilege."""

@@ -27,10 +27,10 @@ def written_at(row: models.Model) -> str:
 
 @contextmanager
 def at_read_committed(using: str) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED, whatever the role's default; inside the caller's, a savepoint.
+    """Open a transaction at READ COMMITTED, regardless of the role's default; inside the caller's, a savepoint.
 
-    At a higher level, one row that a worker changes meanwhile would fail the whole batch; at SERIALIZABLE even a query
-    that only reads may fail (40001).
+    At a higher level, one row that a worker changes in the meantime would fail the whole batch; at SERIALIZABLE even a
+    query that only reads may fail (40001).
     """
     ours = opens_transaction(using)
     with transaction.atomic(using=using):

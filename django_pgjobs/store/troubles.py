@@ -1,4 +1,4 @@
-"""What fails, and what something holds: counted along an index and up to a bound, however many jobs there are."""
+"""Failing and held jobs: counted along an index and up to a bound, however many jobs there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COUNTED = (*_FAILED, Ended.SUCCEEDED.value, Ended.STEPPED.value)
 
 
 class Held(NamedTuple):
-    """How many jobs of a queue have this hold; with ``more``, that and ``retrying`` are lower bounds.
+    """Number of jobs of a queue that have this hold; with ``more``, that and ``retrying`` are lower bounds.
 
     ``retrying``: those that are tried again at a later time. ``seconds``: for how long the first one could have run but
     for its hold; None if none could.
@@ -43,7 +43,7 @@ class Failing(NamedTuple):
 
 
 class WaitingForEvents(NamedTuple):
-    """How many jobs wait for an event; with ``more``, at least. ``seconds``: the longest of their waits."""
+    """Number of jobs that wait for an event; with ``more``, at least. ``seconds``: the longest of their waits."""
 
     jobs: int
     more: bool

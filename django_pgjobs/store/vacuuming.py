@@ -11,7 +11,7 @@ from django_pgjobs.store.database import Database
 class Dead(NamedTuple):
     """The dead and live rows of a table, by the server's statistics, and whether this role may VACUUM it.
 
-    ``vacuums``: how many were done, by anybody except autovacuum; skipped ones do not count.
+    ``vacuums``: how many were done, except by autovacuum; skipped ones do not count.
     """
 
     dead: int
@@ -28,7 +28,7 @@ def read_dead(db: Database, table: str) -> Dead | None:
 
 
 def is_waited_for(db: Database, pid: int) -> bool:
-    """Return whether anybody waits for a table that the server process ``pid`` has locked."""
+    """Return whether another session waits for a table that the server process ``pid`` has locked."""
     return bool(db.fetch("is_waited_for", {"pid": pid})[0][0])
 
 

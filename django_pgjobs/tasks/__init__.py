@@ -1,8 +1,8 @@
 """The ``django.tasks`` front: ``@task`` functions as jobs, on Django's own interface and on its backport.
 
 ``TASKS = {"default": {"BACKEND": "django_pgjobs.tasks.PgJobsBackend"}}`` is all that it needs. This module imports no
-family of tasks, since a module called ``tasks`` is imported by everybody's discovery; the names other than ``policy``
-come when they are asked for, and raise an ``ImportError`` if there is no family.
+family of tasks, since a module called ``tasks`` is imported by the discovery of other packages; the names other than
+``policy`` come when they are asked for, and raise an ``ImportError`` if there is no family.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def job_of(task: TaskOf[P, R]) -> JobDefinition[P, R]:
 
 
 def result_of(job: Job) -> TaskResult:
-    """Return the result of a job, read anew. Raises ``TaskResultDoesNotExist`` if its row or its code is gone."""
+    """Return the result of a job, read again. Raises ``TaskResultDoesNotExist`` if its row or its code is gone."""
     return results.of_job(job)
 
 

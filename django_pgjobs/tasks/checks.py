@@ -67,7 +67,7 @@ def options_given(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _all_readable() -> bool:
-    """Whether OPTIONS of all aliases of ours are valid: before they are, no path leads to a task."""
+    """Return whether OPTIONS of all aliases of ours are valid: before they are, no path leads to a task."""
     return not any(read_options(given_options(alias))[1] for alias in our_aliases())
 
 

@@ -71,7 +71,7 @@ class TaskDefinition(JobDefinition[P, R]):
 
     @property
     def declares_rules(self) -> bool:
-        """Whether retry_on or give_up_on comes from somewhere else than the defaults of the alias."""
+        """True if retry_on or give_up_on comes from somewhere else than the defaults of the alias."""
         defaults = options_of_task(self.task).defaults
         rules = {"retry_on": self.retry_on, "give_up_on": self.give_up_on}
         return any(rule is not None and rule is not defaults.get(name) for name, rule in rules.items())
@@ -134,7 +134,8 @@ def resolver(name: str) -> JobDefinition[..., Any] | None:
 
 
 def _may_be_imported(path: str) -> bool:
-    """Whether a path may lead to a task. Rows choose the names: Python's own modules, and programs, hold none."""
+    """Return whether a path may lead to a task. Rows choose the names: Python's own modules, and programs, hold
+    none."""
     first = path.partition(".")[0]
     named = {config.name.partition(".")[0] for config in apps.app_configs.values()}
     return ".__main__." not in path and (first not in PYTHONS_OWN or first in named)

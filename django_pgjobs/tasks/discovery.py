@@ -60,6 +60,6 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _is_of_others(app_config: AppConfig) -> bool:
-    """Whether an app is installed as a package, and so is not the project's own."""
+    """Return whether an app is installed as a package, and so is not the project's own."""
     of_packages = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
     return any(Path(app_config.path).is_relative_to(folder) for folder in of_packages)

@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
     TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
 
 TASK_CLASSES: tuple[type[Any], ...] = tuple(import_module(f"{name}.base").Task for name in FAMILIES)
-"""What ``isinstance`` takes for a task."""
+"""Classes that ``isinstance`` takes for a task."""
 
 DEFAULT_ALIAS = "default"
 
@@ -110,12 +110,12 @@ class InvalidTaskJob(InvalidJob, InvalidTask):
 
 
 def is_task(value: object) -> bool:
-    """Whether ``value`` is a task, of either family."""
+    """Return whether ``value`` is a task, of either family."""
     return isinstance(value, TASK_CLASSES)
 
 
 def changed(task: Task, changes: Mapping[str, Any]) -> Task:
-    """Return ``task`` with other fields, unchecked: what a row says stands, whatever settings say by now."""
+    """Return ``task`` with other fields, unchecked: the row counts, regardless of the present settings."""
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
     return made(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})

@@ -1,7 +1,7 @@
 """The policy of a task: ``@policy`` marks its function, and ``OPTIONS`` of ``TASKS`` speak for code of others.
 
 An option comes from the first place that gives it: ``OPTIONS["TASKS"]`` under the exact path, there under a pattern,
-the longest first, ``@policy``, the alias' own ``OPTIONS``, ``PGJOBS``. Needs no family of tasks: whoever imports
+the longest first, ``@policy``, the alias' own ``OPTIONS``, ``PGJOBS``. Needs no family of tasks: code that imports
 ``policy`` may run on another backend, or on none.
 """
 
@@ -31,13 +31,13 @@ OF_THE_TASK = {
     "takes_context": "write @task(takes_context=True)",
     "run_after": "write using(run_after=…)",
 }
-"""What the task has itself, or nothing has → where it belongs."""
+"""Option that the task has itself, or that nothing has → where it belongs."""
 
 KNOWN = checks.JOB_CHECKS.keys() - OF_THE_TASK.keys()
 
 
 class Mark(NamedTuple):
-    """What ``@policy`` declares: checked options of a job, and where."""
+    """The declaration of ``@policy``: checked options of a job, and where."""
 
     declared: Mapping[str, Any]
     location: str

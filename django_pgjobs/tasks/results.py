@@ -155,7 +155,7 @@ def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
 # The task of a row
 
 KEPT: Mapping[str, Any] = {"backend": str, "delay": (int, float), "run_after": str}
-"""What ``header_of`` stores → its types."""
+"""Key that ``header_of`` stores → its types."""
 
 
 def header_of(task: Task, own: Task | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a worker calls for a task: the function, told of in signals, with its context, and a result that is JSON."""
+"""The callable of a worker for a task: it sends signals, passes the context, and makes the result JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Signals of tasks: when a task starts, in its own thread, and when its job has ended, after the durable write.
 
-Django's own receivers, which write the log, are always connected. So a signal is only sent where somebody else is
-connected, too, or where that logger would write the line; the line alone needs no row.
+Django's own receivers, which write the log, are always connected. A signal is therefore only sent where another
+receiver is connected, too, or where that logger would write the line; the line alone needs no row.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ _raised: list[tuple[int, BaseException]] = []
 
 
 def _has_other(signal: Signal, own: Callable[..., None]) -> bool:
-    """Whether a signal has a receiver besides Django's ``own``."""
+    """Return whether a signal has a receiver besides Django's ``own``."""
     receivers = signal.receivers
     return len(receivers) > 1 or (len(receivers) == 1 and receivers[0][0][0] != id(own))
 
 
 def others_want_enqueued() -> bool:
-    """Whether ``task_enqueued`` has a receiver of somebody's."""
+    """Return whether ``task_enqueued`` has a receiver besides Django's."""
     return _has_other(families.task_enqueued, families.log_task_enqueued)
 
 
 def others_want_starts() -> bool:
-    """Whether ``task_started`` has a receiver of somebody's."""
+    """Return whether ``task_started`` has a receiver besides Django's."""
     return _has_other(families.task_started, families.log_task_started)
 
 
 def others_want_ends() -> bool:
-    """Whether ``task_finished`` has a receiver of somebody's."""
+    """Return whether ``task_finished`` has a receiver besides Django's."""
     return _has_other(families.task_finished, families.log_task_finished)
 
 
 def anybody_wants_starts() -> bool:
-    """Whether ``task_started`` has a receiver, or its line would be written. Each start of a task asks."""
+    """Return whether ``task_started`` has a receiver, or its line would be written. Each start of a task asks."""
     receivers = _STARTED.receivers
     return len(receivers) > 1 or (
         len(receivers) == 1 and (receivers[0][0][0] != _LOG_STARTED or tasks_log.isEnabledFor(logging.INFO))
@@ -68,10 +68,10 @@ def anybody_wants_starts() -> bool:
 
 
 def anybody_wants_ends(outcome: str) -> bool:
-    """Whether ``task_finished`` has a receiver, or its line about this outcome would be written."""
+    """Return whether ``task_finished`` has a receiver, or its line about this outcome would be written."""
     if not our_aliases():
         return False
-    # Not the ERROR line alone for a cancel: it may be mailed to ADMINS, for each of thousands that somebody cancels.
+    # Not the ERROR line alone for a cancel: it may be mailed to ADMINS, for each of thousands that an operator cancels.
     return others_want_ends() or (outcome in LEVELS and tasks_log.isEnabledFor(LEVELS[outcome]))
 
 
@@ -82,7 +82,7 @@ def send_enqueued(sender: type[Any], result: TaskResult) -> None:
 
 
 def send_started(job: JobContext) -> None:
-    """Send ``task_started``, if anybody hears it. Raises nothing but interrupts."""
+    """Send ``task_started``, if it has a receiver. Raises nothing but interrupts."""
     result = _result_of_start(job)
     families.task_started.send_robust(_sender(result), task_result=result)
 

@@ -1,7 +1,7 @@
 """``OPTIONS`` of the aliases in ``TASKS`` that are ours, as the definitions of tasks read them.
 
 Settings load before everything else, so dotted texts stand for exception types and callables; they are imported at the
-first use. What is read is kept for the process until ``TASKS`` or ``PGJOBS`` changes.
+first use. Settings that were read are kept for the process until ``TASKS`` or ``PGJOBS`` changes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _is_ours(params: Any) -> bool:
     except ImportError:
         if path.startswith("django_pgjobs."):
             raise
-        return False  # Django says so to whoever uses that alias
+        return False  # Django reports that to users of that alias
     return bool(getattr(backend, "is_pgjobs", False))
 
 
@@ -96,7 +96,7 @@ def renamed(path: str) -> str:
 
 
 class OptionProblem(NamedTuple):
-    """What is wrong with ``OPTIONS``: one of its keys, or a path under ``TASKS``."""
+    """A problem of ``OPTIONS``: one of its keys, or a path under ``TASKS``."""
 
     key: str
     message: str
@@ -158,7 +158,7 @@ def read_options(given: Any) -> tuple[AliasOptions, list[OptionProblem]]:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a key of ``OPTIONS["TASKS"]`` stands for several paths."""
+    """Return whether a key of ``OPTIONS["TASKS"]`` stands for several paths."""
     return any(sign in path for sign in "*?[")
 
 

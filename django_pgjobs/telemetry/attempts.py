@@ -1,4 +1,4 @@
-"""What an attempt came to, in the words that log lines use too."""
+"""Results of attempts, in the words that log lines use too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def settled(decision: Decision) -> Unwritten | decide.Committed | decide.Lost:
 def failure_in(decision: Decision, error: BaseException | None) -> Failure | None:
     """Return the failure to report of an attempt; None if it did not fail, or steered itself.
 
-    An attempt that failed after somebody had cancelled its job, or after its worker had asked it to stop, is not
+    An attempt that failed after its job was cancelled, or after its worker had asked it to stop, is not
     reported: what it raised is how it stopped.
     """
     came_to = settled(decision)

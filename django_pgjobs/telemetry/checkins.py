@@ -1,8 +1,8 @@
 """Check-ins of cron entries with Sentry: in progress from the first attempt on, ``ok`` or ``error`` when the job ends.
 
-All attempts of a fire share one check-in, whose id follows from the job and the fire, so another process can go on with
+All attempts of a fire share one check-in, whose id follows from the job and the fire, so another process can continue
 it. A retry, a snooze or a suspension leaves it in progress, and each attempt says so again, which renews its time. A
-cancelled job is ``ok``: somebody decided so. A job whose process is killed says nothing; its next attempt does, and if
+cancelled job is ``ok``: that was a decision. A job whose process is killed says nothing; its next attempt does, and if
 there is none, Sentry itself notices that it has taken too long.
 
 Sentry's schedules know minutes. Entries that may fire more often, by six fields or an interval with seconds, do not
@@ -74,7 +74,7 @@ def _status_of(decision: Decision) -> str | None:
         case decide.Succeed() | decide.Committed() | decide.Cancel():
             return "ok"
         case decide.Abandon():
-            # A transaction in doubt may have succeeded: whoever finds out is no longer here.
+            # A transaction in doubt may have succeeded, and the outcome is found out elsewhere.
             return None if isinstance(decision, decide.InDoubt) else "error"
         case _:
             return None

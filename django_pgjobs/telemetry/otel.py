@@ -70,7 +70,7 @@ def _capture() -> dict[str, str]:
 
 
 def _readable(carrier: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values that are text of a sensible length: anybody who may write rows chooses headers."""
+    """Return the values that are text of a sensible length: every writer of rows can choose headers."""
     return {
         key: value
         for key, value in carrier.items()
@@ -87,7 +87,7 @@ def _registering(registration: Registration) -> Iterator[None]:
             kind=trace.SpanKind.PRODUCER,
             attributes={**_messaging("register", "send", registration.queue), **_named(registration.name)},
         )
-    # An invalid span, made current, would cut jobs off the trace that is going on.
+    # An invalid span, made current, would cut jobs off the current trace.
     current = span if span.get_span_context().is_valid else trace.get_current_span()
     try:
         with trace.use_span(current, record_exception=False, set_status_on_exception=False):
@@ -252,7 +252,7 @@ def _flush() -> None:
 
 @sync_and_async_middleware
 def tracing(run: Any) -> Any:
-    """Continue the trace of whoever registered the job: a factory for ``PGJOBS["MIDDLEWARE"]``."""
+    """Continue the trace of the code that registered the job: a factory for ``PGJOBS["MIDDLEWARE"]``."""
     return _layer(run, follows=True)
 
 

@@ -15,7 +15,7 @@ from django_pgjobs.signals import executor_stopping
 log = safe_logger("django_pgjobs")
 
 FLUSH_SECONDS = {"drained": 1.2, "orphaned": 0.4}
-"""How long a tool may flush when its executor leaves. Two tools fit into the time that receivers have."""
+"""Time that a tool may flush when its executor leaves. Two tools fit into the time that receivers have."""
 
 _complained: set[str] = set()
 

@@ -2,8 +2,8 @@
 
 Each job has an isolation scope of its own. The exception of a failed attempt is reported when the decision about the
 attempt is known: as a warning if the job is retried, else as an error. Jobs of cron entries check in (``checkins``).
-Events of a job carry no values of variables and no parameters of queries, since those are its arguments; whatever else
-in the process reports to Sentry stays as it is. Needs the extra ``sentry``; the project calls ``sentry_sdk.init``.
+Events of a job carry no values of variables and no parameters of queries, since those are its arguments; other reports
+of the process to Sentry stay as they are. Needs the extra ``sentry``; the project calls ``sentry_sdk.init``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TOOL = "Sentry"
 FLUSH_SECONDS = 1.0
 
 OUR_LINES = ("job abandoned", "attempt failed", "callback failed")
-"""How the log lines begin whose exception is reported here, with more facts than Sentry's ``logging`` handler has."""
+"""Beginnings of log lines whose exception is reported here, with more facts than Sentry's ``logging`` handler has."""
 
 _scopes: WeakKeyDictionary[JobContext, Any] = WeakKeyDictionary()
 """The scopes of attempts whose decision is not known yet."""

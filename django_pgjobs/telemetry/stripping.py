@@ -19,7 +19,7 @@ def remember(exc_info: Any) -> None:
 
 
 def is_known(error: BaseException) -> bool:
-    """Whether the latest event of this job told of ``error``."""
+    """Return whether the latest event of this job reported ``error``."""
     return _reported.get() is error
 
 

@@ -105,7 +105,7 @@ def reset_rate_limits() -> None:
 def send_event(
     event: Event[Any] | str, /, *key: str | int, payload: object = None, by: object = None, database: str | None = None
 ) -> bool:
-    """Send an event, by itself or by its name, for ``key``; jobs that wait for it can go on. See ``Event.send``.
+    """Send an event, by itself or by its name, for ``key``; jobs that wait for it can continue. See ``Event.send``.
 
     A text without a key is the whole name, as it is stored: ``order.approval:7``. Return False if it was sent before:
     the first one counts.

@@ -78,7 +78,7 @@ def crash_at(point: str, *, times: int = 1) -> Iterator[CrashPoint]:
 
 
 class Mortal:
-    """What a running job comes to at these points, if the test has asked for a crash."""
+    """Crashes a running job at these points, if the test has asked for it."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -97,7 +97,7 @@ class Mortal:
         return mortal
 
     def passes(self, point: str) -> bool:
-        """Whether the process lives on past this point."""
+        """Return whether the process lives on past this point."""
         due = next((each for each in _points if each.name == point and each.left > 0), None)
         if due is not None and not self.dead:
             due.left -= 1

@@ -23,7 +23,7 @@ class EagerBackend(PgJobsBackend):
     """
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Store a job, run it and whatever else is due in its database, and return its result after that.
+        """Store a job, run it and all other jobs due in its database, and return its result after that.
 
         Raises what ``PgJobsBackend.enqueue`` raises. If a task raises ``KeyboardInterrupt`` or an exception of the test
         framework, raises that, once it is recorded.

@@ -1,4 +1,4 @@
-"""What a ``FakeContext`` remembers: steps are called, sleeps are over, events come from the test. No row, no query."""
+"""The memory of a ``FakeContext``: steps are called, sleeps are over, events come from the test. No row, no query."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
 
 _PASS = (JobControl, *INTERRUPTS, UnstorableResult, StepLimit)
-"""What a step raises without another attempt."""
+"""Exceptions of a step that cause no other attempt."""
 
 
 class FakeMemory(DurableMemory):
@@ -84,7 +84,7 @@ class FakeMemory(DurableMemory):
         raise AssertionError(name)
 
     def _has(self, name: str) -> bool:
-        """Whether a step of this name has run: the test calls the function with the same context again."""
+        """Return whether a step of this name has run: the test calls the function with the same context again."""
         return name in (self._memos or {})
 
     def _attempts(self, options: StepOptions, args: Any, kwargs: Mapping[str, Any]) -> Iterator[int]:

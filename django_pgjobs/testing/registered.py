@@ -21,7 +21,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.serialization.payload import decode_payload, decode_result, encode_result
 
 SHOWN = 20
-"""How many jobs a failed assertion lists."""
+"""Number of jobs that a failed assertion lists."""
 
 
 def assert_registered(
@@ -106,7 +106,7 @@ class _Expected:
         return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
 
     def matches(self, row: Job) -> bool:
-        """Whether this row is one of the expected."""
+        """Return whether this row is one of the expected."""
         if row.name not in (self.definition.name, *self.definition.aliases):
             return False
         if any(getattr(row, column) != value for column, value in self.columns.items()):

@@ -30,7 +30,8 @@ from django_pgjobs.testing.transactions import savepoint
 
 @dataclass(frozen=True, slots=True)
 class StoppedAt:
-    """Where a job that has not succeeded would go on: ``kind`` is step, sleep, event, gather or version."""
+    """The point at which a job that has not succeeded would continue: ``kind`` is step, sleep, event, gather or
+    version."""
 
     name: str
     kind: str
@@ -40,11 +41,11 @@ def replay(job: Job) -> Any:
     """Run the function of a job with what the job remembers, and return what it returns; nothing is remembered.
 
     No step is called: each must be remembered, or the replay is over. For a job that has not succeeded it returns
-    ``StoppedAt``, if it arrives where the job would go on: then everything that the job remembers was asked for. Code
-    outside of steps runs, as whenever a job goes on; what it writes to the database of the jobs is rolled back. Raises
-    ``AssertionError``, which names the first step, sleep or wait that the job does not remember although it should, or
-    what it remembers and the code no longer asks for; and what the function raises. Reads only, so it suits a copy of
-    production as well as a test.
+    ``StoppedAt``, if it arrives where the job would continue: then everything that the job remembers was asked for.
+    Code outside of steps runs, as whenever a job continues; what it writes to the database of the jobs is rolled back.
+    Raises ``AssertionError``, which names the first step, sleep or wait that the job does not remember although it
+    should, or what it remembers and the code no longer asks for; and what the function raises. Reads only, so it suits
+    a copy of production as well as a test.
     """
     alias = job._state.db or router.db_for_write(Job)
     stored = Job.objects.using(alias).get(pk=job.pk)
@@ -93,7 +94,7 @@ class ReplayMemory(DurableMemory):
         return []
 
     def remembers(self, name: str) -> bool:
-        """Whether the job remembers something under this name, be it unfinished."""
+        """Return whether the job remembers something under this name, be it unfinished."""
         return name in (self._memos or {})
 
     def left(self) -> list[StoredMemo]:

@@ -1,7 +1,7 @@
 """Run jobs inside a test: claim, savepoints, end, summary.
 
 The claim and the ends use the statements of production; the ORM picks the next job, as this is not a hot path. After a
-test no job may stay claimed, whatever was raised, and nothing may be committed inside a transaction of the test.
+test no job may stay claimed, no matter what was raised, and nothing may be committed inside a transaction of the test.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ran:
     """The summary of ``run_jobs``: ids of jobs, in order of events.
 
     ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
-    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``crashed``: by
+    ended. ``stepped``: with a next step. ``suspended``: a durable function that continues later. ``crashed``: by
     ``crash_at``. ``lost``: nothing was recorded, because the job is gone or another worker took it. ``errors``: the
     exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
 
@@ -105,7 +105,8 @@ def run_jobs(
     is recorded. ``database``: an alias; by default the router decides.
 
     Each round takes the due jobs, by priority, ``run_at`` and id. Raises ``RuntimeError`` if jobs are still due after
-    ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is raised.
+    ``max_rounds`` rounds: they register or snooze themselves forever. No job is left claimed, no matter what is
+    raised.
     """
     runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled, without_sleeps=skip_sleeps)
     wanted = None if queues is None else {queues} if isinstance(queues, str) else set(queues)
@@ -129,7 +130,7 @@ async def arun_jobs(**options: Unpack[RunOptions]) -> Ran:
 
 
 def run_job(job: Job, *, raise_errors: bool = False) -> Job:
-    """Run this job now, whatever its ``run_at``, and return it refreshed.
+    """Run this job now, regardless of its ``run_at``, and return it refreshed.
 
     ``raise_errors``: raise the exception of a failed attempt, once it is recorded. Raises ``ValueError`` if the job
     is not ready to be run.

@@ -1,4 +1,4 @@
-"""What jobs wait for, as ``run_jobs`` sees it before and after each start."""
+"""Waits of jobs, as ``run_jobs`` sees them before and after each start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _open(alias: str) -> QuerySet[Memo]:
 
 
 def end_sleeps(jobs: QuerySet[Job]) -> None:
-    """Let those of these jobs go on that sleep, or pause before a step is tried again."""
+    """Let those of these jobs continue that sleep, or pause before a step is tried again."""
     alias = jobs.db
     of_job = _open(alias).filter(job_id=OuterRef("pk"))
     waits = of_job.filter(kind__in=WAITS, wake_at=OuterRef("run_at"))
@@ -36,7 +36,7 @@ def end_sleeps(jobs: QuerySet[Job]) -> None:
 
 
 def waiting(alias: str) -> set[int]:
-    """Return the jobs that wait for other jobs, or for an event that nobody has sent."""
+    """Return the jobs that wait for other jobs, or for an event that is not sent yet."""
     sent = EventState.objects.using(alias).filter(name=OuterRef("event"), sent_at__isnull=False)
     waits = _open(alias).filter(~Exists(sent), job_id=OuterRef("pk"), kind__in=WAITS, wake_at__gt=Now())
     jobs = Job.objects.using(alias).filter(finished_at__isnull=True, claim_id__isnull=True)

@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt: numbers only, no clock and no database.
+"""Delays of a failed job before its next attempt: numbers only, no clock and no database.
 
 Layer 0. Each definition has a ``Backoff``; the database's clock counts the seconds that it returns. It must never raise
 for an attempt number, and must always return finite seconds ≥ 0: a job killed on its thousandth attempt needs a delay

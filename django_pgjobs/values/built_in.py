@@ -1,10 +1,10 @@
-"""The jobs of this package itself: what each is for, and what anybody may do to it.
+"""The jobs of this package itself: what each is for, and which actions it allows.
 
 Layer 0: no Django, no I/O. ``POLICY`` is the one table: every way to steer a job asks it, in the admin, in the shell
 and in code, and the documentation prints it. The rows of batches and flows stand for something of the user's, so they
 take what their owner may want of them. The other jobs are *servants*: each does one thing for an owner, which is what
-to steer instead. Lists show servants only when asked. They have a queue of their own: every worker serves it, nobody
-pauses it, and no limit counts what runs in it.
+to steer instead. Lists show servants only when asked. They have a queue of their own: every worker serves it, no pause
+stops it, and no limit counts what runs in it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from enum import StrEnum
 from django_pgjobs.states import BUILT_IN, CANCEL_MEMBERS, GATHERING, NOTIFY, STEER, UNDO, WAKE
 
 OWN_QUEUE = "pgjobs"
-"""The queue of the servants; nobody else may register jobs in it."""
+"""The queue of the servants; no other code may register jobs in it."""
 
 BATCH, FLOW = GATHERING
 
 
 class Act(StrEnum):
-    """What somebody may do to a job, or to all jobs of a name."""
+    """Actions on a job, or on all jobs of a name."""
 
     CANCEL = "cancel"
     ABANDON = "abandon"
@@ -128,7 +128,7 @@ def is_built_in(name: str) -> bool:
 def refusal(name: str, act: Act, *, parked: bool = False) -> str:
     """Return the sentence that says why this is not done to a job of this name, and what to do; empty if it may be.
 
-    A ``parked`` one, whose row no worker could claim, takes a retry from whoever has mended it.
+    A ``parked`` one, whose row no worker could claim, takes a retry once it is mended.
     """
     own = POLICY.get(name)
     if own is None or act in own.allows or (parked and act is Act.RETRY):

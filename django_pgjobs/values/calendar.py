@@ -1,4 +1,4 @@
-"""The local times that a cron expression names, whatever the zone: which comes next, and which was the last.
+"""The local times that a cron expression names, in any zone: which comes next, and which was the last.
 
 croniter reads the text, once; from then on this is arithmetic with a few sorted numbers. A search looks at the days of
 one month after the other and at the times of one day; so a rare fire costs hardly more than a frequent one. If an
@@ -14,13 +14,13 @@ from functools import cache
 from typing import Any
 
 YEARS = 50
-"""How far a search goes: the rarest fires, as on 29 February if that is a Monday, come every 40 years."""
+"""Limit of a search: the rarest fires, as on 29 February if that is a Monday, come every 40 years."""
 
 _RANGES = {"minute": range(60), "hour": range(24), "month": range(1, 13), "second": range(60)}
 _DAY, _WEEKDAY, _SECOND = 2, 4, 5
 LAST = "l"
 NO_DAY = ("*", "?")
-"""How a field says that it names no day."""
+"""Values of a field that name no day."""
 
 
 @cache

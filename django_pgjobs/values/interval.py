@@ -1,11 +1,11 @@
 """Intervals: ``every 45 minutes``, ``every 2 weeks from 2026-01-05 07:00``.
 
 An *anchor*, a local time of the entry's zone, fixes the phase: an interval fires at the anchor and at each multiple of
-its length before and after it. So neither the last fire nor a restart nor an outage moves it.
+its length before and after it. Neither the last fire nor a restart nor an outage moves it.
 
 - A whole number of days goes by the clocks on the wall: every two weeks at 07:00 stays at 07:00. A skipped local time
   fires right after it, a repeated one in its first pass, as an expression that names its hour does.
-- Any other length is time that passes: every 45 minutes is 45 minutes, whatever the clocks do.
+- Any other length is time that passes: every 45 minutes is 45 minutes, regardless of clock changes.
 
 Pure; the next fire is one division away, however long ago the anchor is.
 """
@@ -42,7 +42,7 @@ _CALENDAR = ("month", "quarter", "year")
 
 
 def is_interval(expression: str) -> bool:
-    """Whether a text is meant as an interval."""
+    """Return whether a text is meant as an interval."""
     return expression[:5].lower() == "every"
 
 
@@ -88,7 +88,7 @@ class Interval(Fires):
         self.anchor = ANCHOR if anchor is None else anchor
         """A local time of the zone."""
         self.by_the_clocks = not self.length % DAY
-        """Whether it counts days of the calendar; else it counts time that passes."""
+        """True if it counts days of the calendar; else it counts time that passes."""
         self.begin = _first_pass(self.anchor, self.zone)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 CONVERSIONS = (None, "r", "s", "a")
 DEPTH = 2
-"""How deep Python nests format strings: fields, and fields in their specifications."""
+"""Depth to which Python nests format strings: fields, and fields in their specifications."""
 
 
 class Template:

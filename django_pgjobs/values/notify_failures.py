@@ -29,10 +29,10 @@ class NotifyFailures:
     queues: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
     site: str = ""
-    """What links begin with: ``https://shop.example``."""
+    """Beginning of links: ``https://shop.example``."""
 
     url: str = ""
-    """Where the shipped webhook posts; it may hold a secret, so it is not shown."""
+    """URL to which the shipped webhook posts; it may hold a secret, so it is not shown."""
 
     def __repr__(self) -> str:
         """As it is written in the settings, without the URL."""

@@ -13,12 +13,12 @@ from typing import Any
 from django_pgjobs.states import Outcome
 
 MOST_HOURS = 3650 * 24.0
-"""The longest retention that is not for ever: ten years."""
+"""The longest retention that is not forever: ten years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many hours an ended job is kept, by outcome: None for ever, 0 not at all; plus exceptions by queue."""
+    """Hours that an ended job is kept, by outcome: None forever, 0 not at all; plus exceptions by queue."""
 
     succeeded: float | None = 24.0
     cancelled: float | None = 72.0
@@ -35,7 +35,7 @@ class Retention:
         return dict(self.queues).get(queue, self)
 
     def keeps_all(self) -> bool:
-        """Whether every job is kept for a while, whatever its outcome and its queue."""
+        """Return whether every job is kept for a while, with any outcome and in any queue."""
         return all(each.hours(o) != 0 for each in (self, *dict(self.queues).values()) for o in Outcome)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Cron arithmetic: when an expression fires in a time zone, which fires are due, and how missed ones are handled.
 
-Pure, and bounded: the search for the latest fire goes backwards from now, never forwards from an old start. So an
-entry for every second costs no more than any other, even after a year without a check. ``calendar`` knows the local
+Pure, and bounded: the search for the latest fire goes backwards from now, never forwards from an old start. An entry
+for every second thus costs no more than any other, even after a year without a check. ``calendar`` knows the local
 times of an expression; this module handles changes of the clocks:
 
 - An entry whose hour field is ``*`` follows the hours that really pass: no fires in an hour that the clocks skip, and
@@ -35,7 +35,7 @@ OVERLAPS = (ALLOW, SKIP, AFTER_COMPLETION)
 
 MISFIRE_LIMITS = range(1, 1001)
 GRACE = timedelta(seconds=60)
-"""How late a fire may be before the policy ``skip`` treats it as missed. A new leader needs up to 20 seconds."""
+"""Delay after which the policy ``skip`` treats a fire as missed. A new leader needs up to 20 seconds."""
 
 EXPRESSION_LIMIT = 200
 
@@ -285,7 +285,7 @@ def bounded_schedule_of(expression: str, zone: str, starts: datetime | None, end
 
 @dataclass(frozen=True, slots=True)
 class DueFires:
-    """What to do now: the fires to make, in order; the last one to skip; and the next one to come."""
+    """Work to do now: the fires to make, in order; the last one to skip; and the next one to come."""
 
     fires: tuple[datetime, ...]
     skipped: datetime | None

@@ -130,7 +130,7 @@ def one_of(*words: str) -> Rule:
 
 
 def retention(value: Any) -> Retention:
-    """How long ended jobs are kept."""
+    """Read the retention of ended jobs."""
     retention = read_retention(value)
     if retention.queues:
         queues([name for name, _ in retention.queues])

@@ -66,7 +66,7 @@ def gap_at(wall: datetime, zone: ZoneInfo) -> Gap | None:
 
 
 def _is_plain(wall: datetime, zone: ZoneInfo) -> bool:
-    """Whether a local time comes once; for a third of what it costs to tell how often."""
+    """Return whether a local time comes once; for a third of what it costs to count how often."""
     return wall.replace(tzinfo=zone, fold=0).utcoffset() == wall.replace(tzinfo=zone, fold=1).utcoffset()
 
 

@@ -27,7 +27,7 @@ class Generated(Directive):
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Add the directive; pages are read anew at each build, as the code may have changed."""
+    """Add the directive; pages are read again at each build, as the code may have changed."""
     app.add_directive("pgjobs", Generated)
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: list(env.found_docs))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -89,7 +89,7 @@ def speed_peer_notes() -> str:
 
 
 def speed_plans() -> str:
-    """What the server does for a claim and for its ends, where somebody has let it be explained."""
+    """The server's work for a claim and for its ends, where it has been explained."""
     path = DATA / "plans.json"
     if not path.exists():
         return "No plans have been published here yet; the command prints them and keeps them in a file.\n"

@@ -222,7 +222,7 @@ OPTION_TEXTS = {
     "run_at": "earliest start, an aware datetime",
     "deadline": "aware datetime: no attempt starts after it, a running one stops at it, and the job is abandoned",
     "expires": "seconds or `timedelta` after the start that is asked for; in `using` also an aware datetime, or None"
-    " for never: a job that has not started by then is cancelled, a started one goes on",
+    " for never: a job that has not started by then is cancelled, a started one continues",
     "on_crash": "when its process or its worker dies while it runs: `retry` (default) runs it again while attempts are"
     " left, `abandon` never does",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",

@@ -101,7 +101,7 @@ ALERTS = (
         15,
         "warning",
         "VACUUM does not keep up with {{ $labels.table }}",
-        "An old transaction or replication slot keeps dead rows, or nobody may vacuum the table.",
+        "An old transaction or replication slot keeps dead rows, or no role may vacuum the table.",
     ),
     Alert(
         "PgjobsMetricsDown",

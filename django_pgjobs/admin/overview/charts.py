@@ -34,7 +34,7 @@ TICKS = (
     (gettext_lazy("1 s"), 1.0), (gettext_lazy("10 s"), 10.0), (gettext_lazy("1 min"), 60.0),
     (gettext_lazy("10 min"), 600.0), (gettext_lazy("1 h"), 3600.0), (gettext_lazy("4 h"), 14_400.0),
 )  # fmt: skip
-"""Where the axis of a chart of times has words, short enough to stand beside it."""
+"""Ticks with labels on the axis of a chart of times, short enough to stand beside it."""
 
 
 class Span(NamedTuple):
@@ -57,7 +57,7 @@ WORDS: dict[str, Any] = {
     Ended.RETRIED.value: gettext_lazy("failed, tried again"),
     Ended.RELEASED.value: gettext_lazy("released"),
 }
-"""What the bars show; steps, sleeps and snoozes end an attempt too, but only to go on."""
+"""Labels of the bars; steps, sleeps and snoozes end an attempt too, but the job continues."""
 
 
 def charts(seen: Seen) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _Shown:
 
     @property
     def marks(self) -> Sequence[Mark]:
-        """Where a release was first seen."""
+        """Positions at which a release was first seen."""
         marks: list[Mark] = self.frame["marks"]
         return marks
 

@@ -25,7 +25,7 @@ from django_pgjobs.store.scheduling import FiredJob
 
 MOST = 20
 FIRES = 100
-"""How many fires a strip draws one by one; more follow too close upon each other to be told apart."""
+"""Number of fires that a strip draws one by one; more follow too close upon each other to be told apart."""
 
 JOBS = 10
 DAY = timedelta(days=1)

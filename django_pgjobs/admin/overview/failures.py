@@ -1,4 +1,4 @@
-"""What failed within a day, by name and error: how often, when last, in which release, and what to do about it."""
+"""Jobs that failed within a day, by name and error: how often, when last, in which release, and what to do about it."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _tag(request: HttpRequest, using: str, span: str) -> str:
     kept = counting.read_statistic(on(using))
     if kept.measured_at is None or (kept.age_seconds or 0.0) > LIVE_SECONDS or len(get_messages(request)):
         return ""
-    # Ages grow between two measurements, so that the page is made anew now and then.
+    # Ages grow between two measurements, so that the page is made again now and then.
     parts = (kept.measured_at.isoformat(), span, str(request.user.pk), str(get_language()), kept.now.strftime("%M"))
     return f'"{sha256("|".join(parts).encode()).hexdigest()[:32]}"'
 

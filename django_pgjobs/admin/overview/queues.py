@@ -16,7 +16,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import numbers
 
 MOST = 50
-"""How many queues the page shows, those with problems and the most due jobs first."""
+"""Number of queues that the page shows, those with problems and the most due jobs first."""
 
 MINUTES = 60
 MOST_DEPTHS = 10_000

@@ -1,4 +1,4 @@
-"""What all sections of the overview know: the figures, the viewer's permissions, and where the lists are."""
+"""Data that all sections of the overview share: the figures, the viewer's permissions, and where the lists are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Seen:
 
     @property
     def may_resume(self) -> bool:
-        """Whether the viewer may end pauses, and see the list of them where that is done."""
+        """True if the viewer may end pauses, and see the list of them where that is done."""
         return self.may("pause_queue") and self.may("view_queuestate")
 
     def page(self, view: str, /, *args: Any, **query: str) -> str:

@@ -21,7 +21,7 @@ from django_pgjobs.store.explaining import RunningJob
 
 MOST = 20
 MOST_JOBS = 5
-"""How many of a worker's jobs the page names."""
+"""Number of a worker's jobs that the page names."""
 
 
 def workers(seen: Seen) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """In the executor: a job with a soft limit shows when its own code begins, since the limit counts from there.
 
-What comes before, such as slow receivers of ``job_started``, cannot catch the exception for the job.
+Code that comes before, such as slow receivers of ``job_started``, cannot catch the exception for the job.
 """
 
 from __future__ import annotations

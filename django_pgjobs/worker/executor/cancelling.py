@@ -12,11 +12,11 @@ from django_pgjobs.serialization.escapes import one_line
 log = safe_logger("django_pgjobs")
 
 CANCEL_SECONDS = 2.0
-"""How long cancelling a query may take: it needs a connection of its own."""
+"""Maximum time to cancel a query: it needs a connection of its own."""
 
 
 def cancel_queries(queries: list[Any], done: Callable[[], object] = lambda: None) -> None:
-    """Cancel the queries of these connections. Returns at once, so an unreachable server delays nobody.
+    """Cancel the queries of these connections. Returns at once, so an unreachable server delays no job.
 
     ``done`` is called when no request is under way any more, perhaps in another thread. Once the server has closed a
     request's connection, the request cannot hit a later query.

@@ -95,7 +95,7 @@ def _can_reset(alias: str) -> bool:
     """Return whether this alias is of PostgreSQL: connections to other databases cannot be made as new."""
     try:
         return connections[alias].vendor == "postgresql"
-    except Exception:  # its engine cannot be imported, which whoever uses it will see
+    except Exception:  # its engine cannot be imported, as its users will see
         return False
 
 
@@ -106,7 +106,7 @@ def _reset_pooled(of_project: Callable[[Any], object] | None, raw: Any) -> None:
 
 
 class _Process:
-    """What is true of every connection of this process."""
+    """Facts that are true of every connection of this process."""
 
     application_name: str | None = None
 
@@ -137,7 +137,7 @@ def _name(connection: Any, application_name: str) -> bool:
     """Name a new connection; return whether its server will notice if this process is killed."""
     database = WrapperDatabase(connection)  # its alias does not lead to it yet
     configure(database, {"application_name": application_name}, local=False)
-    # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms of the
+    # Without the check a statement of a killed process continues in its backend, and commits. Some platforms of the
     # server lack it.
     with suppress(DatabaseError):
         check_client(connection)

@@ -7,7 +7,7 @@ may leave the lock held. Instead each side writes first, then reads what the oth
 * the control thread writes ``control.interrupt`` and ``setting``, then checks that the door is open for this job;
 * the job's thread writes ``open``, then reads ``control.interrupt``, both when it opens and when it closes the door.
 
-So one of the two always sees the other. An exception that arrives while the door is closing is swallowed, or
+One of the two thus always sees the other. An exception that arrives while the door is closing is swallowed, or
 withdrawn before it arrives: the job's result is known by then. Queries are cancelled as well, since an exception
 cannot reach a thread that waits for the server. The thread discards its connections afterwards, so that a late cancel
 request cannot hit the query of another job.
@@ -15,8 +15,8 @@ request cannot hit the query of another job.
 An interrupt is *held back* while the job's thread is in Python code that takes locks which other threads also need
 (``safe_points``): a separate thread checks again every few milliseconds. If the job's thread only waits in such code,
 the interrupt is raised after ``HOLD_SECONDS``. While the thread takes a lock the interrupt is never raised, or the lock
-would stay held for ever. The exception is ``Condition.__enter__``, where a thread that hammers a queue nearly always
-is: there the interrupt is raised, and the lock released afterwards. From Python 3.13 on, a thread that moves raises its
+would stay held forever. The exception is ``Condition.__enter__``, where a thread that hammers a queue nearly always is:
+there the interrupt is raised, and the lock released afterwards. From Python 3.13 on, a thread that moves raises its
 interrupt itself, at a point that it finds safe (``raising``); another thread raises it in one that stands still for
 ``STANDING_CHECKS``. The remaining risk ends with the process: the supervisor recycles an executor in which a thread was
 interrupted.
@@ -65,7 +65,7 @@ from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, SOFT,
 log = safe_logger("django_pgjobs")
 
 HOLD_SECONDS = 0.15
-"""How long an interrupt is held back while the thread is in code that other threads share."""
+"""Time that an interrupt is held back while the thread is in code that other threads share."""
 
 LONG_HOLD_SECONDS = 60.0
 """After how long in code that takes locks a warning is logged and checks become rare. No interrupt is raised there."""
@@ -203,10 +203,10 @@ class Door:
     def _raise(self, control: RunControl, kind: type[Interrupt]) -> None:
         _set_exception(self.ident, kind)
         control.interrupted = True
-        self._cancel_queries(kind)  # afterwards, or a query begun in between would go on
+        self._cancel_queries(kind)  # afterwards, or a query begun in between would continue
 
     def _cancel_queries(self, kind: type[Interrupt] | None) -> None:
-        if kind is not SoftDeadlinePassed:  # the job goes on, and waits for none now
+        if kind is not SoftDeadlinePassed:  # the job continues, and waits for none now
             cancel_queries(cleanup.active(self.connections))
 
     # From Python 3.13 on
@@ -268,7 +268,7 @@ class Door:
     # In the job's thread
 
     def ignored(self, kind: type[BaseException]) -> bool:
-        """Raise the job's interrupt once more if ``kind`` is it and the job goes on; return whether it is.
+        """Raise the job's interrupt once more if ``kind`` is it and the job continues; return whether it is.
 
         The caller is the hook to which CPython reports what it ignores. The interrupt comes after it has returned.
         """
@@ -392,7 +392,7 @@ def raise_ignored_again() -> None:
     """From now on raise an interrupt again that CPython ignores, in this process. Call it once.
 
     CPython reports what is raised in ``__del__``, in a callback of ``weakref`` or in a generator that is thrown away,
-    and goes on: the job would never hear of it.
+    and continues: the job would never hear of it.
     """
     report = sys.unraisablehook
 

@@ -138,7 +138,8 @@ class JobThreads:
             seconds = self.buffers.finish(slot, item, decision, control.started)
 
     def _report_found(self, name: str) -> None:
-        """Say what job was found, before its end is sent. A thread that comes meanwhile says it again: no harm."""
+        """Say what job was found, before its end is sent. A thread that comes in the meantime says it again: no
+        harm."""
         if (definition := registry.find(name)) is None:
             return
         # Another thread may be in the middle of the module, with the job declared and its callbacks not: wait for it.

@@ -27,16 +27,16 @@ from django_pgjobs.worker.shared import process
 log = safe_logger("django_pgjobs")
 
 STARTED_SECONDS = 10.0
-"""How long receivers of ``executor_started`` may take; then the executor is ready without them."""
+"""Time limit of receivers of ``executor_started``; then the executor is ready without them."""
 
 EXIT_SECONDS = 10.0
-"""How long an executor may take from its BYE to its end."""
+"""Maximum time of an executor from its BYE to its end."""
 
 NOTIFY_SECONDS = 5.0
-"""How long the receivers of durable writes may take before that."""
+"""Time limit of the receivers of durable writes before that."""
 
 ORPHANED_SECONDS = 3.0
-"""How long an executor without its supervisor may take in all; half a second later the watchdog ends it."""
+"""Total time limit of an executor without its supervisor; half a second later the watchdog ends it."""
 
 RECEIVERS_SHARE, CALLBACKS_SHARE = 0.3, 0.8
 """The shares of the time after which to stop waiting for receivers, then for callbacks. Streams get the rest."""
@@ -50,14 +50,14 @@ def before_bye_seconds() -> float:
 
 
 def say_started(database: str, threads: int, async_slots: int) -> None:
-    """Send ``executor_started``. Raises nothing; returns after ``STARTED_SECONDS`` whatever receivers do."""
+    """Send ``executor_started``. Raises nothing; returns after ``STARTED_SECONDS`` no matter what receivers do."""
     call = partial(events.executor_started, database, threads, async_slots)
     seconds = min(STARTED_SECONDS, get_conf().ready_seconds / 4)
     call_within(seconds, "receivers of executor_started", call)
 
 
 def say_stopping(reason: str, seconds: float = EXIT_SECONDS * RECEIVERS_SHARE) -> None:
-    """Send ``executor_stopping``. Raises nothing; returns after ``seconds`` whatever receivers do."""
+    """Send ``executor_stopping``. Raises nothing; returns after ``seconds`` no matter what receivers do."""
     call_within(seconds, "receivers of executor_stopping", partial(events.executor_stopping, reason))
 
 

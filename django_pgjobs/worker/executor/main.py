@@ -234,7 +234,7 @@ class Executor:
 def stack_of(thread: threading.Thread | None, limit: int) -> str:
     """Return the formatted stack of a job's thread, from the job's own code on, about ``limit`` characters at most.
 
-    Empty if the thread runs no job's code. Called in another thread, while the job's thread goes on.
+    Empty if the thread runs no job's code. Called in another thread, while the job's thread continues.
     """
     frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
     stack = [] if frame is None else traceback.extract_stack(frame)

@@ -1,4 +1,4 @@
-"""In the executor: what to do when the supervisor is gone and nobody can record the outcomes of running jobs.
+"""In the executor: what to do when the supervisor is gone and no process can record the outcomes of running jobs.
 
 The executor releases jobs that have not started, uncharged and fenced, on a new connection. Running jobs end with the
 process, and are rescued when their leases run out. If only the channel broke, because a job closed it, the executor
@@ -31,7 +31,7 @@ _NOBODY = Author(UUID(int=0))
 
 
 def supervisor_has_ended(parent: int) -> bool:
-    """Whether our parent is dead. Its descriptors close a moment before the system reports its death."""
+    """Return whether our parent is dead. Its descriptors close a moment before the system reports its death."""
     until = time.monotonic() + PARENT_SECONDS
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.005)

@@ -57,17 +57,17 @@ class Outbox:
             self.items.append([run, round(seconds, 6), *pack_decision(decision)])
 
     def declared_interest(self) -> list[str]:
-        """Return which durable writes anybody here wants to hear of, for the message that tells the supervisor."""
+        """Return which durable writes receivers here want, for the message that tells the supervisor."""
         self.interest = events.interest()
         return sorted(self.interest)
 
     @property
     def waits(self) -> bool:
-        """Whether anything is queued."""
+        """True if anything is queued."""
         return bool(self.successes or self.items)
 
     def is_due(self, now: float) -> bool:
-        """Whether queued outcomes have waited long enough, or no timer would send them."""
+        """Return whether queued outcomes have waited long enough, or no timer would send them."""
         return now - self.since > FLUSH_SECONDS or not self.timer_armed
 
     def flush(self) -> None:
@@ -127,7 +127,7 @@ class Outbox:
         try:
             self._deliver(Done(items))
         except TooLong as error:
-            # Longer than a frame. An outcome that never arrives would block its job, and its slot here, for ever.
+            # Longer than a frame. An outcome that never arrives would block its job, and its slot here, forever.
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
             for item in items:

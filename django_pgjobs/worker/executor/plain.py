@@ -23,7 +23,7 @@ MOST_STATEMENTS = 8
 """A job that has sent more is not looked at: a reset is small beside them."""
 
 KNOWN_SECONDS = 60.0
-"""How long it is believed what the server said of a table: a trigger may be made meanwhile."""
+"""Time for which an answer of the server about a table is trusted: a trigger may be made in the meantime."""
 
 _PIECE = r"""(?:
     "[^"%]+" (?! \s*[("] )

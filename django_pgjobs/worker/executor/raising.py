@@ -47,7 +47,7 @@ class Request:
         self.ident = ident
         self.consider = consider
         self.raised: type[Interrupt] | None = None
-        self.ignored = False  # raised where CPython reports exceptions and goes on
+        self.ignored = False  # raised where CPython reports exceptions and continues
         self.jumped: tuple[CodeType, int] | None = None
         self.one_line: CodeType | None = None  # where the thread jumps back and no line begins
         self._frame: FrameType | None = None

@@ -5,8 +5,8 @@ under the buffer's lock, so a job is either released or started, never both. An 
 cleared.
 
 Some libraries raise exceptions in a job's thread from outside, and may do so while it runs this code. CPython lets one
-in after a call, at the start of a function and at the jump back of a loop. So what must go together stands in lines
-without calls, what is passed on is removed after it has been passed on, and the only locks are those of C, which
+in after a call, at the start of a function and at the jump back of a loop. State that must change together is therefore
+changed in lines without calls, items are removed after they were passed on, and the only locks are those of C, which
 ``with`` takes and keeps in one. No loop stands within such a ``with``: since Python 3.13 an exception at its jump back
 leaves the lock held. A thread that got one here is replaced, and its successor calls ``take_over``.
 """
@@ -60,7 +60,7 @@ class Buffers:
 
     @property
     def active(self) -> int:
-        """How many jobs run here."""
+        """Number of jobs that run here."""
         return len(self.controls)
 
     # By the control thread
@@ -122,7 +122,7 @@ class Buffers:
             self.bells[slot].put(None)  # first: rung once too often, a thread just checks once more
             self.idle.pop(slot, None)
 
-    # By whoever runs jobs
+    # Called by the threads that run jobs
 
     def next(self, slot: int, *, rouse: bool) -> tuple[Item, RunControl]:
         """Wait for the next job and start it. With ``rouse`` wake another thread for the one after it.

@@ -1,13 +1,13 @@
-"""Where a thread is in its code: whether an exception from outside could harm other threads there.
+"""Looks at where a thread is in its code: whether an exception from outside could harm other threads there.
 
 Locks that Python code takes (the import system's, ``threading.Condition``, ``Semaphore``, ``queue.Queue``, those of
 ``logging``) are held for an instant before the ``with`` or ``try`` that releases them begins. An exception in that
-instant leaves the lock held for ever, and blocks every thread that needs it. So check before you interrupt.
+instant leaves the lock held forever, and blocks every thread that needs it. Check before you interrupt.
 
 The frames of a thread show where it is *now*: the caller must raise at once, before the thread moves on. Since Python
-3.13 that is not exact. A thread that had to release the interpreter meets an exception raised meanwhile one call later
-than where it stood. So from 3.13 on a thread that moves raises its interrupt itself (``raising``), nothing interrupts
-an import halfway, and no thread interrupts another that is taking a lock.
+3.13 that is not exact. A thread that had to release the interpreter meets an exception raised in the meantime one call
+later than where it stood. From 3.13 on a thread that moves therefore raises its interrupt itself (``raising``), nothing
+interrupts an import halfway, and no thread interrupts another that is taking a lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OUR_FILES.add(__file__)
 
 
 class Safety(IntEnum):
-    """How safe an exception is where a thread stands."""
+    """Degree to which an exception is safe where a thread stands."""
 
     OPEN = 0
     """The job's own code, or other code that holds no lock of Python's."""
@@ -78,7 +78,7 @@ _LOCKING = (
 )
 
 EXACT = sys.version_info < (3, 13)
-"""Whether an exception arrives where the thread stands: since 3.13 CPython reads its flags before it waits."""
+"""True if an exception arrives where the thread stands: since 3.13 CPython reads its flags before it waits."""
 
 _IMPORT_LOCKS = frozenset(
     {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
@@ -87,7 +87,7 @@ _IMPORT_LOCKS = frozenset(
 
 
 MODULE_LOCK: CodeType = importlib._bootstrap._ModuleLock.acquire.__code__  # type: ignore[attr-defined]
-"""Where a thread waits for another's import of a module: without end if others keep importing it."""
+"""Code in which a thread waits for another's import of a module: without end if others keep importing it."""
 
 
 def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
@@ -130,7 +130,7 @@ class Entering:
     """A thread in ``Condition.__enter__``: it waits for the lock, or has it and has not returned yet.
 
     Threads that hammer a queue are nearly always there. The exception arrives as soon as the thread has the lock, which
-    would then stay held for ever. But another thread can see that, and any thread can release a plain lock.
+    would then stay held forever. But another thread can see that, and any thread can release a plain lock.
     """
 
     def __init__(self, ident: int, frame: FrameType, lock: Any) -> None:
@@ -141,7 +141,7 @@ class Entering:
 
     @property
     def lasts(self) -> bool:
-        """Whether the thread is still there."""
+        """True if the thread is still there."""
         return is_on_stack(self.ident, self.frame)
 
     def mend(self) -> None:

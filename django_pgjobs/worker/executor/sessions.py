@@ -1,4 +1,4 @@
-"""In the executor: a job finds the session of a kept connection as new, whatever the job before did to it.
+"""In the executor: a job finds the session of a kept connection as new, no matter what the job before did to it.
 
 Settings, role, locks, channels, temporary tables, cursors, prepared statements: after a job that has sent statements,
 one message resets them all. It is sent when the job is over, so that its locks go at once; the answer is read before
@@ -27,7 +27,7 @@ from django_pgjobs.store.sessions import OpenedSession
 from django_pgjobs.worker.executor import plain
 
 RESET_SECONDS = 2.0
-"""How long the answer to a reset is waited for."""
+"""Time to wait for the answer to a reset."""
 
 DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 
@@ -54,7 +54,7 @@ class Unresettable(Exception):
 _NOTES: dict[str, Any] = {
     "sent": (), "text": None, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
 }  # fmt: skip
-"""What a watched connection knows of itself, and what is so at first."""
+"""Notes of a watched connection about itself, with their first values."""
 
 
 @cache

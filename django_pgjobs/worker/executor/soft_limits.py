@@ -1,7 +1,7 @@
 """In the executor: a soft limit reaches a job in a thread between two queries, never between a query and its answer.
 
-A job that catches ``SoftDeadlinePassed`` goes on with its connections. An exception from outside that arrives while
-the driver talks to the server, or while ``atomic`` begins or ends, would leave them out of step. So at a soft limit
+A job that catches ``SoftDeadlinePassed`` keeps its connections. An exception from outside that arrives while the driver
+talks to the server, or while ``atomic`` begins or ends, would leave them out of step. At a soft limit, for this reason:
 
 * no other thread raises it while the job is in the driver or in Django's code around it (``is_in_driver``);
 * the thread raises it itself before its next query, for one that does nothing but send queries is hardly ever seen
@@ -10,8 +10,8 @@ the driver talks to the server, or while ``atomic`` begins or ends, would leave 
 * a query for which the thread waits ``QUERY_SECONDS`` more is cancelled on the server. Its ``QueryCanceled`` becomes
   ``SoftDeadlinePassed`` in ``Connection.wait``, as soon as the driver has read that answer.
 
-A request to cancel that comes late would hit the job's next query. So the thread leaves a wait only while none is under
-way: it and the thread that cancels pop the same element, and only the one that gets it goes on at once.
+A request to cancel that comes late would hit the job's next query. The thread thus leaves a wait only while none is
+under way: it and the thread that cancels pop the same element, and only the one that gets it continues at once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from django_pgjobs.worker.executor.cancelling import CANCEL_SECONDS, cancel_quer
 OUR_FILES.add(__file__)
 
 QUERY_SECONDS = 0.15
-"""How long a query may still last at the soft limit before it is cancelled."""
+"""Time that a query may still last at the soft limit before it is cancelled."""
 
 _DRIVER = Path(psycopg.__file__).parent
 _FOLDERS = (f"{_DRIVER}/", f"{_DRIVER.with_name('psycopg_pool')}/", f"{Path(django.db.backends.__file__).parent}/")
 _FILES = {__file__, utils.__file__, transaction.__file__, compiler.__file__}
-_ITERATES = {"__iter__", "_iterator"}  # of ``QuerySet``: they may have a server-side cursor that nobody closes yet
+_ITERATES = {"__iter__", "_iterator"}  # of ``QuerySet``: they may have a server-side cursor that is still open
 
 _TRANSACTIONS = {transaction.__file__, base.__file__, f"{_DRIVER}/transaction.py"}
-"""Where transactions, savepoints and connections begin and end, which is not to be left halfway."""
+"""Code in which transactions, savepoints and connections begin and end, which must not be left halfway."""
 
 _HOOKS = {
     base.BaseDatabaseWrapper.on_commit.__code__,

@@ -48,7 +48,7 @@ class TaskDoor:
             cancel_queries(cleanup.active(self.connections))
 
     def takes_soft(self) -> bool:
-        """Whether the cancellation that arrives now stands for a soft limit; then it cancels nothing."""
+        """Return whether the cancellation that arrives now stands for a soft limit; then it cancels nothing."""
         soft, self.is_soft = self.is_soft, False
         if soft and self.task is not None:
             self.task.uncancel()
@@ -87,7 +87,7 @@ class TaskDoor:
 class SoftlyAwaited:
     """Awaits a job, and raises ``SoftDeadlinePassed`` where it waits instead of a cancellation that ``takes_soft``.
 
-    A task can only be cancelled; its coroutine gets whatever we throw in.
+    A task can only be cancelled; its coroutine gets any exception that we throw in.
     """
 
     def __init__(self, awaitable: Awaitable[Any], takes_soft: Callable[[], bool]) -> None:

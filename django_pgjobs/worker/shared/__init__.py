@@ -1,4 +1,4 @@
-"""What supervisor, threads and executors agree on: messages and their frames, the board, runs, ladders, connections.
+"""The contract of supervisor, threads and executors: messages and their frames, the board, runs, ladders, connections.
 
 Imports no other room of the worker.
 """

@@ -1,7 +1,7 @@
 """Shared memory in which an executor shows what has started, readable while it holds the GIL and after its death.
 
-A message per start would cost a wake-up, and a job that never releases the GIL could not send it. So each slot
-(a job thread, or a place on the event loop) holds three words: when the run started; which run it is, 0 for none,
+A message per start would cost a wake-up, and a job that never releases the GIL could not send it. For this reason each
+slot (a job thread, or a place on the event loop) holds three words: when the run started; which run it is, 0 for none,
 written after the instant; and when the job's own code began, which only a job with a soft limit shows. Runs ascend and
 each buffer is first in, first out, so one more word per buffer, ``high``, says which run was popped last: after a death
 a run on a slot was running, one at or below ``high`` had finished though its outcome is lost, one above was never

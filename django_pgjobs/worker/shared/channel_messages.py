@@ -1,4 +1,4 @@
-"""What supervisor and executors send each other. Each message is one fact or one order; ``channel`` carries it.
+"""Messages between supervisor and executors. Each message is one fact or one order; ``channel`` carries it.
 
 The receivers ``match`` every class of ``FromExecutor`` or ``ToExecutor``: mypy refuses a message that they forget. A
 message names runs, never jobs. It is sent for many jobs where many may have something to say: one per job would cost
@@ -6,7 +6,7 @@ more than the rest of its way.
 
 On the wire a message is ``[tag, *fields]``. Raise ``channel.PROTOCOL`` when a tag, or the meaning or number of its
 fields, changes. ``READY`` never changes: an executor of another version introduces itself by it, and the supervisor
-stops. Whatever else a receiver does not know, by its tag or by the number of its fields, it ignores.
+stops. A receiver ignores other messages that it does not know, by their tag or by the number of their fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class Hello(TypedDict):
-    """How an executor introduces itself. ``listens``: which durable writes it wants to hear of, see ``Interest``."""
+    """The first message of an executor. ``listens``: the durable writes that it wants, see ``Interest``."""
 
     protocol: int
     version: str
@@ -82,7 +82,7 @@ class RunsReleased:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a running job reports about itself."""
+    """A report of a running job about itself."""
 
     tag: ClassVar = "PROGRESS"
     run: int
@@ -91,7 +91,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """Of these durable writes it wants to hear from now on: outcomes of ends, and other events by their names."""
+    """The durable writes that it wants from now on: outcomes of ends, and other events by their names."""
 
     tag: ClassVar = "INTEREST"
     kinds: list[str]
@@ -116,7 +116,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class StackRead:
-    """Where the thread of a run stands, just before the interrupt at its deadline."""
+    """The stack of a run's thread, just before the interrupt at its deadline."""
 
     tag: ClassVar = "STACK"
     run: int

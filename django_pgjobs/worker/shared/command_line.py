@@ -1,4 +1,5 @@
-"""How this program is started again, for its executors or after a change: same interpreter, flags and entry."""
+"""The command that starts this program again, for its executors or after a change: same interpreter, flags and
+entry."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LETTERS = {
     "bytes_warning": "b",
     "quiet": "q",
 }
-"""Flags that may be given several times. ``-i`` is left out: an executor has nobody to be interactive with."""
+"""Flags that may be given several times. ``-i`` is left out: an executor has no user to be interactive with."""
 
 ALONE = {"ignore_environment": "-E", "no_user_site": "-s", "safe_path": "-P"}
 """Flags that ``-I`` stands for."""

@@ -4,7 +4,7 @@
 work), with pooling removed; then statements go to psycopg itself, outside query logging, with server-side
 parameters, prepared once. Plans are pinned: three natural statements turned quadratic on a table analysed while
 empty. Behind a transaction pooler nothing of a session survives, so each statement goes as one transaction with
-the same settings. Every transaction is READ COMMITTED, whatever the role's default.
+the same settings. Every transaction is READ COMMITTED, regardless of the role's default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAYS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How libpq treats a server that does not answer, unless the project's settings say otherwise.
+"""Parameters of libpq for a server that does not answer, unless the project's settings say otherwise.
 
 Without them one that accepts and says nothing is waited for two minutes, one that has vanished a quarter of an hour,
 and a connection that only listens believes in it for two hours, while leases run out.
@@ -39,7 +39,7 @@ and a connection that only listens believes in it for two hours, while leases ru
 
 CANCEL_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
-"""How long after the server has given a statement up its word may take to arrive."""
+"""Time that the answer of the server may take to arrive after it has given a statement up."""
 
 LONG_WAIT_SECONDS = 0.25
 WAITS = 20
@@ -51,11 +51,12 @@ TROUBLE = (
     psycopg.errors.ReadOnlySqlTransaction,
     DjangoDatabaseError,
 )
-"""What a loop survives: the server, or the way to it, is not there, or it has become a standby."""
+"""Errors that a loop survives: the server, or the way to it, is not there, or it has become a standby."""
 
 
 LOCK_TIMEOUT = "1s"
-"""How long what takes no transaction waits for a lock: what comes behind it in the queue for that lock waits too."""
+"""Time that a statement outside a transaction waits for a lock: what comes behind it in the queue for that lock waits
+too."""
 
 
 class WorkerConnection:
@@ -121,7 +122,7 @@ class WorkerConnection:
             settings = ("configure", configuring(self._settings, local=True))
             statements = [("read_committed", {}), settings, *statements]
         cursor = psycopg.ClientCursor(self.connection)
-        # Where the message ends the server ends the transaction: whoever has sent it is not needed any more.
+        # Where the message ends the server ends the transaction: its sender is not needed any more.
         text = "\n;\n".join(cursor.mogrify(statement(name), params) for name, params in statements)
         self.asked_at = clock.monotonic()
         try:
@@ -184,7 +185,7 @@ class WorkerConnection:
         self.waited(now, now - old.answered_at)
 
     def waits(self) -> list[tuple[float, float]]:
-        """Return when long waits ended, and how many seconds they took; the one that goes on as if it ended now."""
+        """Return when long waits ended, and how many seconds they took; the current one as if it ended now."""
         now, asked_at = clock.monotonic(), self.asked_at
         return [*self._waits, *([] if asked_at is None else [(now, now - asked_at)])]
 
@@ -213,7 +214,7 @@ class WorkerConnection:
 
     @property
     def gone(self) -> bool:
-        """Whether it is closed, by us or by the server."""
+        """True if it is closed, by us or by the server."""
         return self.connection.closed or self.connection.broken
 
     def close(self) -> None:

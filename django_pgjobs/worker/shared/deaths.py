@@ -1,4 +1,4 @@
-"""What a worker tells of executors that died by themselves, and of the suspects that run apart since.
+"""Reports of a worker about executors that died by themselves, and about the suspects that run apart since.
 
 The supervisor's main thread writes; the keep thread reads it for the heartbeat, and a duty stores the notes.
 """
@@ -75,7 +75,7 @@ class CrashWriter:
 
     @property
     def urgent(self) -> bool:
-        """Whether there is something to write."""
+        """True if there is something to write."""
         return bool(self.deaths.notes)
 
     def __call__(self, db: Database) -> None:

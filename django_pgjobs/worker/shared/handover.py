@@ -1,7 +1,8 @@
-"""What a worker that ``call_command`` starts hands over to its executors: databases, import path, test environment.
+"""The facts that a worker started by ``call_command`` hands over to its executors: databases, import path, test
+environment.
 
-Executors are processes of their own and read the settings themselves, which know nothing of what the program did
-since: a test runner names other databases, and collects mails in a list. So that worker writes these facts into the
+Executors are processes of their own and read the settings themselves, which know nothing of what the program did since:
+a test runner names other databases, and collects mails in a list. That worker therefore writes these facts into the
 environment of its executors; each takes them over before its first connection, and mails travel back in a folder. A
 worker started from a command line hands nothing over.
 """

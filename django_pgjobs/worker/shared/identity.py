@@ -1,4 +1,4 @@
-"""Which database a process works on: an executor that sees another one must not run a single job."""
+"""The identity of the database that a process works on: an executor that sees another one must not run a single job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Identity = tuple[str, int, int | None]
 
 
 def identity_of(alias: str, role: str, seconds: float) -> Identity:
-    """Return (server, database, job table) as a connection of ``alias`` sees them. Raises whatever it has met.
+    """Return (server, database, job table) as a connection of ``alias`` sees them. Raises the error that it has met.
 
     A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
     """

@@ -1,4 +1,4 @@
-"""How a running job is stopped: rung by rung, each harder than the one before. Pure.
+"""The ladder on which a running job is stopped: rung by rung, each harder than the one before. Pure.
 
 Why it is stopped decides how fast and how far: a deadline that has passed, a cancel, a request to release it, or the
 loss of its claim. A job may be stopped for several reasons at once; each has a ladder of its own.
@@ -47,7 +47,7 @@ class Stop:
 
     @property
     def forces(self) -> bool:
-        """Whether it goes further than to ask."""
+        """True if it goes further than to ask."""
         return any(rung != FLAG for _, rung in self.rungs)
 
     def next(self, now: float) -> str | None:

@@ -1,7 +1,7 @@
-"""What a worker's process owes to the libraries that jobs use: default signals in forked children, prompt streams.
+"""The process state that libraries used by jobs need: default signals in forked children, prompt streams.
 
 A forked child inherits Python's signal handlers. With ours ``Process.terminate()`` would do nothing to it, so that
-``with multiprocessing.Pool()`` would wait for ever, and it would outlive the SIGTERM of the ladder.
+``with multiprocessing.Pool()`` would wait forever, and it would outlive the SIGTERM of the ladder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[tuple
 
 
 def patched_by() -> str:
-    """Return the library, gevent for example, that has put something else in the place of threads; mostly empty."""
+    """Return the library, gevent for example, that has put something else in the place of threads; usually empty."""
     module: str = getattr(_thread.start_new_thread, "__module__", "_thread")
     return "" if module == "_thread" else module.partition(".")[0]
 
@@ -64,14 +64,14 @@ def print_at_once() -> None:
 
 
 def flush_streams() -> None:
-    """Write what was printed without an end of line. Raises nothing; blocks while nobody reads."""
+    """Write what was printed without an end of line. Raises nothing; blocks while no process reads."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
 
 
 forks = 0
-"""How many forks by Python lie between this process and the program it was started as."""
+"""Number of forks by Python between this process and the program it was started as."""
 
 
 # Between the fork and the default handlers a signal to the child would be lost: it waits for the end of the block.
@@ -94,7 +94,7 @@ def _in_child() -> None:
     for number in _handled:
         signal.signal(number, signal.SIG_DFL)
     _handled.clear()
-    signal.set_wakeup_fd(-1)  # else its signals would wake whoever it was forked from
+    signal.set_wakeup_fd(-1)  # else its signals would wake the process it was forked from
     signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 

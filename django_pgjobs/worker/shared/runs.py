@@ -1,4 +1,4 @@
-"""What the supervisor knows of claimed jobs: the claims it holds, and each job's run. No I/O, main thread only.
+"""The supervisor's records of claimed jobs: the claims it holds, and each job's run. No I/O, main thread only.
 
 A *run* is one dispatch of a job to an executor; everything on the channel names the run, never the job, so that an
 answer about an earlier dispatch cannot be taken for one about a later.
@@ -26,18 +26,18 @@ from django_pgjobs.worker.shared.deaths import Deaths
 from django_pgjobs.worker.shared.ladders import Stop
 
 FRESH_SECONDS = 2.0
-"""How long a claimed job may wait before its fence is read again and found sound."""
+"""Time that a claimed job may wait before its fence is read again and found sound."""
 
 ALLOWANCE_SECONDS = 5.0
-"""What the deadline on the row adds to the timeout, for the time between claim and start."""
+"""Allowance that the deadline on the row adds to the timeout, for the time between claim and start."""
 
 MARGIN_SECONDS = 1.0
-"""How much sooner than the database we take a lease for ended, so that what still runs then has ended in time."""
+"""Margin by which we take a lease for ended sooner than the database, so that runs end in time."""
 
 NEVER_SECONDS = 1e9
 
 DUE_SECONDS = 5.0
-"""How long a check that is due has been so at most: a rescue goes by what it read seconds ago, and renewals go on."""
+"""Maximum age of a due check: a rescue goes by what it read seconds ago, and renewals continue."""
 
 ERROR_CHARS = 100_000
 
@@ -62,7 +62,7 @@ UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
 
 
 class Executor(Protocol):
-    """What a run knows of the process that it was sent to. ``ExecutorProcess`` is one."""
+    """The process that a run was sent to, as the run sees it. ``ExecutorProcess`` is one."""
 
     end: SupervisorEnd
     board: Board
@@ -110,20 +110,20 @@ class HeldRun:
     gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
     in_doubt: bool = False
-    """Whether its own transaction may have ended it."""
+    """True if its own transaction may have ended it."""
     collateral: bool = False
     alone: bool = False
     suspected: int = 0
-    """How often an executor has died with it, under this claim."""
+    """Number of executors that have died with it, under this claim."""
     after: str = ""
     executor: str = ""
     """The executor it was sent to last, by the name of its connections."""
     duration: float | None = None
     """Seconds the body took, once that is known; its callback is written after it."""
     stack: str = ""
-    """Where its thread stood when it was to be interrupted at its deadline."""
+    """The stack of its thread when it was to be interrupted at its deadline."""
     until: float | None = None
-    """When the job's own deadline passes."""
+    """Instant at which the job's own deadline passes."""
     soft_run: int = 0
     """The number of the run that was interrupted at its soft limit."""
 
@@ -139,7 +139,7 @@ class HeldRun:
 
     @property
     def fence(self) -> tuple[int, str]:
-        """What every write made for it must match."""
+        """The fence that every write made for it must match."""
         return (self.job.id, self.claim.claim_id)
 
     def becomes(self, kind: str) -> None:
@@ -149,7 +149,7 @@ class HeldRun:
 
     @property
     def earlier_error(self) -> str:
-        """What went wrong before, for a callback to see; a body does not get it."""
+        """The error that came before, for a callback to see; a body does not get it."""
         return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
 
     @property
@@ -159,7 +159,8 @@ class HeldRun:
 
     @property
     def stops_at(self) -> float | None:
-        """When it is stopped, counted from ``started_at``: at the end of its timeout or at the job's own deadline."""
+        """Time at which it is stopped, counted from ``started_at``: at the end of its timeout or at the job's own
+        deadline."""
         until = self.until if self.kind == BODY else None
         timeout = self.timeout
         if timeout is None:

@@ -1,4 +1,4 @@
-"""What a worker has ended, added up by queue, name and outcome: for the numbers over time and for metrics.
+"""Attempts that a worker has ended, added up by queue, name and outcome: for the numbers over time and for metrics.
 
 The supervisor's main thread adds, a batch of ends at a time. Other threads read what was added since they read last.
 """
@@ -21,13 +21,14 @@ from django_pgjobs.worker.shared.runs import HeldRun
 MOST_NAMES = 200
 MOST_QUEUES = 100
 MOST_PAIRS = 500
-"""Of a queue and a name: each is a histogram of 29 lines for every scrape, in the process that renews leases."""
+"""Maximum number of pairs of a queue and a name: each is a histogram of 29 lines for every scrape, in the process that
+renews leases."""
 
 MOST_CHARS = 200
 
 
 class TallyKey(NamedTuple):
-    """What a tally is of."""
+    """The key of a tally."""
 
     queue: str
     name: str
@@ -35,7 +36,7 @@ class TallyKey(NamedTuple):
 
 
 class Tally:
-    """How many attempts ended, and histograms and sums of how long they waited and ran, in seconds.
+    """Number of attempts that ended, and histograms and sums of their waits and durations, in seconds.
 
     It only grows. A lost attempt is counted among ``jobs`` alone.
     """

@@ -1,4 +1,4 @@
-"""Who gets which job: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
+"""Dispatches jobs to executors: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
 
 A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted. An
 executor releases jobs that it has not started within a second, so no short job waits for a long one while a thread is
@@ -36,7 +36,7 @@ log = safe_logger("django_pgjobs")
 START_WITHIN_SECONDS = 1.0
 
 ALONE_SECONDS = 30.0
-"""How long a suspect runs apart at first, and how long a group waits for an executor to become empty."""
+"""Time that a suspect runs apart at first, and that a group waits for an executor to become empty."""
 
 LONGEST_ALONE_SECONDS = 86_400.0
 
@@ -79,7 +79,7 @@ class Dispatcher:
             if (is_async := colours.get(name)) is None:
                 definition = registry.find(name)
                 is_async = colours[name] = definition is not None and definition.is_async
-            # A callback runs in a thread, whatever the job's function is: there it can be interrupted.
+            # A callback runs in a thread, even of an async job: there it can be interrupted.
             if run.kind != BODY:
                 is_async, callbacks = False, True
             run.is_async = is_async
@@ -130,11 +130,11 @@ class Dispatcher:
 
     @property
     def sent(self) -> int:
-        """How many runs have been sent to executors."""
+        """Number of runs that have been sent to executors."""
         return self._last
 
     def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
-        """How many more jobs fit in threads, and on loops, less those that wait here."""
+        """Return how many more jobs fit in threads, and on loops, less those that wait here."""
         executors = list(executors)
         threads, loops = (
             sum(max(0, child.room(is_async=is_async)) for child in executors) for is_async in (False, True)
@@ -244,7 +244,7 @@ class Dispatcher:
 
 
 def is_suspect(extras: Mapping[str, Any] | None) -> bool:
-    """Whether a job may have ended the process of the start before this one, which was released."""
+    """Return whether a job may have ended the process of the start before this one, which was released."""
     return extras is not None and bool(extras.get("suspect"))
 
 
@@ -262,7 +262,7 @@ def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
 
 
 def _seconds_alone(run: HeldRun) -> float:
-    """How long a suspect runs apart: in the end long enough for any."""
+    """Return how long a suspect runs apart: in the end long enough for any."""
     return min(ALONE_SECONDS * 2.0 ** max(run.suspected - 1, 0), LONGEST_ALONE_SECONDS)
 
 
@@ -322,7 +322,7 @@ def _groups(runs: Iterable[HeldRun]) -> list[list[Any]]:
 
 
 def _is_usual(run: HeldRun) -> bool:
-    """Whether only its claim, code, queue and headers tell it from others, besides what is in columns."""
+    """Return whether only its claim, code, queue and headers tell it from others, besides what is in columns."""
     return run.kind == BODY and not run.cancelled and run.job.is_usual
 
 

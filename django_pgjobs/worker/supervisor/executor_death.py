@@ -1,11 +1,11 @@
-"""What the death of an executor means for each job it had. Pure: a board, a status, no clock and no I/O.
+"""Decides the fate of each job of an executor that has died. Pure: a board, a status, no clock and no I/O.
 
 An executor we killed was killed for its culprits; the others are released, uncharged; so is all that ran in one that
 the watchdog ended, *frozen*. One that died by itself with one job running: that job is charged. With several: each half
 of them runs again by itself, uncharged, and so on; one that kills its executor alone is charged. What it never started
-is free. A run that had left the board without its outcome having arrived has finished, and nobody knows how: it is
-charged, for ``max_attempts=1`` must not run twice. A job with ``on_crash="abandon"`` that had started is abandoned in
-any of these cases, but for those in which it alone was stopped: by its timeout, or by a cancel.
+is free. A run that had left the board without its outcome having arrived has finished, and its outcome is unknown: it
+is charged, for ``max_attempts=1`` must not run twice. A job with ``on_crash="abandon"`` that had started is abandoned
+in any of these cases, but for those in which it alone was stopped: by its timeout, or by a cancel.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Death:
 
     @property
     def suffix(self) -> str:
-        """What a log line about it adds."""
+        """Words that a log line about it adds."""
         return " (out of memory)" if self.out_of_memory else " (worker stood still)" if self.frozen else ""
 
     def failure(self) -> decide.Failure:

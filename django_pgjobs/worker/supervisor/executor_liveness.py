@@ -12,13 +12,13 @@ from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, E
 log = safe_logger("django_pgjobs")
 
 DEAF_SECONDS = 1.0
-"""How long an executor may live after it closed its end of the channel."""
+"""Time that an executor may live after it closed its end of the channel."""
 
 HUNG_SECONDS = 10.0
-"""How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
+"""Time that an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
 
 LEAVE_MARGIN_SECONDS = 1.0
-"""How much longer than its own limit an executor may take to leave."""
+"""Time beyond its own limit that an executor may take to leave."""
 
 
 def check(child: ExecutorProcess, now: float, last_check: float) -> None:

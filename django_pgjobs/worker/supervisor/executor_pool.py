@@ -327,7 +327,7 @@ class ExecutorPool:
         self.children.remove(child)
         left = was == DRAINING and status == 0
         self.relay.died(child, by_itself=was not in OURS and not left)
-        # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
+        # Before its jobs are released: a statement of a killed process continues in its backend, and would commit.
         self.finaliser.terminate(child.application_name)
         now = clock.monotonic()
         death = Death.of(

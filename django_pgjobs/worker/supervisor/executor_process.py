@@ -39,7 +39,7 @@ _RUN, _IS_ASYNC, _SIZE = attrgetter("run"), attrgetter("is_async"), attrgetter("
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How every executor of a worker is made."""
+    """Recipe for every executor of a worker."""
 
     entry: tuple[str, ...]
     options: tuple[str, ...]
@@ -100,11 +100,11 @@ class ExecutorProcess:
 
     @property
     def may_notify(self) -> bool:
-        """Whether it can receive events of durable writes, and wants some."""
+        """True if it can receive events of durable writes, and wants some."""
         return bool(self.listens) and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
-        """How many more jobs to send: its free slots, and some 20 ms of further work, bounded in bytes."""
+        """Return how many more jobs to send: its free slots, and some 20 ms of further work, bounded in bytes."""
         closed = self.exclusive or self.reserved
         if self.state != READY or closed or self.payload_bytes > PAYLOAD_BYTES or self.mute():
             return 0
@@ -113,7 +113,7 @@ class ExecutorProcess:
         return self.threads + self.prefetch() - self.outstanding[False]
 
     def mute(self) -> bool:
-        """Whether it does not answer: a job holds the interpreter, and anything sent now would wait for it."""
+        """Return whether it does not answer: a job holds the interpreter, and anything sent now would wait for it."""
         return self.asked_at is not None and clock.monotonic() > self.asked_at + ANSWER_SECONDS
 
     def prefetch(self) -> int:
@@ -171,7 +171,7 @@ class ExecutorProcess:
         self.mean_seconds += weight * (seconds / count - self.mean_seconds)
 
     def learn_from_running(self, running: dict[int, int], now: float) -> None:
-        """When every thread has been busy for a while, jobs take at least that long: fetch none in advance."""
+        """Learn that jobs take at least as long as every thread has been busy: fetch none in advance then."""
         runs = self.runs
         if len(running) >= self.threads:
             busy = [since for number, since in running.items() if number in runs and not runs[number].is_async]

@@ -51,14 +51,14 @@ log = safe_logger("django_pgjobs")
 _SIZE = attrgetter("size")
 
 NO_ROOM_SECONDS = 2.0
-"""How long a job waits here for room before another worker may have it."""
+"""Time that a job waits here for room before another worker may have it."""
 
 RELEASES_LOGGED = 3
 """A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
 
 
 class HeldJobs:
-    """What becomes of held jobs.
+    """Decides what becomes of held jobs.
 
     ``wake_for`` wakes the claim thread for a (queue, priority) that has become ready; ``notify`` sends signals of
     durable writes; ``draining`` says whether nothing may start any more; ``tallies`` adds up what has ended.
@@ -134,7 +134,7 @@ class HeldJobs:
             run.outcome = job.ending
             run.becomes(CALLBACK_OF[job.ending])
             if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
-                # What waits for it need not wait for code that has the callback.
+                # Jobs that wait for it need not wait for code that has the callback.
                 self.ends.callback_ended(run)
                 return False
         elif job.cancelled:
@@ -282,7 +282,7 @@ class HeldJobs:
         if isinstance(decision, decide.InDoubt):
             run.in_doubt, decision = True, decision.otherwise
         if isinstance(decision, decide.Committed):
-            self._committed(run, decision, seconds)  # by its fence: whatever else was read of its claim
+            self._committed(run, decision, seconds)  # by its fence: other values of its claim may differ
         elif isinstance(decision, decide.Lost) or LOST in run.stops:
             self.ends.taken_away(run, "record how it ended")
         elif run.kind == BODY:
@@ -300,7 +300,7 @@ class HeldJobs:
             self.finaliser.freed()
         self.stored(kind, [(run, end, None)])
         if decision.step_in is not None:
-            self.wake_for(decision.step_in)  # it may have a delay, of which nobody is notified
+            self.wake_for(decision.step_in)  # it may have a delay, which no notification announces
 
     def _redispatch(self, *runs: HeldRun) -> None:
         """Release or end runs that never started, or dispatch them again."""

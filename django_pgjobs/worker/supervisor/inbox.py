@@ -36,6 +36,6 @@ class Inbox:
         return taken
 
     def close(self) -> None:
-        """Close the descriptors; later posts are kept and wake nobody."""
+        """Close the descriptors; later posts are kept and wake no thread."""
         self.wakes.close()
         self._wake.close()

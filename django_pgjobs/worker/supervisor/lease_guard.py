@@ -3,7 +3,7 @@
 Main thread only; nothing here blocks. A claim is trusted until a margin before its lease can run out, counted from
 *before* the query that claimed or renewed it. The watchdog gets the earliest of these instants after each renewal.
 While renewals are late or the server is away, each tick extends the watchdog's deadline by one lease: an outage must
-kill nothing, since nobody else can take the jobs then. A supervisor that stands still extends nothing.
+kill nothing, since no other worker can take the jobs then. A supervisor that stands still extends nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Watchdog:
 
     @property
     def fired(self) -> bool:
-        """Whether it ended our executors because this process stood still."""
+        """True if it ended our executors because this process stood still."""
         with suppress(OSError):
             self._fired = self._fired or bool(self.sock.recv(64))
         return self._fired
 
     @property
     def gone(self) -> bool:
-        """Whether it has stopped watching."""
+        """True if it has stopped watching."""
         return self.process.poll() is not None or self.fired
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class LeaseGuard:
         self._say("remove", child.pid)
 
     def ended(self, child: ExecutorProcess) -> bool:
-        """Whether the watchdog has ended this executor."""
+        """Return whether the watchdog has ended this executor."""
         watcher = self._watched.get(child)
         return watcher is not None and watcher.fired
 

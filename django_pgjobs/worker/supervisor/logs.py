@@ -42,7 +42,7 @@ class _Listener(logging.handlers.QueueListener):
                     write_to_stderr(record.levelno, record.getMessage(), (), error)
 
     def stop_within(self, seconds: float) -> bool:
-        """Let it write the remaining records; return whether it did. Does not wait for a pipe that nobody reads."""
+        """Let it write the remaining records; return whether it did. Does not wait for a pipe that no process reads."""
         thread: threading.Thread = self._thread  # type: ignore[assignment]
         with contextlib.suppress(queue.Full):
             self.enqueue_sentinel()
@@ -53,7 +53,7 @@ class _Listener(logging.handlers.QueueListener):
 
 @dataclass(slots=True)
 class _Listening:
-    """How the log thread ended."""
+    """State of the log thread."""
 
     is_stuck: bool = False
 
@@ -90,7 +90,7 @@ def _reached(logger: logging.Logger) -> list[logging.Handler]:
 
 
 def speak_on_stderr(verbosity: int) -> Callable[[], None]:
-    """Where the project has no handler for this package, log to stderr: INFO, per-job lines from ``-v 2`` on.
+    """Log to stderr if the project has no handler for this package: INFO, per-job lines from ``-v 2`` on.
 
     Returns a function that undoes it, for a program that continues after its worker.
     """
@@ -105,7 +105,7 @@ def speak_on_stderr(verbosity: int) -> Callable[[], None]:
 
 
 def _speak_of_jobs(verbosity: int) -> Callable[[], None]:
-    """Let the project's own loggers reach stderr, from INFO on, where nobody has configured the root logger."""
+    """Let the project's own loggers reach stderr, from INFO on, where the root logger is not configured."""
     root = logging.root
     if root.handlers or root.level != logging.WARNING:
         return lambda: None
@@ -123,7 +123,7 @@ def _speak_of_jobs(verbosity: int) -> Callable[[], None]:
 
 
 def _has_no_other_handler(record: logging.LogRecord) -> bool:
-    """Whether only the root logger has a handler for this record: Django's own, and ours, are said once."""
+    """Return whether only the root logger has a handler for this record: Django's own, and ours, are said once."""
     return _reached(logging.getLogger(record.name)) == logging.root.handlers
 
 
@@ -163,5 +163,5 @@ def _speak_of_ourselves(verbosity: int) -> Callable[[], None]:
 
 
 def _configured(logger: logging.Logger) -> bool:
-    """Whether INFO of this package would reach a handler of the project."""
+    """Return whether INFO of this package would reach a handler of the project."""
     return logger.isEnabledFor(logging.INFO) and bool(_reached(logger))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 RISE_SECONDS = 10.0
-"""How long after the count has risen a death may be seen: a process of many gigabytes takes a while to end."""
+"""Time after a rise of the count within which a death may be seen: a process of many gigabytes takes a while to end."""
 
 
 class OutOfMemory:
@@ -27,7 +27,8 @@ class OutOfMemory:
         self.count = count
 
     def killed_one(self, now: float) -> bool:
-        """Whether a process that SIGKILL has ended was killed because memory ran out. Each kill explains one death."""
+        """Return whether a process that SIGKILL has ended was killed because memory ran out. Each kill explains one
+        death."""
         self.poll(now)
         if not self.rises:
             return False

@@ -1,4 +1,4 @@
-"""When to replace an executor: after a number of jobs, or above an amount of memory as the system counts it."""
+"""Decides when to replace an executor: after a number of jobs, or above an amount of memory as the system counts it."""
 
 from __future__ import annotations
 

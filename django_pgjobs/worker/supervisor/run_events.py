@@ -16,7 +16,7 @@ from django_pgjobs.worker.shared.runs import HeldRun
 
 
 class Notifier(Protocol):
-    """What sends signals of durable writes; ``items`` is called only if one of ``kinds`` is wanted."""
+    """Sends signals of durable writes; ``items`` is called only if one of ``kinds`` is wanted."""
 
     def __call__(self, items: Callable[[], list[Event]], kinds: Collection[str]) -> None: ...
 

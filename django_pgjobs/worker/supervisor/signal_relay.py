@@ -26,7 +26,8 @@ MOST_UNCONFIRMED = 1000
 """Events that one executor has not confirmed, at most; they wait in its memory, and here."""
 
 MOST_KEPT_BYTES = 1024 * 1024
-"""How much may wait for an executor's socket before events stay here: a job may hold its interpreter for long."""
+"""Number of bytes that may wait for an executor's socket before events stay here: a job may hold its interpreter for
+long."""
 
 MOST_DEATHS = 10
 
@@ -64,7 +65,7 @@ class SignalRelay:
         self.send_pending()
 
     def notify(self, items: Callable[[], list[Event]], kinds: Collection[str] = EVERY_KIND) -> None:
-        """Have an executor send the signals of durable writes that somebody there wants to hear of.
+        """Have an executor send the signals of durable writes that a receiver there wants.
 
         ``kinds``: what they may be; ``items`` is called only if one of these is wanted.
         """
@@ -101,7 +102,7 @@ class SignalRelay:
     def _listener(self, kinds: set[str]) -> ExecutorProcess | None:
         """Return an executor to send events of these kinds to, None if all that want them are busy."""
         able = [child for child in self.children if child.may_notify]
-        # One whose code has not connected a receiver yet would take an event and call nobody.
+        # One whose code has not connected a receiver yet would take an event and call no one.
         wanting = [child for child in able if child.listens >= kinds] or able
         ready = (child for child in wanting if child.end.kept < MOST_KEPT_BYTES)
         return next((child for child in ready if self._unconfirmed(child) < MOST_UNCONFIRMED), None)
@@ -147,6 +148,6 @@ class SignalRelay:
         return []
 
     def needs(self, child: ExecutorProcess) -> bool:
-        """Whether no other executor could send the signals of writes still to come."""
+        """Return whether no other executor could send the signals of writes still to come."""
         others = (other for other in self.children if other is not child and other.may_notify)
         return child.may_notify and not any(other.listens >= child.listens for other in others)

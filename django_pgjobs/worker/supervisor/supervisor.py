@@ -64,7 +64,7 @@ LEAVE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many executors, and when a worker ends by itself: ``max_jobs`` ended, or ``until_idle``."""
+    """Number of executors, and conditions on which a worker ends by itself: ``max_jobs`` ended, or ``until_idle``."""
 
     processes: int
     max_jobs: int | None = None
@@ -130,7 +130,7 @@ class Supervisor:
 
     @property
     def ended(self) -> int:
-        """How many jobs have reached their end here."""
+        """Number of jobs that have reached their end here."""
         return self.table.ended
 
     # Life

@@ -22,16 +22,16 @@ log = safe_logger("django_pgjobs")
 
 LONGEST_SECONDS = 1.0
 SHORTEST_SECONDS = 0.05
-"""How long it sleeps while limits hold due jobs; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
+"""Time that it sleeps while limits hold due jobs; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
 
 HELD_SECONDS = 0.5
 """With rates in the code it never sleeps longer: each turn redates admitted jobs that are not claimed yet."""
 
 BUSY_SECONDS = 0.01
-"""How long it sleeps while another admitter works, doubled each time, up to ``HELD_SECONDS`` too."""
+"""Time that it sleeps while another admitter works, doubled each time, up to ``HELD_SECONDS`` too."""
 
 SETTLE_SECONDS = 0.01
-"""A producer notifies at most every few milliseconds: nobody announces a registration right after."""
+"""A producer notifies at most every few milliseconds: no notification announces a registration right after."""
 
 
 class Admitter(Loop):
@@ -69,13 +69,13 @@ class Admitter(Loop):
             self.called.set()
 
     def idle_since(self, instant: float) -> bool:
-        """Whether limits held no due job since ``instant``. Without limits this is true at once."""
+        """Return whether limits held no due job since ``instant``. Without limits this is true at once."""
         return not self.declares or self.clear_at > instant
 
     # The thread
 
     def goes_on(self) -> bool:
-        """Whether there is anything to do for it."""
+        """Return whether there is anything to do for it."""
         return super().goes_on() and (self.declares or self.called.is_set())
 
     def run(self) -> None:

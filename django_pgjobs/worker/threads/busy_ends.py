@@ -16,7 +16,8 @@ Entry = tuple[HeldRun, End]
 
 
 class BusyEnd(NamedTuple):
-    """An end that has to wait, its kind, and the gate that somebody has locked; None: the job's own row or key."""
+    """An end that has to wait, its kind, and the gate that another session has locked; None: the job's own row or
+    key."""
 
     kind: EndKind
     entry: Entry
@@ -39,12 +40,12 @@ class BusyEnds:
 
     @property
     def has_rows(self) -> bool:
-        """Whether some wait for rows that are locked themselves."""
+        """True if some wait for rows that are locked themselves."""
         return None in self._by_gate
 
     @property
     def has_gates(self) -> bool:
-        """Whether some wait for gates."""
+        """True if some wait for gates."""
         return len(self._by_gate) > self.has_rows
 
     def gates(self) -> dict[int, int]:

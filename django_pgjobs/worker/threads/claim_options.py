@@ -1,4 +1,4 @@
-"""What every claim of a worker says, to the server and in the log."""
+"""Options of every claim of a worker, for the server and the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = safe_logger("django_pgjobs")
 
 @dataclass(frozen=True, slots=True)
 class ClaimOptions:
-    """What every claim of this worker says. Seconds; ``grace`` is how long others wait after a passed deadline."""
+    """Options of every claim of this worker. Seconds; ``grace`` is how long others wait after a passed deadline."""
 
     worker: UUID
     lease_seconds: float

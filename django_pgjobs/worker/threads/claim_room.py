@@ -40,11 +40,11 @@ class ClaimRoom:
         self.wanted = dict.fromkeys(self.wanted, 0)
 
     def is_free(self) -> bool:
-        """Whether there is any room."""
+        """Return whether there is any room."""
         return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
 
     def may_find_more(self) -> bool:
-        """Whether there is room for jobs that the last claim left because there was none."""
+        """Return whether there is room for jobs that the last claim left because there was none."""
         found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
         return found_before and self.is_free()
 

@@ -50,8 +50,8 @@ While a producer is busy, the claimer polls every ``POLL_AGAIN_SECONDS`` and so 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 FIRST_POLL_SECONDS = 0.1
-"""The first sleep after something was announced, claimed or due. A claim skips rows that others have locked, and nobody
-tells when they are free: so each later sleep is as long as nothing has happened, up to ``poll_seconds``.
+"""The first sleep after something was announced, claimed or due. A claim skips rows that others have locked, and no
+notification says when they are free: so each later sleep is as long as nothing has happened, up to ``poll_seconds``.
 """
 
 MANY_PAIRS = 2000
@@ -103,7 +103,7 @@ class Claimer(Loop):
     def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
         """Set how many jobs main has room for, including claimed ones it has not read of; replaces the last value.
 
-        ``most`` caps the total, whatever the room.
+        ``most`` caps the total, regardless of the room.
         """
         with self.wake:
             before = self.room.is_free()
@@ -170,7 +170,7 @@ class Claimer(Loop):
 
     @property
     def busy(self) -> bool:
-        """Whether a claim is under way on a reachable server, or its answer on the way to main."""
+        """True if a claim is under way on a reachable server, or its answer on the way to main."""
         return (self.unconfirmed is not None and self.reachable) or any(self.room.unadopted.values())
 
     # The thread
@@ -201,7 +201,7 @@ class Claimer(Loop):
         """Claim up to these numbers from each line; return whether to claim again at once."""
         self.polled_at = asked_at = clock.monotonic()
         self.asked = tuple(limits)
-        # A line without room was not read, so nobody knows what is there.
+        # A line without room was not read, so its jobs are unknown.
         self.room.dry = {is_async: is_async in limits and self.room.dry[is_async] for is_async in self.lines}
         for frontier in self.lines.values():
             frontier.pause(self.paused)
@@ -209,7 +209,7 @@ class Claimer(Loop):
         plans = {is_async: self.lines[is_async].plan(asked_at) for is_async in limits}
         claim_id = uuid4()
         with self.wake:
-            # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs for nobody.
+            # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs that no thread runs.
             if not any(plans.values()) or self.halted:
                 self.room.dry |= dict.fromkeys(limits, True)
                 return False
@@ -272,7 +272,7 @@ class Claimer(Loop):
                 frontier.replace(pairs)
             self._say_if_many(len(self.frontier.reaches))
         except psycopg.errors.QueryCanceled:
-            # Too many dead rows lie in the way; meanwhile it claims from the known pairs.
+            # Too many dead rows lie in the way; for now it claims from the known pairs.
             if not self.frontier.reaches:
                 raise
             log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
@@ -346,7 +346,7 @@ class Claimer(Loop):
         """Sleep until a job is due, a notification comes or the next poll; but scan once after all notifications.
 
         The announced jobs may lie a little behind the frontier; the next claim covers that stretch too. The
-        first polls after that come soon, for rows that claims have skipped because somebody had locked them.
+        first polls after that come soon, for rows that claims have skipped because they were locked.
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:

@@ -1,8 +1,8 @@
 """Ends of atomic jobs that are in doubt: the job's own transaction may have written another one, and committed it.
 
 An executor died while such a job ran, or the connection was lost at its COMMIT. What the worker decided about the
-attempt holds only if nothing was committed. So the row is read first, and locked: while the transaction may still
-commit it has the row locked, and the end is tried again.
+attempt holds only if nothing was committed. The row is therefore read first, and locked: while the transaction may
+still commit it has the row locked, and the end is tried again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many ends fit one statement: it takes no job twice, and not too much text."""
+"""Size of one statement of ends: it takes no job twice, and not too much text."""
 
 from __future__ import annotations
 

@@ -2,26 +2,26 @@
 
 It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. Ends that it could not write because the
 server was away stay here; it writes them later, under their fences. If a write matches no row, the finaliser reads the
-row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and reported. An end that was never sent before cannot be *done*, whatever the row says. It
-posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not ours to write, and ``BackendsEnded`` once a
-dead executor has no server process left.
+row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* in the meantime
+becomes a cancel, *lost* is dropped and reported. An end that was never sent before cannot be *done*, regardless of the
+row. It posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not ours to write, and ``BackendsEnded``
+once a dead executor has no server process left.
 
 Successes and deletes go by a *fast* statement, which does not look at locks before it writes; those of jobs with an
 idempotency key never do. Where it meets a locked row it waits 50 ms, then the server gives up the whole batch, and the
 batch goes at once by the statement that skips locked rows. As long as some row is known to be busy all their batches go
 by that one: no row costs its neighbours the 50 ms again.
 
-Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If somebody
-has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before it
-writes more counted ends.
+Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If another
+session has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before
+it writes more counted ends.
 
 Jobs that begin to wait for events go in transactions of their own, too, which lock the events. One that a sender has
 locked keeps those who wait for it busy, and the others wait for it once: 50 ms.
 
-Busy ends are set aside and tried again after a pause. New ones pass them meanwhile.
+Busy ends are set aside and tried again after a pause. New ones pass them in the meantime.
 
-An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
+An end without retention is one fenced DELETE. The DELETE skips jobs that others wait for, lock or point to; these
 end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
 to one was lost, else another worker that has run the job since.
 """
@@ -67,19 +67,19 @@ log = safe_logger("django_pgjobs")
 BATCH = 500
 FLUSH_SECONDS = 0.003
 BACKENDS_SECONDS = 2.0
-"""How long to wait for the end of a server process: code that cannot be interrupted may take long."""
+"""Time to wait for the end of a server process: code that cannot be interrupted may take long."""
 
 BACKENDS_PAUSE_SECONDS = 0.01
 DEADLOCK_SECONDS = 0.2
 """The least ``deadlock_timeout`` at which to wait for a locked row: below it, the server could end the statement of
-somebody else whom we keep waiting before our own gives up after 50 ms."""
+another session that waits for us before our own gives up after 50 ms."""
 
 STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
 
 BUSY_LIMIT = 20_000
-"""How many ends may wait for locks before a worker dispatches nothing more."""
+"""Number of ends that may wait for locks before a worker dispatches nothing more."""
 
 LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
@@ -95,7 +95,7 @@ class Finaliser(Loop):
         self.pending: dict[EndKind, deque[Entry]] = {kind: deque() for kind in KINDS}
         self.count = 0
         self.wakes_at = 0
-        """How many ends it takes to wake the thread: while it collects a batch, fewer would wake it for nothing."""
+        """Number of ends that wake the thread: while it collects a batch, fewer would wake it for nothing."""
         self.bytes = 0
         self.claims: list[str] = []
         self.backends: list[str] = []
@@ -165,7 +165,7 @@ class Finaliser(Loop):
 
     @property
     def full(self) -> bool:
-        """Whether too much is unflushed to dispatch anything more."""
+        """True if too much is unflushed to dispatch anything more."""
         new = self.count - self.busy.count
         return new >= UNFLUSHED_LIMIT or self.busy.count >= BUSY_LIMIT or self.bytes >= UNFLUSHED_BYTES
 
@@ -297,7 +297,7 @@ class Finaliser(Loop):
                 self.unanswered.update(run for run, _ in entries)
             raise
         finally:
-            # Report each end once, whatever failed half-way: a claim counts its jobs down, a callback starts.
+            # Report each end once, even after a failure half-way: a claim counts its jobs down, a callback starts.
             left = [entry for entry in left if entry[0] not in self.reported]
             self._replace(kind, len(entries), size, left, busy)
             self.unanswered -= self.reported
@@ -413,10 +413,10 @@ class Finaliser(Loop):
             notifying.notify(db, notices)
 
     def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
-        """Suspend the jobs whose events nobody has locked: a sender may take long to commit."""
+        """Suspend the jobs whose events no other session has locked: a sender may take long to commit."""
         with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
             locked = memos.list_locked_events(db, [event for _, end in entries for event in end.events])
-        if not locked:  # some event is about to be sent that nobody knew, or its lock was released just now
+        if not locked:  # some unknown event is about to be sent, or its lock was released just now
             return self._halve(db, AWAIT, entries) if len(entries) > 1 else [BusyEnd(AWAIT, entries[0])]
         free = [entry for entry in entries if locked.isdisjoint(entry[1].events)]
         busy = [BusyEnd(AWAIT, entry) for entry in entries if not locked.isdisjoint(entry[1].events)]
@@ -492,7 +492,7 @@ class Finaliser(Loop):
 
 
 def _by_us(now: FenceReading | None, run: HeldRun, end: End) -> bool:
-    """Whether the row is as our own statement leaves it, and not as a rescue under our claim does."""
+    """Return whether the row is as our own statement leaves it, and not as a rescue under our claim does."""
     if now is None:
         return True
     if now.ours:

@@ -1,4 +1,4 @@
-"""Where each claim begins. Pure: no clock, no I/O.
+"""Decides where each claim begins. Pure: no clock, no I/O.
 
 A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the pair's latest claim. It is not the
 highest one ever: rows that come in behind a maximum (late commits, releases) would wait forever. The statement starts
@@ -10,18 +10,18 @@ cheap full scan is one claim. An expensive one goes in *slices*, which the state
 halves the rest up to the frontier until a slice is short. A slice that was given up is halved further. A pair is due
 until a claim has really visited it.
 
-Admitted jobs may lie anywhere behind the frontier. So after an admission the statement covers all of that before the
-frontier, which does not move. It does so again only 20 durations later, and not while scans go in slices: then slices
-and near scans must suffice.
+Admitted jobs may lie anywhere behind the frontier. After an admission the statement therefore covers all of that before
+the frontier, which does not move. It does so again only 20 durations later, and not while scans go in slices: then
+slices and near scans must suffice.
 
 Released jobs may lie there too, as many as were claimed. The releasing process announces them, and the claimer acts at
 once: a *hurried* scan starts, however soon after the last; it restarts one under way, and its slices take half of the
-time. The next hurried scan starts 4 durations later at the earliest, so that constant releases delay nobody else.
+time. The next hurried scan starts 4 durations later at the earliest, so that constant releases delay no other claim.
 
 If the code has jobs of both colours, each colour has a frontier, which *walks past* jobs of the other. There may be
-many of those and none of its own. So a visit that reached the end moves the frontier to the time of the visit by the
-database's clock, less a moment for commits under way, which near scans cover; near scans then pause for 20 durations,
-whatever is announced.
+many of those and none of its own. A visit that reached the end therefore moves the frontier to the time of the visit by
+the database's clock, less a moment for commits under way, which near scans cover; near scans then pause for 20
+durations, regardless of announcements.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ ADMITTED_SECONDS = 0.02
 
 NEAR_SECONDS = 60.0
 NEAREST_SECONDS = 1.0
-"""How far before the frontier a near scan starts, and how far at least once that is expensive."""
+"""Distance before the frontier at which a near scan starts, and the least distance once that is expensive."""
 
 COMMIT_SECONDS = 0.05
-"""How far before the end of a walk the next one starts. At 10,000 registrations/s it repeats 500 of them."""
+"""Distance before the end of a walk at which the next one starts. At 10,000 registrations/s it repeats 500 of them."""
 
 DEAR_SECONDS = 0.1
 CHEAP_SECONDS = 0.05
-"""How much slower than others a claim with a scan must be to shrink the next slice; if less, the slice grows."""
+"""Time by which a claim with a scan must be slower than others to shrink the next slice; if less, the slice grows."""
 
 DRIFT = 0.02
 """A slower claim raises the known cost of quick ones by this share of the difference: the network may be slower now."""
@@ -90,7 +90,7 @@ def halfway(low: Spot, high: Spot, highest_id: int) -> Spot:
 
 @dataclass(slots=True)
 class Reach:
-    """How far claims and scans of one pair have come. Instants are in the caller's seconds."""
+    """Progress of claims and scans of one pair. Instants are in the caller's seconds."""
 
     at: Spot = BEGINNING
     near_due: float = NEVER
@@ -99,7 +99,7 @@ class Reach:
     scan_due: float = NEVER
     admitted_due: float = math.inf
     soonest: float = NEVER
-    """When something was admitted: when to look for that, and when that may be done again after a dear scan."""
+    """After an admission: when to look for that, and when that may be done again after a dear scan."""
 
     scanned_to: Spot = BEGINNING
     halvings: int = 0
@@ -111,15 +111,16 @@ class Reach:
     hurried: bool = False
     hurry_due: float = NEVER
     spent: float = 0.0
-    """Whether something was released, a hurried scan is under way, when one may begin, and what this one took."""
+    """After a release: whether there was one, a hurried scan is under way, when one may begin, and what this one
+    took."""
 
     @property
     def due(self) -> float:
-        """When the next scan starts or continues."""
+        """Time at which the next scan starts or continues."""
         return min(self.scan_due, self.hurry_due) if self.behind and not self.hurried else self.scan_due
 
     def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
-        """Where the next claim starts in this pair: a due slice before the frontier, or all in one."""
+        """Return where the next claim starts in this pair: a due slice before the frontier, or all in one."""
         end = BEGINNING
         if now >= self.due:
             if self.behind and not self.hurried and now >= self.hurry_due:
@@ -170,7 +171,7 @@ class Reach:
             return
         if visit.kind == SLICE:
             self.scanned_to = (visit.pair.until if whole else last) or self.scanned_to
-            # Before the first full pass nobody knows where the work is: finding it may take half of the time.
+            # Before the first full pass it is not known where the work is: finding it may take half of the time.
             hurried = self.hurried or self.scanned == NEVER
             self.spent += took
             self.scan_due = now + (took if hurried else pause) if whole else now
@@ -213,7 +214,7 @@ class Reach:
         elif visit.kind == NEAR:
             self.near_seconds, self.near_due = NEAREST_SECONDS, now + SCAN_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
-            # No claim has come through here for long. Claim new jobs meanwhile, and scan the rest in slices.
+            # No claim has come through here for long. Claim new jobs in the meantime, and scan the rest in slices.
             self.at, self.scan_due = LATEST, now
         else:
             self.scan_due = now + SCAN_FACTOR * DEAR_SECONDS  # the most that the smaller slice may take
@@ -246,7 +247,7 @@ class Frontier:
     order: list[list[Key]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
-        """Whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
+        """Return whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
         if queue == OWN_QUEUE:
             return True
         if queue in self.excluded or queue in self.paused:

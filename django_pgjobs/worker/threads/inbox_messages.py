@@ -1,4 +1,4 @@
-"""What the worker's threads report to its main thread. Each message is one fact; ``Inbox`` carries it.
+"""Reports of the worker's threads to its main thread. Each message is one fact; ``Inbox`` carries it.
 
 A thread posts a message for each claim or flush, never one for each job. The supervisor's ``match`` handles each of
 ``InboxMessage``: mypy refuses a message that it forgets.

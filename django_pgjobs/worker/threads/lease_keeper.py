@@ -25,7 +25,8 @@ log = safe_logger("django_pgjobs")
 
 FLAGS_SECONDS = 0.75
 PAUSES_SECONDS = 0.5
-"""How often to read flags and pauses: the worker obeys a pause or cancel within a second, even without notification."""
+"""Interval at which to read flags and pauses: the worker obeys a pause or cancel within a second, even without
+notification."""
 
 YOUNG_SECONDS = 0.1
 """Read no flags of jobs claimed this recently: most are short and end before the answer."""
@@ -89,7 +90,7 @@ class LeaseKeeper(Loop):
             if now >= self.next_pauses:
                 self._read_pauses(db, now)
             if now >= self.next_beat:
-                self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
+                self.next_beat = now + self.beat_seconds  # first: a row held elsewhere must not be asked for again
                 keeping.beat(db, self.facts())
             pause, slept_at = self._pause_seconds(), clock.monotonic()
             with self.wake:

@@ -16,7 +16,8 @@ log = safe_logger("django_pgjobs")
 
 WAIT_SECONDS = 1.0
 MOST_RECEIVED = 100_000
-"""Of more in ``FLOOD_SECONDS`` it hears nothing for ``DEAF_SECONDS``: a process sends 200 a second of one queue."""
+"""Number of notifications in ``FLOOD_SECONDS`` beyond which it listens to none for ``DEAF_SECONDS``: a process sends
+200 a second of one queue."""
 
 FLOOD_SECONDS = 5.0
 DEAF_SECONDS = 60.0
@@ -54,8 +55,8 @@ class Listener(Loop):
         try:
             self._ask(db)
             self.claimer.listening.set()
-            self.claimer.poll_now()  # for jobs registered while nobody listened
-            self.claimer.keep_polling()  # somebody may be busy
+            self.claimer.poll_now()  # for jobs registered while this was not listening
+            self.claimer.keep_polling()  # an executor may be busy
             received_at = counted_at = clock.monotonic()
             received = 0
             while not self.stopping.is_set() and received <= MOST_RECEIVED:

@@ -1,4 +1,5 @@
-"""Which ends have to wait because somebody has locked a gate in which they count. Waits for no lock itself."""
+"""Finds the ends that must wait because another session has locked a gate in which they count. Waits for no lock
+itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Due rows that nobody claims: somebody has locked them. A worker that leaves when it is idle waits for these."""
+"""Due rows that no worker claims: another session has locked them. A worker that leaves when it is idle waits for
+these."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from django_pgjobs.store.database import Database
 log = safe_logger("django_pgjobs")
 
 LOCKED_SECONDS = 30.0
-"""How long one worker waits for the same row."""
+"""Time that one worker waits for the same row."""
 
 
 class LockedRows:

@@ -49,7 +49,7 @@ class Loop(threading.Thread):
         self.statements = 0
         self.reachable = True
         self.unwritable = False
-        """Whether the server took no writes lately: a standby, or one made read-only."""
+        """True if the server took no writes lately: a standby, or one made read-only."""
         self.connections = 0
         self.db: WorkerConnection | None = None
 
@@ -58,7 +58,7 @@ class Loop(threading.Thread):
         raise NotImplementedError
 
     def goes_on(self) -> bool:
-        """Whether to continue; checked between steps."""
+        """Return whether to continue; checked between steps."""
         return not self.stopping.is_set()
 
     def run(self) -> None:

@@ -77,7 +77,7 @@ class Upkeeper(Maintainer):
         self.leads = leads
 
     def goes_on(self) -> bool:
-        """Whether this worker leads and is not stopping."""
+        """Return whether this worker leads and is not stopping."""
         return super().goes_on() and self.leads()
 
     def run(self) -> None:

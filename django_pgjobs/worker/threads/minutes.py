@@ -1,7 +1,7 @@
 """A worker's own numbers over time: every few seconds it writes what it has ended in this minute.
 
 It writes whole figures, not increments, and a minute stays open until the answer to a statement says that the next has
-begun. So a statement whose answer was lost is repeated without counting anything twice. A worker that is killed loses
+begun. A statement whose answer was lost is thus repeated without counting anything twice. A worker that is killed loses
 what it has ended since its last turn.
 """
 
@@ -16,7 +16,7 @@ from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.tallies import Tallies, Tally, TallyKey
 
 GIVEN_UP_SECONDS = 300.0
-"""How long a statement whose answer was lost is repeated: the leader takes what it wrote after ten minutes."""
+"""Time for which a statement whose answer was lost is repeated: the leader takes what it wrote after ten minutes."""
 
 
 class MinuteWriter:
@@ -29,7 +29,7 @@ class MinuteWriter:
         self.minute: str | None = None
         self.asked_at = 0.0
         self.in_doubt = False
-        """Whether the answer to the latest statement is not known."""
+        """True if the answer to the latest statement is not known."""
 
         self.begun: dict[TallyKey, Tally] = {}
         """The tallies when the minute began."""
@@ -50,7 +50,7 @@ class MinuteWriter:
         self._turn(minute, now)
 
     def _is_stale(self) -> bool:
-        """Whether nothing was to write lately, so that what is new belongs to another minute."""
+        """Return whether there was nothing to write lately, so that new ends belong to another minute."""
         unknown = GIVEN_UP_SECONDS if self.in_doubt else self.stale_seconds
         return self.minute is None or clock.monotonic() > self.asked_at + unknown
 

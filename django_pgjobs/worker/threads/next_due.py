@@ -1,4 +1,5 @@
-"""When the next job is due. The claim thread asks before each sleep; with two lines it saves needless queries."""
+"""Finds the time at which the next job is due. The claim thread asks before each sleep; with two lines it saves
+needless queries."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from django_pgjobs.store.database import Database
 from django_pgjobs.worker.threads.frontier import Frontier
 
 REMEMBERED_SECONDS = 1.0
-"""How long an answer stays valid. A job without announcement may become due sooner."""
+"""Time that an answer stays valid. A job without announcement may become due sooner."""
 
 
 class Answer(NamedTuple):
-    """When the next job is due (``math.inf``: never), with the number of notifications at the time of the query."""
+    """Time at which the next job is due (``math.inf``: never), with the number of notifications at the time of the
+    query."""
 
     notified: int
     asked_at: float

@@ -1,4 +1,4 @@
-"""Where jobs became ready since the last claim, according to notifications.
+"""Queues and priorities in which jobs became ready since the last claim, according to notifications.
 
 Callers hold the claim thread's lock. If hints do not fit, no job is lost: the list of all pairs has new pairs, full
 scans find admitted jobs, and ``released_anywhere`` stands for all queues.

@@ -1,8 +1,8 @@
 """A duty of each worker: find jobs whose rows carry a claim of this worker that it does not hold.
 
 No statement of ours leaves such a job. But a failover or a restored row may take back an end that this worker has
-written: then the row runs again under a claim that is renewed for other jobs of it, so that nobody rescues the job. The
-worker itself gives it up, as one that it could not stop, ``RESCUE_GRACE_SECONDS`` after the deadline on the row.
+written: then the row runs again under a claim that is renewed for other jobs of it, so that no worker rescues the job.
+The worker itself gives it up, as one that it could not stop, ``RESCUE_GRACE_SECONDS`` after the deadline on the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django_pgjobs.worker.shared.runs import RunTable
 log = safe_logger("django_pgjobs")
 
 SETTLED_SECONDS = 5.0
-"""How old a claim must be: the main thread may be taking over the jobs of a younger one."""
+"""Minimum age of a claim: the main thread may be taking over the jobs of a younger one."""
 
 MOST = 1000
 NAMED = 20
@@ -30,7 +30,7 @@ class UnheldJobs:
         self.found: set[tuple[int, str]] = set()
 
     def __call__(self, db: Database) -> int:
-        """Look once; return how many jobs are known to be held by nobody. Repeatable."""
+        """Look once; return how many jobs are known to be held by no worker. Repeatable."""
         # The claims first: what is claimed after that is none of them.
         claims = self.table.claimed_before(clock.monotonic() - SETTLED_SECONDS)
         held = list(self.table.held.copy())
