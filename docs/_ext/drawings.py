@@ -250,20 +250,38 @@ def leader_terms() -> Picture:
 
 
 def lock_order() -> Picture:
-    """Who locks what, in which order, when a job that others wait for ends.""" drawn = Picture(WIDTH, 348, "The order
-    of locks: jobs, then gates by their ids, then the jobs that a gate releases") columns = ((24, "1  jobs", "in any
-    order"), (284, "2  gates", "in the order of their ids")) for x, name, how in (*columns, (544, "3  released jobs",
-    "without waiting")): drawn.box(x - 16, 8, 232, 208, kind="lane") drawn.text(x + 100, 30, name, bold=True)
-    drawn.text(x + 100, 48, how) for number, job in enumerate((17, 18)): y = 66 + number * 76 drawn.box(24, y, 200, 52,
-    f"job {job}", "its end is written, fenced", kind="strong") drawn.line((224, y + 26), (284, y + 26)) drawn.box(284,
-    66, 200, 52, "gate of job 30", "pending 3 → 2", kind="strong") drawn.box(284, 142, 200, 52, "gate of job 31",
-    "pending 1 → 0: it opens", kind="strong") drawn.line((484, 168), (544, 168)) drawn.box(544, 142, 200, 52, "job 31",
-    "its hold is lifted", kind="strong") rows = ( ("another session has locked job 17", "its end is set aside and tried
-    again; the others are written"), ("another session has locked gate 30", "after 100 ms the ends that count in it are
-    set aside; the others are written"), ("another session has locked job 31", "no one waits: its gate stays due, and a
-    worker opens it within a second"), ) for number, (when, then) in enumerate(rows): y = 246 + number * 38
-    drawn.text(8, y, f"{number + 1}", anchor="start", bold=True) drawn.text(26, y, when, anchor="start", bold=True)
-    drawn.text(26, y + 16, then, anchor="start") return drawn
+    """Who locks what, in which order, when a job that others wait for ends."""
+    drawn = Picture(WIDTH, 348, "The order of locks: jobs, then gates by their ids, then the jobs that a gate releases")
+    columns = ((24, "1  jobs", "in any order"), (284, "2  gates", "in the order of their ids"))
+    for x, name, how in (*columns, (544, "3  released jobs", "without waiting")):
+        drawn.box(x - 16, 8, 232, 208, kind="lane")
+        drawn.text(x + 100, 30, name, bold=True)
+        drawn.text(x + 100, 48, how)
+    for number, job in enumerate((17, 18)):
+        y = 66 + number * 76
+        drawn.box(24, y, 200, 52, f"job {job}", "its end is written, fenced", kind="strong")
+        drawn.line((224, y + 26), (284, y + 26))
+    drawn.box(284, 66, 200, 52, "gate of job 30", "pending 3 → 2", kind="strong")
+    drawn.box(284, 142, 200, 52, "gate of job 31", "pending 1 → 0: it opens", kind="strong")
+    drawn.line((484, 168), (544, 168))
+    drawn.box(544, 142, 200, 52, "job 31", "its hold is lifted", kind="strong")
+    rows = (
+        ("job 17 is locked elsewhere", "its end is set aside and tried again; the others are written"),
+        (
+            "gate 30 is locked elsewhere",
+            "after 100 ms the ends that count in it are set aside; the others are written",
+        ),
+        (
+            "job 31 is locked elsewhere",
+            "no one waits: its gate stays due, and a worker opens it within a second",
+        ),
+    )
+    for number, (when, then) in enumerate(rows):
+        y = 246 + number * 38
+        drawn.text(8, y, f"{number + 1}", anchor="start", bold=True)
+        drawn.text(26, y, when, anchor="start", bold=True)
+        drawn.text(26, y + 16, then, anchor="start")
+    return drawn
 
 
 PICTURES = {each.__name__: each for each in (states, architecture, life_of_a_claim, stopping, leader_terms, lock_order)}
