@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--major", type=int, default=DEFAULT_MAJOR, help="major version (default: %(default)s)")
     line.add_argument("--bin", type=Path, metavar="DIR", help="another installation's directory of programs")
     line.add_argument("--no-fsync", action="store_true", help="faster; a power cut may lose the data")
-    line.add_argument("--data", type=Path, metavar="DIR", help="keep the data, and remember them in DIR")
+    line.add_argument("--data", type=Path, metavar="DIR", help="keep the data in DIR")
     line.add_argument("--serve", action="store_true", help="run until stopped, print DATABASE_URL (--data: .pg)")
     line.add_argument("--clean", action="store_true", help="delete what ended runs left and what --data keeps")
     line.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ARGS…")

@@ -1,6 +1,8 @@
 """The directory and the account of an embedded server: a locked directory of its own, an account without rights.
 
-Nothing here starts a server, or changes the mode or owner of an existing path.
+A server that keeps no data has a temporary directory. One that keeps them has ``server-18`` in the directory that the
+project names; or, where that cannot hold a server, one in the user's data directory, and a file ``server-18`` that
+names it. Nothing here starts a server, or changes the mode or owner of an existing path.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +26,9 @@ from typing import Any, Self
 
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.02
-MAX_BASE_LENGTH = 70  # a socket's path may have 103 bytes on macOS, 107 on Linux
+MAX_LENGTH = 81  # a socket's path may have 103 bytes on macOS, 107 on Linux
 
 EPHEMERAL = "pgjobs-run-"
-KEPT = "pgjobs-keep-"
 
 
 class EmbeddedError(RuntimeError):
@@ -88,6 +91,7 @@ class ServerDirectory:
         self.socket = path / "socket"
         self.log = path / "server.log"
         self.password = path / "password"
+        self.project = path / "project"
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,21 +105,30 @@ class ServerDirectory:
         if not os.path.samestat(status, self.path.lstat()):
             raise FileNotFoundError(f"{self.path} was replaced")
         if status.st_uid != os.geteuid():
-            raise PermissionError(f"{self.path} belongs to another user")
+            raise PermissionError(f"{self.path} belongs to another user; run as uid {status.st_uid}, or delete it")
 
     @classmethod
-    def fresh(cls, prefix: str, account: ServerAccount) -> ServerDirectory:
+    def temporary(cls, account: ServerAccount) -> ServerDirectory:
         """Make and lock a new, empty directory."""
         base = find_base(account)
         while True:
             # Another process that removes stale directories may remove this one before we have locked it.
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
-                return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)))
+                return cls(Path(tempfile.mkdtemp(prefix=EPHEMERAL, dir=base)))
+
+    @classmethod
+    def kept(cls, remembered: Path, account: ServerAccount) -> ServerDirectory:
+        """Lock the directory of the data of ``remembered``; make it if there is none.
+
+        Raises EmbeddedError if it can be made nowhere or another run uses it, OSError if it is not ours.
+        """
+        directory = reopen(recall(remembered) or make_home(remembered, account))
+        directory.project.write_text(f"{remembered}\n")  # which may have moved
+        return directory
 
     def furnish(self, account: ServerAccount) -> None:
         """Make the subdirectories that belong to the account, and let it enter. Raises OSError."""
-        if account.uid is not None:
-            self.path.chmod(0o711)
+        self.path.chmod(0o700 if account.uid is None else 0o711)
         for part in (self.data, self.socket):
             part.mkdir(mode=0o700)
             account.chown(part)
@@ -158,10 +171,14 @@ class ServerDirectory:
     def stop_stale(self, account: ServerAccount) -> None:
         """Stop a server that an earlier run left behind, or wait for one that is stopping.
 
+        A copy of a directory has the pid file of the server of the original, which is not ours to stop.
         The signal is sent as the server's account, because that account wrote the pid. Raises EmbeddedError
         if the server still listens after STOP_SECONDS.
         """
         deadline = time.monotonic() + STOP_SECONDS
+        lines = self.postmaster()
+        if len(lines) > 1 and lines[1] != str(self.data):
+            (self.data / "postmaster.pid").unlink()
         served = self.is_served()
         if served:
             argv = ["/bin/sh", "-c", 'kill -INT "$1"', "kill", self.postmaster()[0]]
@@ -199,10 +216,75 @@ def find_base(account: ServerAccount) -> Path:
     """
     for name in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108  mkdtemp makes the file names
         base = Path(name).resolve()
-        usable = base.is_dir() and os.access(base, os.W_OK) and not os.statvfs(base).f_flag & os.ST_NOEXEC
-        if usable and len(os.fsencode(base)) <= MAX_BASE_LENGTH and is_reachable(base, account):
+        if base.is_dir() and not obstacle(base / f"{EPHEMERAL}12345678", account):
             return base
     raise EmbeddedError("no temporary directory that the server's account can use; set TMPDIR or DATABASE_URL")
+
+
+def make_home(remembered: Path, account: ServerAccount) -> Path:
+    """Make a directory for the data of ``remembered``: there, or in the user's data directory and named there.
+
+    Warns if ``remembered`` names one that is gone or another project's. Raises EmbeddedError if neither can hold a
+    server.
+    """
+    data = remembered.parent
+    elsewhere = user_data() / f"{data.parent.name[:16]}-"
+    why = []
+    if remembered.is_file():
+        gone = f"{remembered} names {remembered.read_text().strip()}, which is gone or another project's"
+        warnings.warn(f"{gone}: this project has a new, empty server", RuntimeWarning, stacklevel=2)
+        remembered.unlink()
+    for path in (remembered, elsewhere):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = obstacle(path, account)
+        except OSError as error:
+            found = str(error.strerror)
+        if found:
+            why.append(f"{path}: {found}")
+            continue
+        data.mkdir(parents=True, exist_ok=True)
+        (data / ".gitignore").write_text("*\n")
+        if path == remembered:
+            path.mkdir(mode=0o700, exist_ok=True)
+        else:
+            path = Path(tempfile.mkdtemp(prefix=path.name, dir=path.parent))
+            remembered.write_text(f"{path}\n")
+        return path
+    raise EmbeddedError(f"no place for the server's data ({'; '.join(why)}); set XDG_DATA_HOME or DATABASE_URL")
+
+
+def user_data() -> Path:
+    """Return the directory for this program's data of this user, which need not exist; other accounts enter root's."""
+    if given := os.environ.get("XDG_DATA_HOME"):
+        return Path(given) / "django-pgjobs"
+    if os.geteuid() == 0:
+        return Path("/var/lib/django-pgjobs")
+    mac = sys.platform == "darwin"
+    return Path.home() / ("Library/Application Support" if mac else ".local/share") / "django-pgjobs"
+
+
+def obstacle(path: Path, account: ServerAccount) -> str:
+    """Return why no server can live in ``path``, which need not exist, or "". Raises OSError."""
+    base = path.parent
+    if len(os.fsencode(path)) > MAX_LENGTH:
+        return f"longer than {MAX_LENGTH} bytes, so its socket has no room"
+    if not is_reachable(base, account):
+        return f"closed to {account.name}, who runs the server"
+    if not os.access(base, os.W_OK) or os.statvfs(base).f_flag & os.ST_NOEXEC:
+        return "not writable, or without programs (noexec)"
+    with tempfile.TemporaryDirectory(prefix=".p", dir=base) as name, socket.socket(socket.AF_UNIX) as probe:
+        place = Path(name)
+        try:
+            account.chown(place)
+            place.chmod(0o700)
+            probe.bind(str(place / "s"))
+        except OSError as error:
+            return f"its file system has no owners or sockets ({error.strerror})"
+        found = place.stat()
+        if stat.S_IMODE(found.st_mode) != 0o700 or account.uid not in (None, found.st_uid):
+            return "its file system keeps no modes and owners"
+    return ""
 
 
 def remove_stale(account: ServerAccount) -> list[Path]:
@@ -221,13 +303,20 @@ def remove_stale(account: ServerAccount) -> list[Path]:
 
 
 def recall(remembered: Path) -> Path | None:
-    """Return the directory a file names, if it still exists and is ours."""
+    """Return the directory of the data of ``remembered``, itself or the one that it names, if it exists and is ours.
+
+    A copied project names the directory of the original: that is ours only if the original is gone.
+    """
+    path = remembered
     try:
-        path = Path(remembered.read_text().strip())
-        ours = path.name.startswith(KEPT) and path.lstat().st_uid == os.geteuid()
+        if remembered.is_file():
+            path = Path(remembered.read_text().strip())
+            project = (path / "project").read_text().strip()
+            if project != str(remembered) and Path(project).exists():
+                return None
+        return path if path.lstat().st_uid == os.geteuid() else None
     except OSError:
         return None
-    return path if ours else None
 
 
 def reopen(path: Path) -> ServerDirectory:
@@ -252,5 +341,7 @@ def clean(data: Path | None) -> list[Path]:
                 directory.stop_stale(account)
                 directory.remove()
             removed.append(known)
-        remembered.unlink()
+        remembered.unlink(missing_ok=True)
+    if data is not None:
+        (data / ".gitignore").unlink(missing_ok=True)
     return removed

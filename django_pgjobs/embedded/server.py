@@ -7,6 +7,7 @@ the server when the pipe ends; so a killed test run leaves nothing behind.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import socket
@@ -18,16 +19,12 @@ from types import TracebackType
 from typing import Self
 
 from django_pgjobs.embedded.directory import (
-    EPHEMERAL,
-    KEPT,
     POLL_SECONDS,
     STOP_SECONDS,
     EmbeddedError,
     ServerAccount,
     ServerDirectory,
-    recall,
     remove_stale,
-    reopen,
 )
 from django_pgjobs.embedded.programs import borrow_binaries, find_binaries, version_of
 
@@ -44,8 +41,8 @@ class EmbeddedServer:
     """One PostgreSQL server, a child of this process.
 
     Arguments: ``major``, the version to look for (16 and 18 come with the extra). ``fsync``, false to trade
-    safety in a power cut for speed. ``data``, a directory that remembers where the server's files are, so
-    that the next run with it finds the data again; without it `stop` deletes the data. ``binaries``,
+    safety in a power cut for speed. ``data``, a directory to keep the data in, so that the next run with it
+    finds them again; without it `stop` deletes the data. ``binaries``,
     another installation's directory with ``postgres`` and ``initdb``; its version then overrides ``major``.
     ``settings``, server parameters that replace ours; a changed attribute takes effect at the next `start`.
 
@@ -66,7 +63,7 @@ class EmbeddedServer:
         self.major = version_of(self._given)
         self.fsync = fsync
         self.settings = dict(settings or {})
-        self.remembered = None if data is None else data / f"server-{self.major}"
+        self.remembered = None if data is None else data.resolve() / f"server-{self.major}"
         self.directory: ServerDirectory | None = None
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -161,11 +158,8 @@ class EmbeddedServer:
 
     def _find_directory(self) -> ServerDirectory:
         if self.remembered is None:
-            return self._make_directory(EPHEMERAL)
-        known = recall(self.remembered)
-        if known is None:
-            return self._make_directory(KEPT)
-        directory = reopen(known)
+            return self._furnished(ServerDirectory.temporary(self.account))
+        directory = ServerDirectory.kept(self.remembered, self.account)
         try:
             directory.stop_stale(self.account)
         except BaseException:
@@ -173,17 +167,15 @@ class EmbeddedServer:
             raise
         if directory.password.exists():
             return directory
-        directory.remove()
-        return self._make_directory(KEPT)
+        if directory.data.exists():  # a run was killed while it made it
+            directory.remove()
+            return self._find_directory()
+        return self._furnished(directory)
 
-    def _make_directory(self, prefix: str) -> ServerDirectory:
-        directory = ServerDirectory.fresh(prefix, self.account)
+    def _furnished(self, directory: ServerDirectory) -> ServerDirectory:
         try:
             directory.furnish(self.account)
             self._initialise(directory)
-            if self.remembered is not None:
-                self.remembered.parent.mkdir(parents=True, exist_ok=True)
-                self.remembered.write_text(f"{directory.path}\n")
         except BaseException:
             directory.remove()
             raise
@@ -236,7 +228,7 @@ class EmbeddedServer:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         argv: list[str | Path] = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", directory.data, *options]
-        with directory.log.open("w") as log:
+        with open(directory.log, "w", opener=private) as log:
             self._process = self.account.popen(argv, cwd=directory.data, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def _wait_until_ready(self, directory: ServerDirectory) -> None:
@@ -264,6 +256,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, an older one as well."""
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """One embedded server for a project: the first process that needs it starts it, the others find the running one.
 
-``.pg`` in the project remembers the directory of the data. The process that started the server owns it and stops it at
-its own end; ``python -m django_pgjobs.embedded --serve`` is an owner that stays. If two processes start at the same
+``.pg`` in the project has the data, or names their directory. The process that started the server owns it and stops it
+at its own end; ``python -m django_pgjobs.embedded --serve`` is an owner that stays. If two processes start at the same
 time, a lock on ``.pg`` lets one go first, so there is only one server.
 """
 
@@ -21,12 +21,12 @@ from django_pgjobs.embedded.directory import POLL_SECONDS, EmbeddedError, recall
 from django_pgjobs.embedded.server import DEFAULT_MAJOR, START_SECONDS, EmbeddedServer
 
 DATA = Path(".pg")
-"""The default directory that remembers a project's server, relative to the current directory."""
+"""The default directory of the data, relative to the current directory."""
 
 
 def running_url(data: Path, major: int = DEFAULT_MAJOR) -> str | None:
     """Return the DATABASE_URL of the server that another process runs for ``data``, or None. Connects to no server."""
-    directory = recall(data / f"server-{major}")
+    directory = recall(data.resolve() / f"server-{major}")
     if directory is None or not _is_held(directory):
         return None
     with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def share(server: EmbeddedServer, data: Path) -> tuple[str, bool]:
 def database(data: str | Path = DATA, *, major: int = DEFAULT_MAJOR) -> dict[str, Any]:
     """Return a project's entry of ``DATABASES``: ``DATABASE_URL``, else an embedded server that this call may start.
 
-    ``data``: the directory that remembers the server's data, ``BASE_DIR / ".pg"`` for example; ``major``: its version.
+    ``data``: the directory to keep the data in, ``BASE_DIR / ".pg"`` for example; ``major``: the server's version.
     The server ends with the process that started it, and keeps its data. For development and tests. Blocks until the
     server takes connections; may be repeated. Raises ``EmbeddedError``.
     """

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -175,17 +176,20 @@ def test_a_stranger_without_the_password_is_refused():
                 psycopg.connect(host=host, port=ours.port, user="postgres", password="guessed", dbname="postgres")
 
 
-def test_data_are_kept_over_runs_and_crashes_until_they_are_cleaned(tmp_path):
-    keeper = EmbeddedServer(fsync=False, data=tmp_path)
+def test_data_are_kept_over_runs_and_crashes_until_they_are_cleaned(project):
+    data = project / ".pg"
+    keeper = EmbeddedServer(fsync=False, data=data)
     with keeper:
         assert keeper.directory is not None
         directory = keeper.directory.path
+        assert directory == data / "server-18"
+        assert stat.S_IMODE(keeper.directory.log.stat().st_mode) == 0o600
         with psycopg.connect(keeper.url) as connection:
             connection.execute("create table kept as select 1 as number")
         with pytest.raises(EmbeddedError, match="another run uses"):
-            EmbeddedServer(fsync=False, data=tmp_path).start()
+            EmbeddedServer(fsync=False, data=data).start()
     try:
-        with EmbeddedServer(fsync=False, data=tmp_path) as again:
+        with EmbeddedServer(fsync=False, data=data) as again:
             assert again.pid is not None
             os.kill(again.pid, signal.SIGKILL)
             wait_until(lambda: again.pid is None, "the server is dead")
@@ -195,9 +199,38 @@ def test_data_are_kept_over_runs_and_crashes_until_they_are_cleaned(tmp_path):
             with psycopg.connect(again.url) as connection:
                 assert connection.execute("select number from kept").fetchone() == (1,)
     finally:
-        assert clean(tmp_path) == [directory]
-    assert not directory.exists()
-    assert list(tmp_path.iterdir()) == []
+        assert clean(data) == [directory]
+    assert list(data.iterdir()) == []
+
+
+def numbers(data: Path) -> list[int]:
+    """Start the project's server, add a row, and return those there are."""
+    with EmbeddedServer(fsync=False, data=data) as ours, psycopg.connect(ours.url) as connection:
+        connection.execute("create table if not exists kept (number int)")
+        connection.execute("insert into kept select count(*) from kept")
+        return [number for (number,) in connection.execute("select number from kept order by 1")]
+
+
+def test_a_copied_project_has_a_copy_of_the_data_and_a_moved_one_keeps_them(project):
+    assert numbers(project / "shop" / ".pg") == [0]
+    shutil.copytree(project / "shop", project / "copy", symlinks=True)
+    if os.geteuid() == 0:  # cp -a
+        for path in (project / "copy").rglob("*"):
+            there = (project / "shop" / path.relative_to(project / "copy")).lstat()
+            os.chown(path, there.st_uid, there.st_gid, follow_symlinks=False)
+    assert numbers(project / "copy" / ".pg") == [0, 1]
+    assert numbers(project / "copy" / ".pg") == [0, 1, 2]
+    (project / "shop").rename(project / "store")
+    assert numbers(project / "store" / ".pg") == [0, 1]
+
+
+def test_a_project_that_cannot_hold_the_data_has_them_in_the_users_directory(project, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(project / "share"))
+    data = project / ("x" * directory.MAX_LENGTH) / ".pg"
+    assert numbers(data) == [0]
+    assert numbers(data) == [0, 1]
+    [found] = (project / "share" / "django-pgjobs").iterdir()
+    assert clean(data) == [found]
 
 
 def test_a_halted_server_resumes_with_its_data_and_port():

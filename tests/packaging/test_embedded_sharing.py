@@ -36,8 +36,8 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / ".pg"
+def data(project: Path) -> Iterator[Path]:
+    path = project / ".pg"
     yield path
     with contextlib.suppress(EmbeddedError):
         clean(path)
@@ -98,7 +98,7 @@ def test_processes_that_start_at_once_share_one_server_that_ends_with_its_owner(
         found = [line_of(project).split() for project in projects]
         assert len({port for port, _ in found}) == 1
         assert sorted(visits for _, visits in found) == ["1", "2", "3"]
-        directory = (data / "server-18").read_text().strip()
+        directory = data / "server-18"
         assert len([line for _, line in processes(f"-D {directory}/data") if not line.startswith("/bin/sh")]) == 1
         for project in projects:
             project.communicate(timeout=patience(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, directory, programs
-from django_pgjobs.embedded.directory import EPHEMERAL, KEPT, ServerAccount, ServerDirectory, recall, reopen
+from django_pgjobs.embedded.directory import ServerAccount, ServerDirectory, clean, make_home, recall, reopen
 from django_pgjobs.embedded.server import locales
 
 
@@ -84,7 +85,7 @@ def test_root_without_an_unprivileged_account_is_told(monkeypatch):
 
 
 def test_a_place_is_locked_until_it_is_closed(base, account):
-    first = ServerDirectory.fresh(EPHEMERAL, account)
+    first = ServerDirectory.temporary(account)
     with pytest.raises(BlockingIOError):
         ServerDirectory(first.path)
     first.close()
@@ -99,30 +100,97 @@ def test_a_place_is_never_a_symbolic_link(tmp_path):
 
 
 def test_a_sweep_takes_what_no_run_holds_and_nothing_else(base, account):
-    held = ServerDirectory.fresh(EPHEMERAL, account)
-    left = ServerDirectory.fresh(EPHEMERAL, account)
-    kept = ServerDirectory.fresh(KEPT, account)
+    held = ServerDirectory.temporary(account)
+    left = ServerDirectory.temporary(account)
+    other = base / "another-program"
+    other.mkdir()
     left.close()
-    kept.close()
     assert directory.remove_stale(account) == [left.path]
-    assert sorted(base.iterdir()) == sorted([held.path, kept.path])
+    assert sorted(base.iterdir()) == sorted([held.path, other])
     held.close()
 
 
-def test_only_our_own_kept_directories_are_recalled(tmp_path):
-    remembered = tmp_path / "server-18"
+@pytest.fixture
+def homes(tmp_path, monkeypatch):
+    """A project's ``.pg/server-18``, which does not exist yet, and the user's data directory."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.setattr(directory, "MAX_LENGTH", 1000)  # the names of pytest's directories are long
+    return tmp_path / "shop" / ".pg" / "server-18", tmp_path / "share" / "django-pgjobs"
+
+
+def test_data_lie_in_the_project_and_git_ignores_them(homes, account):
+    remembered, share = homes
     assert recall(remembered) is None
-    remembered.write_text(str(tmp_path))
-    assert recall(remembered) is None, "a directory with another kind of name"
-    ours = tmp_path / f"{KEPT}x"
-    remembered.write_text(f"{ours}\n")
-    assert recall(remembered) is None, "a directory that is gone"
-    ours.mkdir()
-    assert recall(remembered) == ours
+    with ServerDirectory.kept(remembered, account) as ours:
+        assert ours.path == remembered
+        assert ours.path.stat().st_mode & 0o777 == 0o700
+    assert (remembered.parent / ".gitignore").read_text() == "*\n"
+    assert recall(remembered) == remembered
+    assert not share.exists()
+    assert clean(remembered.parent) == [remembered]
+    assert list(remembered.parent.iterdir()) == []
+
+
+def test_where_the_project_cannot_hold_them_data_lie_in_the_users_directory(homes, account, monkeypatch):
+    remembered, share = homes
+    with elsewhere(remembered, account, monkeypatch) as ours:
+        found = ours.path
+    assert found.parent == share
+    assert found.name.startswith("shop-")
+    assert recall(remembered) == found == Path(remembered.read_text().strip())
+    assert clean(remembered.parent) == [found]
+    assert not found.exists()
+    assert list(remembered.parent.iterdir()) == []
+
+
+def elsewhere(remembered, account, monkeypatch):
+    monkeypatch.setattr(directory, "is_reachable", lambda base, account: base.name != ".pg")
+    return ServerDirectory.kept(remembered, account)
+
+
+def test_a_copied_project_gets_data_of_its_own_and_a_moved_one_keeps_them(homes, account, monkeypatch):
+    remembered, _ = homes
+    with elsewhere(remembered, account, monkeypatch) as ours:
+        first = ours.path
+    copied = remembered.parents[1].with_name("copied") / ".pg" / "server-18"
+    shutil.copytree(remembered.parent, copied.parent)
+    assert recall(copied) is None
+    with pytest.warns(RuntimeWarning, match="another project's: this project has a new, empty server"):
+        ServerDirectory.kept(copied, account).close()
+    assert recall(copied) != first
+    assert recall(remembered) == first
+    moved = remembered.parents[1].with_name("moved")
+    remembered.parents[1].rename(moved)
+    with ServerDirectory.kept(moved / ".pg" / "server-18", account) as ours:
+        assert ours.path == first
+
+
+def test_data_that_are_gone_are_said_and_begun_anew(homes, account, monkeypatch):
+    remembered, _ = homes
+    with elsewhere(remembered, account, monkeypatch) as ours:
+        first = ours.path
+    shutil.rmtree(first)
+    with pytest.warns(RuntimeWarning, match=f"names {first}, which is gone"):
+        ServerDirectory.kept(remembered, account).close()
+
+
+def test_where_nothing_can_hold_a_server_both_reasons_are_said(homes, account, monkeypatch):
+    remembered, share = homes
+    monkeypatch.setattr(directory, "MAX_LENGTH", 10)
+    with pytest.raises(
+        EmbeddedError, match=rf"{remembered}: longer than 10 bytes.*{share}/shop-: longer.*DATABASE_URL"
+    ):
+        make_home(remembered, account)
+
+
+def test_modes_that_a_file_system_does_not_keep_are_found(tmp_path, account, monkeypatch):
+    assert directory.obstacle(tmp_path / "server-18", account) == ""
+    monkeypatch.setattr(Path, "chmod", lambda path, mode: os.chmod(path, 0o777))
+    assert directory.obstacle(tmp_path / "server-18", account) == "its file system keeps no modes and owners"
 
 
 def test_data_in_use_are_refused(base, account):
-    with ServerDirectory.fresh(KEPT, account) as used, pytest.raises(EmbeddedError, match="another run uses"):
+    with ServerDirectory.temporary(account) as used, pytest.raises(EmbeddedError, match="another run uses"):
         reopen(used.path)
 
 
@@ -139,7 +207,7 @@ def test_a_base_that_the_account_cannot_use_is_passed_over(tmp_path, monkeypatch
     tmp_path.chmod(0o700)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     assert directory.find_base(ServerAccount("other", 1, 1)) != tmp_path
-    long = tmp_path / ("x" * directory.MAX_BASE_LENGTH)
+    long = tmp_path / ("x" * directory.MAX_LENGTH)
     long.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
     assert directory.find_base(ServerAccount("the current user")) != long
@@ -154,11 +222,19 @@ def test_plain_c_is_the_locale_of_last_resort(major, first):
 
 @pytest.mark.parametrize("text", ["", "123\n/data\n", "123\n/data\n1700000000\n1\n\n127.0.0.1\n0 0\nready\n"])
 def test_a_pid_file_without_a_listening_server_is_no_server(base, account, text):
-    with ServerDirectory.fresh(EPHEMERAL, account) as ours:
+    with ServerDirectory.temporary(account) as ours:
         ours.furnish(account)
         (ours.data / "postmaster.pid").write_text(text)
         assert not ours.is_served()
         ours.stop_stale(account)
+
+
+def test_the_pid_file_of_a_copied_server_is_not_ours(base, account):
+    with ServerDirectory.temporary(account) as ours:
+        ours.furnish(account)
+        (ours.data / "postmaster.pid").write_text(f"{os.getpid()}\n/other/data\n1700000000\n1\n\n\n0 0\nstopping\n")
+        ours.stop_stale(account)
+        assert ours.postmaster() == []
 
 
 def test_programs_found_in_the_package_come_first(monkeypatch, tmp_path):
