@@ -215,8 +215,8 @@ class Conf:
     event_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of an event's encoded payload, in bytes of UTF-8."""
 
-    event_retention_hours: float = _setting(30 * 24.0, rules.seconds())
-    """Retention of an event that no unfinished job waits for."""
+    event_retention_hours: float = _setting(720.0, rules.some_hours)
+    """Retention of an event that no unfinished job waits for. Hours or a ``timedelta``; the default is 30 days."""
 
     payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded arguments, in bytes of UTF-8."""

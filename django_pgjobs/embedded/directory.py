@@ -274,14 +274,14 @@ def obstacle(path: Path, account: ServerAccount) -> str:
     if not os.access(base, os.W_OK) or os.statvfs(base).f_flag & os.ST_NOEXEC:
         return "not writable, or without programs (noexec)"
     with tempfile.TemporaryDirectory(prefix=".p", dir=base) as name, socket.socket(socket.AF_UNIX) as probe:
-        place = Path(name)
+        inside = Path(name)
         try:
-            account.chown(place)
-            place.chmod(0o700)
-            probe.bind(str(place / "s"))
+            account.chown(inside)
+            inside.chmod(0o700)
+            probe.bind(str(inside / "s"))
         except OSError as error:
             return f"its file system has no owners or sockets ({error.strerror})"
-        found = place.stat()
+        found = inside.stat()
         if stat.S_IMODE(found.st_mode) != 0o700 or account.uid not in (None, found.st_uid):
             return "its file system keeps no modes and owners"
     return ""

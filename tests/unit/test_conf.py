@@ -337,3 +337,12 @@ def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
     shown = repr(get_conf())
     assert "'url': '…'" in shown
     assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize("key", sorted(key for key in RULES if key.endswith("_HOURS")))
+def test_a_timedelta_in_each_setting_of_hours_is_that_many_hours(key: str) -> None:
+    given: Any = timedelta(days=7)
+    if key == "RETENTION_HOURS":
+        assert RULES[key]({"succeeded": given}).succeeded == 168.0
+    else:
+        assert RULES[key](given) == 168.0
