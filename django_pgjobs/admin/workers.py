@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, QuerySet
-from django.db.models.functions import Now
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
@@ -14,7 +13,7 @@ from django_pgjobs.admin.display import badge, below, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.models import Heartbeat
 from django_pgjobs.serialization.escapes import visible
 
 
@@ -34,9 +33,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Add status and leadership, by the database's clock."""
-        leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
         workers: Any = super().get_queryset(request)
-        found: QuerySet[Any] = workers.with_status().annotate(is_leader=leads)
+        found: QuerySet[Any] = workers.with_status()
         return found
 
     @admin.display(description=_("name"))
@@ -64,15 +62,13 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
         """The state that it reports while its heartbeats arrive, else *silent* or *lost*; below it *leader*."""
-        return below(
-            badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)), _("leader") if beat.is_leader else ""
-        )
+        return below(badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)), _("leader") if beat.leads else "")
 
     @admin.display(description=_("queues"))
     def shown_queues(self, beat: Heartbeat) -> str:
         """The queues it serves."""
-        served = _names(beat.queues) or str(_("all"))
-        without = _names(beat.excluded_queues)
+        served, without = (visible(", ".join(names or ())) for names in beat.served)
+        served = served or str(_("all"))
         return short(f"{served} − {without}" if without else served, 1000)
 
     @admin.display(description=_("capacity"))
@@ -106,10 +102,6 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     def shown_start(self, beat: Heartbeat) -> str:
         """To the second."""
         return when(beat.started_at)
-
-
-def _names(stored: Any) -> str:
-    return visible(", ".join(map(str, stored))) if isinstance(stored, list) else ""
 
 
 def _ids(stored: Any) -> str:

@@ -6,20 +6,20 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models import Case, F, Func, IntegerField, TextField, When
+from django.db.models import Case, F, Func, IntegerField, Q, TextField, When
 from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.management import filters, output
-from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
+from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.job_conditions import claimed_by, workers_named
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments, label_of
@@ -124,8 +124,11 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
     """Return the ids in order, and a remark if there may be more jobs."""
     search = filters.search_of(options, far=options["far"])
     if options["worker"] is not None:
-        ids = _claimed_by(options["worker"], jobs.db)
-        held = _named(jobs, search, [job_id for job_id in ids if not options["ids"] or job_id in options["ids"]])
+        if not workers_named(options["worker"]).using(jobs.db).exists():
+            raise CommandError(f"There is no worker {output.plain(options['worker'])!r}: see pgjobs workers --all.")
+        among = Q(pk__in=options["ids"]) if options["ids"] else Q()
+        claimed = jobs.filter(search.where(), claimed_by(options["worker"]), among).order_by("-pk")
+        held = list(claimed.values_list("pk", flat=True))
         most = len(held) if options["all"] else options["limit"]
         return held[:most], f"There are more than {most}: see --limit and --all." if len(held) > most else ""
     if options["ids"]:
@@ -139,27 +142,6 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
         return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
     wider = "--all looks at all" if options["far"] else "--far and --all look further"
     return ids, f"Only the first {grouped(search.reach)} jobs were searched; {wider}." if cut else ""
-
-
-def _claimed_by(worker: str, using: str) -> list[int]:
-    """Return the ids of unfinished jobs that this worker (name or id) has claimed, newest first."""
-    beats = Heartbeat.objects.using(using)
-    known = beats.filter(pk=UUID(worker)) if _is_id(worker) else beats.filter(name=worker)
-    ids = list(known.values_list("pk", flat=True))
-    if not ids:
-        raise CommandError(f"There is no worker {output.plain(worker)!r}: see pgjobs workers --all.")
-    claims = Claim.objects.using(using).filter(worker__in=ids)
-    claimed = {job_id for held in claims.values_list("job_ids", flat=True) for job_id in held}
-    running = Job.objects.using(using).filter(pk__in=claimed, claim_id__in=claims.values("claim_id"), outcome=None)
-    return list(running.order_by("-pk").values_list("pk", flat=True))
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _named(jobs: JobQuerySet, search: JobSearch, ids: Iterable[int]) -> list[int]:

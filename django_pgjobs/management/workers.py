@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db.models import Exists, OuterRef
-from django.db.models.functions import Now
 
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, watching
-from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.models import Heartbeat
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
@@ -64,8 +62,7 @@ def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def known(using: str, *, queues: list[str] | None = None, everyone: bool = False) -> list[Any]:
     """Return the workers that serve any of these queues, latest heartbeat first; with ``everyone`` stopped ones too."""
-    leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
-    workers = Heartbeat.objects.using(using).with_status().annotate(leads=leads)
+    workers = Heartbeat.objects.using(using).with_status()
     shown = workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
     found = list(shown.order_by("-last_beat_at", "pk"))
     return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
@@ -74,11 +71,8 @@ def known(using: str, *, queues: list[str] | None = None, everyone: bool = False
 def _serves(worker: Any, queue: str) -> bool:
     if queue == OWN_QUEUE:
         return True
-    return (worker.queues is None or queue in _names(worker.queues)) and queue not in _names(worker.excluded_queues)
-
-
-def _names(stored: Any) -> list[str]:
-    return [str(name) for name in stored] if isinstance(stored, list) else []
+    named, excluded = worker.served
+    return (named is None or queue in named) and queue not in excluded
 
 
 def _fields_of(worker: Any) -> dict[str, Any]:
@@ -87,8 +81,8 @@ def _fields_of(worker: Any) -> dict[str, Any]:
 
 
 def _cells(worker: Any) -> tuple[str, ...]:
-    served = ",".join(_names(worker.queues)) if worker.queues is not None else "all"
-    without = "".join(f",-{name}" for name in _names(worker.excluded_queues))
+    named, excluded = worker.served
+    served, without = "all" if named is None else ",".join(named), "".join(f",-{name}" for name in excluded)
     return (
         output.short(worker.name, 60),
         output.plain(worker.status) + (", leads" if worker.leads else ""),

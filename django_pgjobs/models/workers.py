@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
-from django.db.models import ExpressionWrapper, F
+from django.db.models import Exists, ExpressionWrapper, F, OuterRef
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -19,11 +19,12 @@ class HeartbeatQuerySet(models.QuerySet[Any]):
     """Workers."""
 
     def with_status(self) -> HeartbeatQuerySet:
-        """Add ``status``, a key of ``STATUS_LABELS``, and ``beat_age``, the time since its last heartbeat."""
+        """Add ``status``, a key of ``STATUS_LABELS``; ``beat_age``, the time since the last beat; and ``leads``."""
         from django_pgjobs.inspection import liveness  # here for start-up time
 
         beat_age = ExpressionWrapper(Now() - F("last_beat_at"), output_field=models.DurationField())
-        found: HeartbeatQuerySet = self.annotate(status=liveness.status(), beat_age=beat_age)
+        leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
+        found: HeartbeatQuerySet = self.annotate(status=liveness.status(), beat_age=beat_age, leads=leads)
         return found
 
     def live(self) -> HeartbeatQuerySet:
@@ -100,6 +101,15 @@ class Heartbeat(PostgresModel):
 
     def __str__(self) -> str:
         return visible(self.name[:200])
+
+    @property
+    def served(self) -> tuple[list[str] | None, list[str]]:
+        """The queues that it serves, None for all, and those of all that it leaves out; nobody checks its row."""
+        named, excluded = (
+            [str(name) for name in stored] if isinstance(stored, list) else []
+            for stored in (self.queues, self.excluded_queues)
+        )
+        return None if self.queues is None else named, excluded
 
 
 class LeaderTerm(PostgresModel):

@@ -9,15 +9,29 @@ from inspect import Parameter
 from math import isfinite
 from operator import or_
 from typing import Any
+from uuid import UUID
 
-from django.db.models import BooleanField, Case, F, Func, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models import (
+    BigIntegerField,
+    BooleanField,
+    Case,
+    F,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Job, Memo
+from django_pgjobs.models import Claim, Heartbeat, Job, Memo
 from django_pgjobs.presentation.reach import HELD
 from django_pgjobs.presentation.sight import BY_NAME, BY_POSITION, findable, hidden_names
 from django_pgjobs.states import LABELS, Hold, JobState, MemoKind
@@ -148,6 +162,27 @@ def has_tag(tag: str) -> Q:
     # With a strict expression instead of COALESCE, it would take the whole of that index, which is of tagged jobs only.
     words: dict[str, Any] = {"template": "(COALESCE(%(expressions)s::jsonb)", "arg_joiner": ", '[]'::jsonb) @> "}
     return Q(Func(F("tags"), wanted, output_field=BooleanField(), **words))
+
+
+def workers_named(worker: str) -> QuerySet[Any, Any]:
+    """The workers of this name, or the one of this id."""
+    try:
+        named: dict[str, Any] = {"pk": UUID(worker)}
+    except ValueError:
+        named = {"name": worker}
+    return Heartbeat.objects.filter(**named)
+
+
+def claimed_by(worker: str) -> Q:
+    """Return the condition of unfinished jobs that this worker (name or id) has claimed."""
+    claims = Claim.objects.filter(worker__in=workers_named(worker).values("pk"))
+    return is_one_of(each_of(claims)) & Q(claim_id__in=claims.values("claim_id"), outcome=None)
+
+
+def each_of(rows: QuerySet[Any, Any]) -> Subquery:
+    """Return an array of the elements of ``job_ids`` of these rows."""
+    each = Func(F("job_ids"), function="unnest", output_field=BigIntegerField())
+    return Subquery(rows.annotate(each=each).values("each"), template=ARRAY)
 
 
 def is_one_of(array: Any) -> Q:

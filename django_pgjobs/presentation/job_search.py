@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import BigIntegerField, F, Func, OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import ActionPart, Claim, Gate, Heartbeat, Job, Memo
+from django_pgjobs.models import ActionPart, Gate, Job, Memo
 from django_pgjobs.presentation import reach as reaches
 from django_pgjobs.presentation.fronts import FRONTS, has_alias, has_front
 from django_pgjobs.presentation.job_conditions import (
@@ -21,11 +21,14 @@ from django_pgjobs.presentation.job_conditions import (
     ASLEEP,
     BIGGEST_ID,
     argument_condition,
+    claimed_by,
+    each_of,
     has_tag,
     is_one_of,
     remembers,
     state_condition,
     tagged,
+    workers_named,
 )
 from django_pgjobs.presentation.reach import ENDED, HELD
 from django_pgjobs.presentation.search_words import (
@@ -54,7 +57,6 @@ STATES: tuple[str, ...] = (
 """The states to choose from; *ready* here means due."""
 
 _WORDED = ("state", "queue", "name", "tag", "description", "key", "error", "worker", "cron", "front", "alias")
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID = re.compile(r"#?0*([0-9]{1,30})")
 DUE = frozenset({JobState.READY.value, *LABELS})
 
@@ -270,9 +272,7 @@ class JobSearch:
     def _of_action(self) -> Q:
         if self.action is None:
             return Q()
-        parts: Any = ActionPart.objects.filter(action_id=min(self.action, BIGGEST_ID))
-        ids = parts.annotate(each=Func(F("job_ids"), function="unnest", output_field=BigIntegerField())).values("each")
-        return is_one_of(Subquery(ids, template=ARRAY))
+        return is_one_of(each_of(ActionPart.objects.filter(action_id=min(self.action, BIGGEST_ID))))
 
     @property
     def shows_servants(self) -> bool:
@@ -300,13 +300,9 @@ class JobSearch:
     def _of_worker(self) -> Q:
         if not self.worker:
             return Q()
-        named = {"pk": self.worker} if _UUID.fullmatch(self.worker) else {"name": self.worker}
-        whose: Any = Heartbeat.objects.filter(**named)
         if self.state in ENDED:
-            return Q(worker__in=whose.values("pk"))
-        claims = Claim.objects.filter(worker__in=whose.values("pk"))
-        ids = claims.annotate(each=Func(F("job_ids"), function="unnest", output_field=BigIntegerField())).values("each")
-        return is_one_of(Subquery(ids, template=ARRAY)) & Q(claim_id__in=claims.values("claim_id"), outcome=None)
+            return Q(worker__in=workers_named(self.worker).values("pk"))
+        return claimed_by(self.worker)
 
     def age(self) -> Q:
         """The condition of age."""

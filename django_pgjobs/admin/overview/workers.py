@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from django.db.models import Exists, OuterRef
-from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.display import badge
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.models import Heartbeat
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import explaining
@@ -26,8 +24,7 @@ MOST_JOBS = 5
 
 def workers(seen: Seen) -> dict[str, Any]:
     """Return a row for each worker that has not stopped, the latest heartbeat first."""
-    leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
-    beats: Any = Heartbeat.objects.using(seen.using).with_status().annotate(leads=leads)
+    beats: Any = Heartbeat.objects.using(seen.using).with_status()
     found = list(beats.exclude(state=Heartbeat.State.STOPPED).order_by("-last_beat_at", "pk")[: MOST + 1])
     shown = found[:MOST]
     running: dict[Any, list[RunningJob]] = defaultdict(list)
