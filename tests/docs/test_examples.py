@@ -24,7 +24,10 @@ TUTORIAL = "docs/tutorial/"
 CHECKED = [page for page in pages() if not page.relative_to(ROOT).as_posix().startswith(TUTORIAL)]
 CODE = ("python", "pycon")
 HAS_TASKS = find_spec("django.tasks") is not None
-PROSE = ("console", "text", "ini", "yaml", "dockerfile", "sql", "", "{pgjobs}", "{toctree}", "{include}", "{eval-rst}")
+PROSE = (
+    "console", "diff", "text", "ini", "yaml", "dockerfile", "sql", "",
+    "{pgjobs}", "{toctree}", "{include}", "{eval-rst}",
+)  # fmt: skip
 
 
 class Page:
