@@ -121,7 +121,7 @@ class OldWorkers(PgJobsError):
         names = ", ".join(self.names[:5]) + (", …" if self.names[5:] else "")
         return (
             f"Workers of an older version live: {names}. "
-            "They would end jobs without those that wait for them: stop them first, or wait until they have stopped."
+            "They cannot run batches, flows or jobs that wait for others: stop or upgrade them first."
         )
 
 

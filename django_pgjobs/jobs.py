@@ -504,7 +504,7 @@ def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
             logger.debug("settings are not valid, ceilings are unchecked name=%s", definition.name)
 
 
-# Small change
+# Helpers
 
 
 def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:

@@ -52,7 +52,7 @@ class EventForm(forms.Form):
             return events.payload_of(self.cleaned_data["payload"])
         except ValueError as error:
             problem = {"problem": visible(str(error)[:300])}
-            raise ValidationError(_("This is no JSON: %(problem)s.") % problem) from None
+            raise ValidationError(_("This is not valid JSON: %(problem)s.") % problem) from None
 
 
 class WithdrawalForm(forms.Form):

@@ -73,7 +73,7 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
             f"{name}: the results of {len(members)} jobs take {len(text)} bytes, more than a job may remember "
             "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
         )
-    error = "Jobs of it did not succeed." if failed and not settled else ""
+    error = "Some of its jobs did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
     if stored["event"] is not None:
         remove_event(memory.alias, stored["event"])

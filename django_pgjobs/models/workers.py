@@ -104,7 +104,7 @@ class Heartbeat(PostgresModel):
 
     @property
     def served(self) -> tuple[list[str] | None, list[str]]:
-        """The queues that it serves, None for all, and those of all that it leaves out; nobody checks its row."""
+        """The queues that it serves, None for all, and those of all that it leaves out; its row is not checked."""
         named, excluded = (
             [str(name) for name in stored] if isinstance(stored, list) else []
             for stored in (self.queues, self.excluded_queues)

@@ -39,7 +39,7 @@ class NoticeReached(NamedTuple):
 class Writers(NamedTuple):
     """The transactions that write jobs now.
 
-    Jobs that ended before ``since`` are visible, if not one of these has ended them.
+    Jobs that ended before ``since`` are visible, except those that one of these transactions has ended.
     """
 
     since: str

@@ -9,11 +9,11 @@ from typing import Any
 from django_pgjobs.telemetry.texts import TEXT_LIMIT, line, lines
 
 _reported: ContextVar[BaseException | None] = ContextVar("django_pgjobs_reported", default=None)
-"""The latest exception of which an event of this job told."""
+"""The latest exception that an event of this job reported."""
 
 
 def remember(exc_info: Any) -> None:
-    """Note that an event tells of this exception."""
+    """Note that an event reports this exception."""
     if exc_info and isinstance(exc_info, tuple):
         _reported.set(exc_info[1])
 

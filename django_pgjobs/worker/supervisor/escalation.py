@@ -90,9 +90,9 @@ def spare(child: Executor) -> None:
 
 
 def judged(run: HeldRun, decision: Unwritten) -> Unwritten:
-    """Return what ``decision`` of a run comes to that was being stopped, or whose executor was terminated.
+    """Return the decision to record for a run that was being stopped, or whose executor was terminated.
 
-    It finished first, so what it has done stands; only a failure is laid to why it was stopped.
+    The run ended first, so its success counts; a failure is attributed to the reason for the stop.
     """
     failure = _plain_failure(decision)
     if failure is None:
