@@ -9,7 +9,7 @@
     ├── DuplicateJob          the key of a registration is taken, and its policy is to raise
     ├── OtherArguments        a job has the idempotency key of one with other arguments
     ├── BatchClosed           the batch takes no more members
-    ├── OldWorkers            workers of an older version live, which do not know what waits for what
+    ├── OldWorkers            workers run whose version knows nothing of jobs that wait
     ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
@@ -108,7 +108,7 @@ class BatchClosed(PgJobsError):
 
 
 class OldWorkers(PgJobsError):
-    """Workers of an older version live, which would end jobs without those that wait for them; nothing was stored.
+    """Workers of an older version are running, which know nothing of jobs that wait for others; nothing was stored.
 
     ``names``: these workers, each in one line.
     """
@@ -120,7 +120,7 @@ class OldWorkers(PgJobsError):
     def _words(self) -> str:
         names = ", ".join(self.names[:5]) + (", …" if self.names[5:] else "")
         return (
-            f"Workers of an older version live: {names}. "
+            f"Workers of an older version are running: {names}. "
             "They cannot run batches, flows or jobs that wait for others: stop or upgrade them first."
         )
 

@@ -94,7 +94,7 @@ def test_an_event_is_sent_from_the_page_of_the_job_that_waits_for_it(
 
     page.get_by_label("Payload (JSON)").fill('{"by": "Änne"')
     page.get_by_role("button", name="Send event").click()
-    expect(page.locator(".errorlist")).to_contain_text("This is no JSON: Expecting ',' delimiter, in line 1")
+    expect(page.locator(".errorlist")).to_contain_text("This is not valid JSON: Expecting ',' delimiter, in line 1")
     expect(page.get_by_label("Payload (JSON)")).to_have_value('{"by": "Änne"')
     picture("steps-no-json")
     page.get_by_label("Payload (JSON)").fill('{"by": "Änne"}')

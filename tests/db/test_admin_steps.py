@@ -295,16 +295,16 @@ def test_an_event_without_a_payload_is_null() -> None:
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        ('{"by": }', "This is no JSON: Expecting value, in line 1, column 8."),
-        ("approved", "This is no JSON: Expecting value, in line 1, column 1."),
-        ("NaN", "This is no JSON: NaN is no JSON."),
+        ('{"by": }', "This is not valid JSON: Expecting value, in line 1, column 8."),
+        ("approved", "This is not valid JSON: Expecting value, in line 1, column 1."),
+        ("NaN", "This is not valid JSON: NaN is no JSON."),
         ("[1e999]", "the payload cannot be sent"),
         ('"\\ud800"', "the payload cannot be sent"),
         ('"\\u0000"', "the payload cannot be sent"),
-        ("[" * 100_000, "This is no JSON: it is nested too deeply."),
-        ("9" * 5000, "This is no JSON: Exceeds the limit"),
+        ("[" * 100_000, "This is not valid JSON: it is nested too deeply."),
+        ("9" * 5000, "This is not valid JSON: Exceeds the limit"),
         ('"' + "x" * 1_200_000 + '"', "EVENT_LIMIT_BYTES"),
-        ("<script>alert(1)</script>", "This is no JSON"),
+        ("<script>alert(1)</script>", "This is not valid JSON"),
     ],
 )
 def test_a_payload_that_cannot_be_sent_is_shown_again_with_the_reason(typed: str, problem: str) -> None:
@@ -458,7 +458,7 @@ def test_an_event_is_sent_from_its_own_page() -> None:
     assert f"asteps.order #{row.pk}" in words(text)
     url = re.search(r'action="([^"]*/send/)"', text)
     assert url
-    assert "This is no JSON" in html(client.post(url[1], {"payload": "{", "confirmed": "yes"}))
+    assert "This is not valid JSON" in html(client.post(url[1], {"payload": "{", "confirmed": "yes"}))
     answer = client.post(url[1], {"payload": "[1]", "confirmed": "yes"}, follow=True)
     assert said(answer) == ["Sent asteps.approval:7."]
     assert not re.search(r'action="([^"]*/send/)"', html(answer))

@@ -289,7 +289,7 @@ def test_a_batch_is_refused_while_an_older_worker_lives() -> None:
     Heartbeat.objects.create(
         name="old", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0
     )
-    with pytest.raises(Exception, match=r"Workers of an older version live: old\."):
+    with pytest.raises(Exception, match=r"Workers of an older version are running: old\."):
         Batch().open()
     Heartbeat.objects.update(state="stopped")
     Batch().open()
