@@ -56,7 +56,7 @@ class Pruner:
         )
         if found is None:
             return 0
-        gone = pruning.prune_jobs(db, found.ids, until=found.until)
+        gone = pruning.prune_jobs(db, found.ids, until=found.until) or []
         # Begin where this batch ended: only dead index entries lie before it.
         self._after = found.until
         self.deleted += len(gone)

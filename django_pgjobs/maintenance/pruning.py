@@ -28,7 +28,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import pruning
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.pruning import Prunable
 from django_pgjobs.store.sqlstates import ROWS_DATA, TRIGGERS, class_of
 from django_pgjobs.values.retention import Retention
@@ -40,6 +40,9 @@ TURN_SECONDS = 0.5
 TURN_JOBS = 50_000
 REST_SECONDS = 10.0
 """The pause of a walk that has reached jobs whose retention is not over."""
+
+BUSY_SECONDS = 0.1
+"""The pause while a retry or another prune is under way."""
 
 TROUBLE_SECONDS = 30.0
 """The pause after a database error that no row causes."""
@@ -197,7 +200,7 @@ class Pruner:
         self.unlogged = 0
         self.log_at = 0.0
 
-    def __call__(self, db: Database) -> int:
+    def __call__(self, db: Enclosing) -> int:
         """Take a turn; return how many jobs were deleted. Repeatable, also by several at once."""
         self._read_settings()
         now = clock.monotonic()
@@ -212,6 +215,7 @@ class Pruner:
                 else:
                     due.append(walk)
                 total += self._delete(db, walk, now + TURN_SECONDS)
+                due = [each for each in due if clock.monotonic() >= each.rest_until]
         except psycopg.Error:
             for walk in self.walks:
                 walk.rest_until = now + TROUBLE_SECONDS
@@ -232,7 +236,7 @@ class Pruner:
             self.retention = retention
             self.walks = [PruneWalk(rule) for rule in rules_of(retention)]
 
-    def _delete(self, db: Database, walk: PruneWalk, until: float) -> int:
+    def _delete(self, db: Enclosing, walk: PruneWalk, until: float) -> int:
         """Delete the listed jobs until the turn ends; halve failing chunks, which stay listed in the meantime."""
         total = 0
         while walk.chunks and self.may():
@@ -246,6 +250,9 @@ class Pruner:
                 walk.leave()
                 walk.chunks[-1:] = self._halves(ids, error)
             else:
+                if gone is None:
+                    walk.rest_until = clock.monotonic() + BUSY_SECONDS
+                    break
                 walk.chunks.pop()
                 total += len(gone)
                 self.skipped += len(ids) - len(gone)

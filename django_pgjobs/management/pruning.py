@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +14,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, PruneRule, rules_of
+from django_pgjobs.maintenance.pruning import BUSY_SECONDS, LEAST_SECONDS, Pruner, PruneRule, rules_of
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import pruning
-from django_pgjobs.store.database import Database, Params, Rows, configure, on, read_committed
+from django_pgjobs.store.database import Enclosing, Params, Rows, configure, on, read_committed
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 
@@ -97,13 +99,19 @@ def _narrowed(rule: PruneRule, queues: tuple[str, ...]) -> PruneRule | None:
 
 
 class _Committing:
-    """Django's connection, each statement in its own transaction, regardless of the role's defaults."""
+    """Django's connection, in transactions of its own, regardless of the role's defaults."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
     def fetch(self, name: str, params: Params) -> Rows:
-        """Run the statement and commit; errors of psycopg pass through."""
+        """Run the statement, by itself in a transaction outside of one; errors of psycopg pass through."""
+        with self.transaction():
+            return on(self.alias).fetch(name, params)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit the statements of a block together; errors of psycopg pass through."""
         db = on(self.alias)
         ours = not transaction.get_connection(self.alias).in_atomic_block
         try:
@@ -111,7 +119,7 @@ class _Committing:
                 if ours:
                     read_committed(db)
                     configure(db, {"statement_timeout": "0"}, local=True)
-                return db.fetch(name, params)
+                yield
         except DatabaseError as error:
             raise (error.__cause__ or error) from None
 
@@ -126,17 +134,20 @@ def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) 
     return counts
 
 
-def _count(db: Database, rule: PruneRule) -> int:
+def _count(db: Enclosing, rule: PruneRule) -> int:
     return pruning.count_prunable(
         db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only, names=rule.names
     )
 
 
-def _delete(db: Database, rule: PruneRule) -> tuple[int, int]:
+def _delete(db: Enclosing, rule: PruneRule) -> tuple[int, int]:
     pruner = Pruner(rules=[rule])
     total = 0
     while not pruner.done:
-        total += pruner(db)
+        deleted = pruner(db)
+        total += deleted
+        if not deleted and not pruner.done:
+            time.sleep(BUSY_SECONDS)
     return total, pruner.skipped
 
 

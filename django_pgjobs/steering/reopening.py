@@ -21,6 +21,7 @@ from django_pgjobs.store import reopening
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.gates import is_met
 from django_pgjobs.store.memos import list_undone
+from django_pgjobs.store.pruning import keep_jobs
 from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
 from django_pgjobs.store.steering import Moved
 
@@ -47,6 +48,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
     be, is neither retried nor reopened; ``refuse`` gets those of ``held``. Raises ``InvalidJob`` if the retry concerns
     more jobs besides these than a flow may have nodes, and ``BESIDE``.
     """
+    keep_jobs(db)  # which a retried job needs, or a batch that waits again
     jobs = reopening.lock_flow(db, held)
     if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
         undone = list_undone(db, held)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Enclosing
 
 OLDEST = "-infinity"
 """The instant before every end."""
+
+LOCK_CLASS = 0x706A70
+"""The first half of our advisory lock's number ("pjp"), so that it collides with no other lock."""
 
 
 class Prunable(NamedTuple):
@@ -66,6 +69,22 @@ def count_prunable(
     return int(db.fetch("count_prunable", params)[0][0])
 
 
-def prune_jobs(db: Database, ids: Sequence[int], *, until: str) -> list[int]:
-    """Delete these jobs with their history if they ended by ``until``; return the deleted ones. Waits for no lock."""
-    return [row[0] for row in db.fetch("prune_jobs", {"ids": list(ids), "until": until})]
+def prune_jobs(db: Enclosing, ids: Sequence[int], *, until: str) -> list[int] | None:
+    """Delete these jobs with their history if they ended by ``until``; return the deleted ones. Waits for no lock.
+
+    Return None, and delete nothing, while a retry is under way, which may begin to need them, or another prune. A
+    retry waits until the deletion has committed.
+    """
+    with db.transaction():
+        if not _lock(db, prunes=True):
+            return None
+        return [row[0] for row in db.fetch("prune_jobs", {"ids": list(ids), "until": until})]
+
+
+def keep_jobs(db: Database) -> None:
+    """Let no job be pruned until the open transaction ends. Blocks while a prune deletes jobs."""
+    _lock(db, prunes=False)
+
+
+def _lock(db: Database, *, prunes: bool) -> bool:
+    return bool(db.fetch("lock_pruning", {"class": LOCK_CLASS, "prunes": prunes})[0][0])

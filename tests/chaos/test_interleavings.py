@@ -22,7 +22,7 @@ JUDGE = Judge(judging.set_up, judging.wrong, judging.MAKE_AUDIT, judging.DROP_AU
 @pytest.fixture(scope="module")
 def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage[World]]:
     """The explorer on the test database, with the trigger that keeps every change of a job."""
-    with staged(django_db_blocker, JUDGE) as stage:
+    with staged(django_db_blocker, JUDGE, ("lock_pruning",)) as stage:  # no actor prunes
         yield stage
 
 

@@ -27,7 +27,7 @@ JUDGE = Judge(
     may_deadlock=False,
 )
 
-OWN = ("add_gates", "reopen_gates", "revive_jobs", "cancel_jobs", "retry_jobs")
+OWN = ("add_gates", "reopen_gates", "revive_jobs", "cancel_jobs", "retry_jobs", "lock_pruning")
 """They touch only rows which their transaction has locked or inserted before: no statement of others meets them."""
 
 

@@ -422,7 +422,7 @@ def test_members_are_kept_while_their_batch_waits() -> None:
     batch.close()
     run_jobs()
     everything = list(Job.objects.values_list("pk", flat=True))
-    assert len(pruning.prune_jobs(on("default"), everything, until="infinity")) == 3
+    assert len(pruning.prune_jobs(on("default"), everything, until="infinity") or ()) == 3
     assert (Job.objects.count(), Gate.objects.count(), Link.objects.count()) == (0, 0, 0)
 
 

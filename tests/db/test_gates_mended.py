@@ -88,7 +88,7 @@ def test_a_recount_keeps_the_figures_of_members_that_were_pruned(raw: RawDatabas
     run_jobs()
     failing.clear()
     ended = list(Job.objects.filter(outcome="succeeded").values_list("pk", flat=True))
-    assert len(pruning.prune_jobs(on("default"), ended, until="infinity")) == 2
+    assert len(pruning.prune_jobs(on("default"), ended, until="infinity") or ()) == 2
     batch.retry()
     assert Recount()(raw) == 0
     run_jobs()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -31,7 +32,6 @@ from django_pgjobs.store import (
 )
 from django_pgjobs.store.admitting import Bounds, StartRate, Terms
 from django_pgjobs.store.claiming import Pair
-from django_pgjobs.store.database import Transacting
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.firing import ListedCron
 from django_pgjobs.store.keeping import Crash, record_crashes
@@ -102,7 +102,7 @@ def _suspended(held: Claimed) -> list[End]:
     return ends
 
 
-STATEMENTS: dict[str, Callable[[Transacting, Claimed], object]] = {
+STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
     "finalise_success": lambda db, held: finalising.finalise_success(db, held.ends(result="1"), AUTHOR),
     "finalise_success_fast": lambda db, held: finalising.finalise_success_fast(db, held.ends(result="1"), AUTHOR),
@@ -290,7 +290,7 @@ def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connec
     pinned.rollback()
 
 
-OF_GATES: dict[str, Callable[[Transacting, list[int]], object]] = {
+OF_GATES: dict[str, Callable[[Any, list[int]], object]] = {
     "settle_ends": lambda db, ids: gates.settle_ends(db, ids, lock_seconds=1),
     "list_locked_gates": lambda db, ids: gates.list_locked_gates(db, ids),
     "open_gates": lambda db, ids: gates.open_gates(db, ids),

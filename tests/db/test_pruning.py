@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -30,7 +31,7 @@ from django_pgjobs.maintenance.pruning import (
 )
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store import finalising, pruning
-from django_pgjobs.store.database import Database, Params, Rows
+from django_pgjobs.store.database import Enclosing, Params, Rows
 from django_pgjobs.values.retention import Retention
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes, pages
 from tests.plugins.fix_clock import Time
@@ -49,6 +50,9 @@ class Counting:
     def fetch(self, name: str, params: Params) -> Rows:
         self.asked.append((name, params))
         return self.db.fetch(name, params)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return self.db.transaction()
 
     def walked(self) -> int:
         """How many slices were listed since it was asked last."""
@@ -77,7 +81,7 @@ def left() -> list[int]:
     return sorted(Job.objects.values_list("pk", flat=True))
 
 
-def to_the_end(pruner: Pruner, db: Database) -> int:
+def to_the_end(pruner: Pruner, db: Enclosing) -> int:
     total = pruner(db)
     while not pruner.done:
         total += pruner(db)
@@ -348,11 +352,11 @@ def test_a_batch_costs_no_more_after_many_were_pruned(
     pinned.rollback()
 
 
-class Slow:
+class Slow(Counting):
     """A server too slow to read the beginning of the index in time: ends before ``since`` cost the whole deadline."""
 
     def __init__(self, db: RawDatabase, since: str) -> None:
-        self.db = db
+        super().__init__(db)
         self.since = since
 
     def fetch(self, name: str, params: Params) -> Rows:

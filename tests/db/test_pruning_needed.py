@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 
 from django_pgjobs import Batch, Flow, JobContext, job, pausing, sql
@@ -319,14 +320,79 @@ def test_a_job_that_another_begins_to_need_while_it_is_pruned_stays(
     """The registration commits after the statement has read the links, and before it locks the job."""
     one = book.register(1)
     run_jobs()
+    with pruned_slowly(background, monkeypatch, raw, one) as pruning:
+        add_up.using(after=one).register([1])
+    assert pruning.result() == []
+
+
+@contextmanager
+def pruned_slowly(
+    background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, one: Job
+) -> Iterator[Future[list[int] | None]]:
+    """Prune this job by a statement that has read what needs it, and locks it after the block."""
     slow = sql.statement("prune_jobs").replace(
         "old AS MATERIALIZED (", "waits AS MATERIALIZED (SELECT pg_advisory_xact_lock(36)),\nold AS MATERIALIZED ("
     ).replace("WHERE j.xmin", "WHERE (SELECT count(*) FROM waits) = 1 AND j.xmin")  # fmt: skip
     monkeypatch.setattr(sql, "statement", lambda name: slow if name == "prune_jobs" else STATEMENT(name))
     raw.query("SELECT pg_advisory_lock(36)")
     pruning = background(lambda: prune_jobs(on("default"), [one.pk], until="infinity"))
-    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    wait_until(lambda: raw.query(waiting), 10, "the statement has its snapshot and waits")
-    add_up.using(after=one).register([1])
+    wait_until(lambda: waiters(raw) == 1, 10, "the statement has its snapshot and waits")
+    yield pruning
     raw.query("SELECT pg_advisory_unlock(36)")
-    assert pruning.result() == []
+
+
+def waiters(raw: RawDatabase) -> int:
+    return int(raw.value(
+        "SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database AND d.datname = current_database()"
+        " WHERE locktype = 'advisory' AND NOT granted"
+    ))  # fmt: skip
+
+
+@job(name="needed.refuse", max_attempts=1)
+def refuse(number: int) -> None:
+    if "refuse" not in broken:
+        raise Abandon(f"not {number}")
+
+
+def test_a_retry_waits_for_a_prune_that_deletes_what_the_job_needed(
+    background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
+) -> None:
+    """No commit is between what the prune has read and what it deletes: the retry is before both, or behind both."""
+    one = book.register(1)
+    dependent = refuse.using(after=one).register(1)
+    run_jobs()
+    with pruned_slowly(background, monkeypatch, raw, one) as pruning:
+        retry = background(lambda: Job.objects.filter(pk=dependent.pk).retry())
+        wait_until(lambda: waiters(raw) == 2, 10, "the retry waits, too")
+        assert Job.objects.get(pk=dependent.pk).outcome == "abandoned"
+    assert pruning.result() == [one.pk]
+    assert retry.result().changed == 1
+
+
+def test_while_a_retry_is_under_way_nothing_is_pruned(background: Background) -> None:
+    """It has not committed that another job is needed again; the pruner comes back."""
+    one = book.register(1)
+    dependent = refuse.using(after=one).register(1)
+    run_jobs()
+    with transaction.atomic():
+        assert Job.objects.filter(pk=dependent.pk).retry().changed == 1
+        assert background(lambda: prune_jobs(on("default"), [one.pk], until="infinity")).result() is None
+    assert prune_jobs(on("default"), [one.pk], until="infinity") == [], "the job needs it"
+    broken.add("refuse")
+    run_jobs()
+    assert sorted(prune_jobs(on("default"), [one.pk, dependent.pk], until="infinity") or ()) == [one.pk, dependent.pk]
+
+
+def test_a_pruner_comes_back_after_a_retry_and_says_nothing_of_it(background: Background) -> None:
+    """What it has listed stays listed: neither skipped nor left to a later walk."""
+    one = book.register(1)
+    dependent = refuse.register(1)
+    run_jobs()
+    _years_pass()
+    pruner = Pruner(rules=[PruneRule("succeeded", 60.0)])
+    with transaction.atomic():
+        assert Job.objects.filter(pk=dependent.pk).retry().changed == 1
+        assert background(lambda: pruner(on("default"))).result() == 0
+    wait_until(lambda: pruner(on("default")) == 1, 10, "it deletes the job")
+    assert not Job.objects.filter(pk=one.pk).exists()
+    assert pruner.skipped == 0

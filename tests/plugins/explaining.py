@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -40,6 +40,8 @@ class Explaining:
         self.plan: dict[str, Any] = {}
 
     def fetch(self, name: str, params: Params) -> Rows:
+        if name == "lock_pruning":  # a lock, and not asked for its plan
+            return self.db.fetch(name, params)
         text = sql.statement(name)
         if name not in self.prepared:
             self.db.query(f"PREPARE {name} AS {numbered(text)}".replace("%", "%%"), ())
@@ -52,6 +54,9 @@ class Explaining:
         ).fetchall()
         self.plan = explained[0]["Plan"]
         return [(None,) * 20] if name == "next_due" else []
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return self.db.transaction()
 
     def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         """Run those before the last, which is explained."""
