@@ -272,7 +272,7 @@ class Durable:
         return AsyncSteps(self._remembered())
 
     def sleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
-        """Go on after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits in the
+        """Continue after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits in the
         meantime.
 
         The job is suspended: its body restarts, and passes this line once the time is over. ``name`` tells

@@ -211,7 +211,7 @@ class StepFailed(PgJobsError):
 
 
 class WaitTimedOut(PgJobsError, TimeoutError):
-    """Nobody sent the event in time.
+    """The event was not sent in time.
 
     ``event``: its name. Catch it to go another way: the job raises it again each time that it runs. If the job lets it
     out, the job is abandoned.
@@ -219,7 +219,7 @@ class WaitTimedOut(PgJobsError, TimeoutError):
 
     def __init__(self, message: str | None = None, *, event: str = "") -> None:
         self.event = event
-        super().__init__(message or f"Nobody sent {event!r} in time.")
+        super().__init__(message or f"{event!r} was not sent in time.")
 
 
 class MembersFailed(PgJobsError):

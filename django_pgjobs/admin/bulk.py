@@ -94,7 +94,7 @@ def steer_many(
     confirmed_at: str,
     action_id: int,
 ) -> dict[str, Any]:
-    """Go on with an action where its row says that it is; cancelled if its author may not do it any more."""
+    """Continue an action where its row says that it is; cancelled if its author may not do it any more."""
     using = running_alias() or router.db_for_write(Job)
     chosen = ACTIONS[action]
     user = _author(user_id, chosen)

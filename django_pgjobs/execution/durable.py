@@ -262,7 +262,7 @@ class DurableMemory:
         return _payload_of(self._memo_of(event))
 
     def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
-        error = f"Nobody sent {event} in time."
+        error = f"{event} was not sent in time."
         item = self.prepared.item
         waited = finish_wait(on(self.alias), item.id, item.claim_id, name=name, kind=kind, event=event, error=error)
         if waited is None:

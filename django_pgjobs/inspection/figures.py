@@ -24,7 +24,7 @@ SHARED = 10
 """All queues together count up to this many bounds of due jobs, and as many of later ones."""
 
 LONGEST_NAME = 1000
-"""Nobody checks the rows of workers: a longer name in them is of no queue, and in no index."""
+"""The rows of workers are not checked: a longer name in them is of no queue, and in no index."""
 
 ENDED_SECONDS = 3600.0
 """Jobs that ended within this time count by outcome."""

@@ -4,7 +4,7 @@ The two communicate through rows only, so the leader may run other code than the
 
 ``cron_sync``: a starting worker overwrites the rows of its entries, as its code is the newest. The leader does the same
 each minute, and at once when it is elected. The others only confirm that their code still declares their entries.
-Nobody touches entries that only another deployment declares. An entry that no code has declared for some minutes is
+Entries that only another deployment declares are left alone. An entry that no code has declared for some minutes is
 marked and does not fire. A worker evaluates its declarations once, at its start, as descriptions and keys come from
 project code.
 

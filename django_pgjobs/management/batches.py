@@ -24,7 +24,7 @@ from django_pgjobs.values.built_in import Act, refusal
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``tree`` and ``close-batch``."""
-    text = "Show what stands around a job: its batch, its members, the jobs that it needs, and those that need it."
+    text = "Show the jobs around a job: its batch, its members, the jobs that it needs, and those that need it."
     parser = subcommands.add_parser("tree", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=show_tree)

@@ -1,6 +1,6 @@
 """The output of subcommands: a table or JSON on stdout, remarks on stderr, both safe from a job's data.
 
-Anybody who may register a job chooses its texts. Unprintable characters therefore, from escape sequences to marks that
+The code that registers a job chooses its texts. Unprintable characters therefore, from escape sequences to marks that
 reverse the direction of text, appear as their code points.
 """
 

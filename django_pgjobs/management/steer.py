@@ -250,7 +250,7 @@ def confirm(command: BaseCommand, question: str) -> None:
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:
-        raise CommandError("Nobody answered. Add --yes to skip the question.") from None
+        raise CommandError("There was no answer. Add --yes to skip the question.") from None
     if answer.strip().lower() not in ("y", "yes"):
         command.stdout.write("Nothing was changed.")
         sys.exit(1)

@@ -17,6 +17,6 @@ _reader = FleetReader()
 def fleet(request: HttpRequest) -> HttpResponse:
     """Show the metrics of the whole fleet, which are the same in every process.
 
-    Anybody who reaches the page reads the names of your jobs and queues: let only Prometheus reach it.
+    Every client that reaches the page reads the names of your jobs and queues: let only Prometheus reach it.
     """
     return HttpResponse(render(_reader.families()), content_type=CONTENT_TYPE)

@@ -82,7 +82,8 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def follow_parent() -> None:
-    """In the watched child: drain when the parent is gone, however it ended. Nobody else would restart or stop it."""
+    """In the watched child: drain when the parent is gone, however it ended. No other process would restart or stop
+    it."""
     descriptor = os.environ.get(CHILD, "")
     if descriptor.isdigit():
         os.set_inheritable(int(descriptor), False)

@@ -232,7 +232,7 @@ def run(options: WorkerOptions) -> int:
             with _tuned_interpreter():
                 status = _serve(worker, found, stopped)
     if listening.is_stuck:
-        # Nobody reads stderr. The interpreter would flush it at exit, and hang.
+        # The reader of stderr has gone. The interpreter would flush it at exit, and hang.
         os._exit(status)
     return status
 

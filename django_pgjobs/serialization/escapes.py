@@ -1,6 +1,6 @@
 """Untrusted texts made harmless to display.
 
-Anybody who may register a job chooses its texts. With a mark that reverses the direction of text, or with an escape
+The code that registers a job chooses its texts. With a mark that reverses the direction of text, or with an escape
 sequence, they could make the reader see something else.
 """
 

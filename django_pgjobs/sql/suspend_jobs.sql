@@ -51,7 +51,7 @@ going_on AS MATERIALIZED (
         dated.*,
         min(
             CASE
-                -- Somebody may have retried a member since the batch ended: ask again, but not at once.
+                -- An operator may have retried a member since the batch ended: ask again, but not at once.
                 WHEN dated.sent AND dated.wait_kind = 'gather' THEN statement_timestamp() + interval '1 second'
                 WHEN dated.sent THEN statement_timestamp()
                 ELSE dated.wake_at

@@ -107,7 +107,7 @@ def list_crons(
 def shelve_crons(db: Database, *, seconds: float, most: int = MOST_LISTED) -> list[str]:
     """Put aside entries that are due or not planned but may not fire; return their names.
 
-    Nobody looks at them until their pause is over, something lets them fire, or ``seconds`` have passed.
+    They are left alone until their pause is over, something lets them fire, or ``seconds`` have passed.
     """
     return [row[0] for row in db.fetch("shelve_crons", {"seconds": seconds, "most": most})]
 

@@ -119,7 +119,7 @@ def test_many_are_asked_for_first(raw: RawDatabase, answers: Callable[[str | Non
     assert printed("cancel", *ids) == (1, "Nothing was changed.\n")
     assert asked == ["Cancel 3 jobs? [y/N] "]
     answers(None)
-    with pytest.raises(CommandError, match="Nobody answered"):
+    with pytest.raises(CommandError, match="There was no answer"):
         printed("cancel", *ids)
     assert {job(one).state for one in ids} == {"ready"}
     answers("y")

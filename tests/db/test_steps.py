@@ -269,7 +269,7 @@ def test_a_wait_times_out_once_and_for_all() -> None:
     run_jobs()
     registered.refresh_from_db()
     assert registered.outcome == "abandoned"
-    assert "WaitTimedOut: Nobody sent test.approval:9 in time." in registered.error
+    assert "WaitTimedOut: test.approval:9 was not sent in time." in registered.error
     approval.send(9, payload={"by": "late"})
     registered.retry()
     run_jobs()

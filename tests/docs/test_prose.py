@@ -53,9 +53,9 @@ STATEMENTS = "\n\n".join(
 )
 
 PATTERNS = {
-    "an unnamed agent": r"\b(?:some|no|any|every)body\b|\b[Ww]hoever\b",
-    "to go on": r"\bgo(?:es|ing)? on\b|\bwent on\b|\bgone on\b",
-    "dated adverbs": r"\b(?:anew|for ever|meanwhile|mostly)\b",
+    "an unnamed agent": r"(?i)\b(?:some|no|any|every)body\b|\bwhoever\b",
+    "to go on": r"(?i)\bgo(?:es|ing)? on\b|\bwent on\b|\bgone on\b",
+    "dated adverbs": r"(?i)\b(?:anew|for ever|meanwhile|mostly)\b",
     "a sentence that begins with So": r"(?:^|[.:] )So [a-z]",
     "a clause as a subject": r"(?:^|[.] )(?:What|Whatever|Whoever|That which) [a-z]+ (?!is\b[^.]*\?)[^?\n]*?[.]",
     "a docstring that begins with a clause": r"\A(?:What|How|Whether|Which|Who|Whose|Where|When|Of)\b",
@@ -91,7 +91,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
 def test_the_patterns_find_what_they_are_for() -> None:
     """A test that counts cannot be red by itself."""
     for words, what in {
-        "until somebody resumes it": "an unnamed agent",
+        "Nobody waits": "an unnamed agent",
         "it goes on": "to go on",
         "It begins anew.": "dated adverbs",
         "It fails. So it stops.": "a sentence that begins with So",

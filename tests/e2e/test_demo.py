@@ -310,7 +310,7 @@ with transaction.atomic():
     [
         ('{"approved": False, "reason": "odd figures"}', "Abandon: refused: odd figures"),
         ('{"approved": False}', "Abandon: refused: no reason was given"),
-        (None, "WaitTimedOut: Nobody sent library.approval:N in time."),
+        (None, "WaitTimedOut: library.approval:N was not sent in time."),
         ("cancel", "the report was cancelled"),
     ],
 )

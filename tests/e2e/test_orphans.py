@@ -70,7 +70,7 @@ def test_a_frozen_worker_wakes_up_and_changes_nothing(worker: Workers, stage: St
     assert len(executors) == 2
     os.kill(zombie.pid, signal.SIGSTOP)
     wait_until(lambda: not _living(executors), SHORT["LEASE_SECONDS"] + 1, "the watchdog has ended its executors")
-    zombie.wait_for_log("pgjobs watchdog: the supervisor stands still")
+    zombie.wait_for_log("pgjobs watchdog: the supervisor has stalled")
     zombie.wait_for_log("most recent call first")
     Job.objects.filter(pk=stubborn.pk).cancel()
     other = worker(conf=SHORT)

@@ -50,7 +50,7 @@ def test_a_clean_up_that_fails_replaces_no_outcome(
 ) -> None:
     """A job that has returned has succeeded."""
     assert decided(loop, monkeypatch, outcome) == outcome
-    assert "clean-up after a job failed, its outcome stands job=1" in caplog.text
+    assert "clean-up after a job failed, its outcome is kept job=1" in caplog.text
 
 
 def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:

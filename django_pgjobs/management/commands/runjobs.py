@@ -12,7 +12,7 @@ from django_pgjobs.management import run
 class Command(BaseCommand):
     """A worker: claims and runs jobs until it is stopped."""
 
-    help = "Run a worker: claim and run jobs until SIGTERM or Ctrl-C, which drains; a second one hurries."
+    help = "Run a worker: claim and run jobs until SIGTERM or Ctrl-C, which drains; a second one releases them at once."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -177,7 +177,7 @@ class EventLoop:
         except BaseException as error:
             if decision is None:
                 return failed_outside(item, error)
-            log.warning("clean-up after a job failed, its outcome stands job=%d: %s", item.id, kind_of(error))
+            log.warning("clean-up after a job failed, its outcome is kept job=%d: %s", item.id, kind_of(error))
         return decision
 
     async def _attempt(self, item: Item, control: RunControl) -> Decision:

@@ -104,7 +104,7 @@ class SoftlyAwaited:
         return self.steps.send(None)
 
     def send(self, value: Any) -> Any:
-        """Go on with the job."""
+        """Continue with the job."""
         return self.steps.send(value)
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:

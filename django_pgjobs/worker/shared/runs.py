@@ -143,7 +143,7 @@ class HeldRun:
         return (self.job.id, self.claim.claim_id)
 
     def becomes(self, kind: str) -> None:
-        """Go on as this callback, once its error is known."""
+        """Continue as this callback, once its error is known."""
         self.kind = kind
         self.size += len(self.earlier_error)
 

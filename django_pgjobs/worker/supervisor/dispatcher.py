@@ -9,7 +9,7 @@ other jobs, one group after the other on one executor, the *bench*; the other ex
 bench too, it is halved, until one job runs alone. A group waits until its dead executor has no server process left,
 since its last statement might commit beside the new run.
 
-Nobody waits for a suspect as long as it runs: after ``ALONE_SECONDS`` the next group starts beside it, and in the end
+No group waits for a suspect as long as it runs: after ``ALONE_SECONDS`` the next group starts beside it, and in the end
 other jobs do. Nor does a group wait longer for a bench to become empty. A suspect gets twice the time at each further
 death, and those that started last are first on the empty bench: so in the end the guilty one is alone.
 """

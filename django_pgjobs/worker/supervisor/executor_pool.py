@@ -229,7 +229,7 @@ class ExecutorPool:
         if child.end.eof:
             self._unregister(child.end.sock)
         if child.end.broken and child.state != KILLED:
-            log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
+            log.error("executor sent an unreadable message, it is killed pid=%d: %s", child.pid, child.end.broken)
             child.kill()
 
     def _receive(self, child: ExecutorProcess) -> None:

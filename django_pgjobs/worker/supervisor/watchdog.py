@@ -74,7 +74,7 @@ def _fire(channel: int, executors: set[int]) -> int:
     with suppress(OSError):
         os.write(channel, FIRED)  # before the first of them dies, so that none is taken for a crash
     _end(executors)
-    _say("the supervisor stands still and its leases have run out: its executors were ended")
+    _say("the supervisor has stalled and its leases have expired: its executors were ended")
     return 75
 
 

@@ -1,4 +1,4 @@
-"""Claims whose answer was lost: this module releases their jobs. Nobody ran them, so it does not charge the attempts.
+"""Claims whose answer was lost: this module releases their jobs. They did not run, so it does not charge the attempts.
 
 It looks up such a claim by its claim_id, at once and then less and less often until the lease would be over: the server
 process may still commit, as it does not know yet that no client reads its answer.

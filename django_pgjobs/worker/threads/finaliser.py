@@ -443,9 +443,7 @@ class Finaliser(Loop):
             events.result_dropped(run.job.name, end.id, reason)
             return self._write(db, kind, [(run, End(end.id, end.claim_id, end.seconds, outcome=end.outcome))])
         log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
-        failure = Failure(
-            "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
-        )
+        failure = Failure("django_pgjobs.exceptions.UnstorableResult", f"The end of the job cannot be stored: {reason}")
         if end.failure is not None and end.failure.kind == failure.kind:
             self._report_lost([(run, kind.verb, f"it cannot be stored: {reason}")])
             return []

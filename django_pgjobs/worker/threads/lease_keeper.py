@@ -147,7 +147,7 @@ class LeaseKeeper(Loop):
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             # A transaction locks the table: the leases must not wait for it each time. Known pauses stay in force.
             self.next_pauses = clock.monotonic() + self.renew_seconds
-            log.error("pauses cannot be read, those known before hold on: %s", one_line(error))
+            log.error("pauses cannot be read, those known before stay in force: %s", one_line(error))
             return
         if pauses != self.pauses:
             if pauses or self.pauses:
