@@ -244,7 +244,7 @@ def test_a_suspension_that_the_code_swallows_is_an_error() -> None:
             return 1
 
     registered = code(lambda c, n: c.step(charge, n)).register(7)
-    with pytest.raises(Exception, match="caught JobSuspended and went on"):
+    with pytest.raises(Exception, match="caught JobSuspended and continued"):
         replayed_by(registered, swallows)
 
 

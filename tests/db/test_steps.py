@@ -210,7 +210,7 @@ def test_a_swallowed_suspension_is_a_failure_that_says_so() -> None:
     registered = swallows.register("once")
     run_jobs()
     registered.refresh_from_db()
-    assert "SuspensionSwallowed: The job caught JobSuspended and went on." in registered.error
+    assert "SuspensionSwallowed: The job caught JobSuspended and continued." in registered.error
     assert said == ["finally"]
 
 
