@@ -23,7 +23,7 @@ from django_pgjobs.diagnosis.health import known_workers
 from django_pgjobs.exceptions import Cancel
 from django_pgjobs.jobs import job
 from django_pgjobs.models import Action, ActionPart, Job, JobQuerySet, LeaderTerm
-from django_pgjobs.presentation import job_list, sight
+from django_pgjobs.presentation import filters, job_list, sight
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.serialization.escapes import visible
@@ -43,9 +43,6 @@ FIRST = 100
 BATCH = 1000
 MOST_ATTEMPTS = 20
 
-FILTERS = ("state", "suspended", "queue", "name", "front", "alias", "tag", "batch", "reach", "q")
-"""The parameters of a list that choose its jobs."""
-
 _VERBS = {"run_now": "reschedule", "let_go_on": "release", "retry_members": "retry", "undo_again": "retry"}
 
 
@@ -64,7 +61,7 @@ def register_bulk(
 ) -> tuple[Job, int]:
     """Record the action and register its job, both or neither; return the job and the action's id."""
     using = router.db_for_write(Job)
-    chosen = {name: params[name] for name in FILTERS if params.get(name)}
+    chosen = {name: params[name] for name in (*filters.parameters(), "q") if params.get(name)}
     mode, reason = answers.get("mode", ""), answers.get("reason", "")
     with recorded_as(ADMIN, words or "all"), on(using).transaction():
         latest = Job.objects.using(using).aggregate(Max("pk"))["pk__max"] or 0

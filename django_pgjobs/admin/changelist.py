@@ -6,10 +6,10 @@ that one place decides on conditions, order and bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
@@ -23,20 +23,17 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.conf import get_conf
-from django_pgjobs.definition.registry import registry
 from django_pgjobs.diagnosis.latest import leaders
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
-from django_pgjobs.presentation import job_list, sight
-from django_pgjobs.presentation.fronts import FRONTS, aliases
-from django_pgjobs.presentation.job_search import OPEN_BATCHES, STATES, JobSearch
+from django_pgjobs.presentation import filters, job_list, sight
+from django_pgjobs.presentation.filters import STATES, Choices, Filter
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
 from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
-from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]
@@ -44,8 +41,6 @@ else:
     Pages = Paginator
 
 MOST_PROBLEMS = 3
-
-Choices = Iterable[tuple[str, Any]]
 
 
 class CappedPaginator(Pages):
@@ -60,124 +55,29 @@ class CappedPaginator(Pages):
 
 
 class OfferedFilter(SimpleListFilter):
-    """A filter that offers choices, and also shows a chosen value that is not among them."""
+    """A filter of the table ``filters``: it offers choices, and also shows a chosen value that is not among them."""
+
+    described: ClassVar[Filter]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Leave the condition to ``JobSearch``."""
 
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return choices without counts, and never from the table of jobs."""
+        return self.described.offered(self.value() or "")
+
     def has_output(self) -> bool:
-        """Always show it."""
-        return True
-
-    def offered(self, names: Iterable[str]) -> Choices:
-        """Return these names and the chosen one, sorted, without duplicates."""
-        return [(name, visible(name)) for name in sorted({*names, self.value() or ""} - {""})]
-
-
-class StateFilter(OfferedFilter):
-    """Job states; *scheduled* and *retrying* are separate from *ready*."""
-
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return all of them, without counts."""
-        return [(state, capfirst(STATE_LABELS[state])) for state in STATES]
-
-
-class SuspendedFilter(OfferedFilter):
-    """Durable functions that are suspended: those that sleep, and those that wait for an event."""
-
-    title = _("suspended")
-    parameter_name = "suspended"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return both, without counts."""
-        return [("sleeping", _("Sleeping")), ("waiting_for_event", _("Waiting for an event"))]
+        """Show the filter only if it has choices."""
+        return bool(self.lookup_choices)
 
 
 class QueueFilter(OfferedFilter):
     """Queues that have unfinished jobs, or that a job definition or a setting names."""
 
-    title = _("queue")
-    parameter_name = "queue"
-
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
         self.pairs = claiming.list_pairs(on(router.db_for_read(Job)))
-        declared = {definition.queue for definition in registry.definitions()}
-        return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ()), OWN_QUEUE})
-
-
-class NameFilter(OfferedFilter):
-    """The names of the job definitions that this process knows."""
-
-    title = _("name")
-    parameter_name = "name"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return them from the registry, never from the table."""
-        return self.offered(registry.names())
-
-
-class FrontFilter(OfferedFilter):
-    """Filters by how jobs were declared, ``@task`` or ``@job``; hidden if this process knows no task."""
-
-    title = _("front")
-    parameter_name = "front"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return both, without counts."""
-        return list(FRONTS.items()) if aliases() or self.value() else []
-
-    def has_output(self) -> bool:
-        """Show the filter only if it has choices."""
-        return bool(self.lookup_choices)
-
-
-class AliasFilter(OfferedFilter):
-    """The aliases of ``TASKS`` that the tasks of this process have, and the chosen one; hidden if there is one only."""
-
-    title = _("alias of TASKS")
-    parameter_name = "alias"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return them from the registry, never from the table."""
-        return self.offered(aliases())
-
-    def has_output(self) -> bool:
-        """Show the filter only if it makes a difference."""
-        return len(self.lookup_choices) > 1 or bool(self.value())
-
-
-class TagFilter(OfferedFilter):
-    """The tags that the job definitions declare, and the chosen one; hidden if there are none."""
-
-    title = _("tag")
-    parameter_name = "tag"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return them from the registry, never from the table."""
-        return self.offered({tag for definition in registry.definitions() for tag in definition.plan.tags})
-
-    def has_output(self) -> bool:
-        """Show the filter only if it has choices."""
-        return bool(self.lookup_choices)
-
-
-class BatchFilter(OfferedFilter):
-    """The members of a batch or flow, to whom its page leads, and the batches that are open for members."""
-
-    title = _("batch")
-    parameter_name = "batch"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Return the open batches, and the chosen one."""
-        chosen = self.value()
-        found: list[tuple[str, Any]] = [(OPEN_BATCHES, _("Open batches"))]
-        if chosen and chosen != OPEN_BATCHES:
-            found.append((chosen, _("Members of %(id)s") % {"id": visible(chosen[:40])}))
-        return found
+        return sorted({(queue, visible(queue)) for queue, _ in self.pairs} | {*super().lookups(request, model_admin)})
 
 
 class ReachFilter(OfferedFilter):
@@ -206,6 +106,13 @@ class ReachFilter(OfferedFilter):
         job_search = self._job_search()
         number = grouped(job_search.reaches(far=far))
         return str(_("the first %(count)s jobs") % {"count": number})
+
+
+def list_filters() -> list[type[SimpleListFilter]]:
+    """Return the filters beside the list, in the order of the table."""
+    shown = [(each, QueueFilter if each.name == "queue" else OfferedFilter) for each in filters.FILTERS if each.title]
+    facts = [(base, {"title": each.title, "parameter_name": each.name, "described": each}) for each, base in shown]
+    return [*(type(base.__name__, (base,), of) for base, of in facts), ReachFilter]
 
 
 class Tab(NamedTuple):

@@ -14,8 +14,8 @@ from django_pgjobs.admin.display import badge, format_html, format_html_join, pr
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation import reach
+from django_pgjobs.presentation.filters import OPEN_BATCHES
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
-from django_pgjobs.presentation.job_search import OPEN_BATCHES
 from django_pgjobs.presentation.wording import label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Outcome, Rule

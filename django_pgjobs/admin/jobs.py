@@ -19,19 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction, message_of, steer
 from django_pgjobs.admin.bulk import is_for_a_job, is_served, register_bulk
-from django_pgjobs.admin.changelist import (
-    AliasFilter,
-    BatchFilter,
-    CappedPaginator,
-    FrontFilter,
-    JobChangeList,
-    NameFilter,
-    QueueFilter,
-    ReachFilter,
-    StateFilter,
-    SuspendedFilter,
-    TagFilter,
-)
+from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, list_filters
 from django_pgjobs.admin.columns import JobColumns
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
 from django_pgjobs.admin.display import format_html
@@ -40,6 +28,7 @@ from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Job
+from django_pgjobs.presentation import filters
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch, parse_search
 from django_pgjobs.presentation.memos import awaited
@@ -55,11 +44,6 @@ class JobAdmin(JobColumns, JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
     list_display_links = ("id", "shown_name")
-    list_filter = (
-        StateFilter, SuspendedFilter, BatchFilter, QueueFilter, NameFilter, FrontFilter, AliasFilter, TagFilter,
-        ReachFilter,
-    )  # fmt: skip
-    lookups = ("state", "suspended", "queue", "name", "front", "alias", "tag", "batch", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")
@@ -75,6 +59,14 @@ class JobAdmin(JobColumns, JobPage):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         """Use the list that reads along indexes."""
         return JobChangeList
+
+    def get_list_filter(self, request: HttpRequest) -> list[Any]:
+        """Return the filters of the table ``filters``."""
+        return list_filters()
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        """Allow only those."""
+        return lookup in filters.parameters()
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Find an id if the term is digits; else search in names and descriptions."""

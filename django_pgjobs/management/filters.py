@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,9 @@ from django.db import router
 
 from django_pgjobs.management.output import WRONG
 from django_pgjobs.models import Job
-from django_pgjobs.presentation import search_words
-from django_pgjobs.presentation.fronts import FRONTS
+from django_pgjobs.presentation import filters, search_words
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
-from django_pgjobs.presentation.job_search import STATES, JobSearch
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.states import Outcome
 
 
@@ -52,50 +52,24 @@ def argument(text: str) -> tuple[str, str]:
     return name, value
 
 
+KINDS: dict[str, Callable[[str], Any]] = {"text": str, "age": age, "id": job_id, "argument": argument}
+"""The kind of a filter → what reads its value."""
+
+
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select jobs."""
     parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
-    parser.add_argument("--queue", metavar="NAME", help="Jobs of this queue.")
-    parser.add_argument("--name", metavar="NAME", help="Jobs of this definition.")
-    *most, last = STATES
-    parser.add_argument(
-        "--state",
-        metavar="STATE",
-        choices=list(map(str, STATES)),
-        help=f"Jobs that are {', '.join(most)} or {last}; ready ones are due, the others scheduled or retrying.",
-    )
-    since = "of an ended --state, that ended; of others, that were registered"
-    parser.add_argument("--since", metavar="AGE", type=age, help=f"Jobs, {since}, within this time: 90s, 30m, 36h, 7d.")
-    parser.add_argument("--older-than", metavar="AGE", type=age, help=f"Jobs, {since}, longer ago than this.")
-    parser.add_argument("--description", metavar="TEXT", help="Jobs with this text in their description.")
-    parser.add_argument("--tag", metavar="TAG", help="Jobs with this tag.")
-    parser.add_argument("--key", metavar="KEY", help="Jobs registered with this key.")
-    parser.add_argument(
-        "--error",
-        metavar="CLASS",
-        help="Jobs abandoned with an error of this class, with or without its path.",
-    )
-    parser.add_argument(
-        "--arg",
-        metavar="NAME=VALUE",
-        type=argument,
-        help="Jobs with this argument: a number, a text, true, false or null.",
-    )
-    parser.add_argument("--action", metavar="ID", type=job_id, help="Jobs that this action of an operator changed.")
-    parser.add_argument("--front", choices=list(FRONTS), help="Jobs declared by @task, or by @job.")
-    parser.add_argument("--alias", metavar="ALIAS", help="Tasks of this alias of TASKS.")
-    parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
-    suspended = parser.add_mutually_exclusive_group()
-    suspended.add_argument(
-        "--sleeping", action="store_const", const="sleeping", dest="suspended", help="Durable functions that sleep."
-    )
-    suspended.add_argument(
-        "--waiting-for-event",
-        action="store_const",
-        const="waiting_for_event",
-        dest="suspended",
-        help="Durable functions that wait for an event.",
-    )
+    for each in filters.FILTERS:
+        flags = parser.add_mutually_exclusive_group()
+        for value, text in each.flags.items():
+            option = f"--{value.replace('_', '-')}"
+            flags.add_argument(option, action="store_const", const=value, dest=each.name, help=text)
+        if each.help:
+            choices = [str(choice) for choice in each.choices] or None
+            parser.add_argument(
+                each.option or f"--{each.name}", dest=each.name, metavar=each.metavar, type=KINDS[each.kind],
+                choices=choices, help=each.help,
+            )  # fmt: skip
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
@@ -114,24 +88,12 @@ def database_of(options: dict[str, Any]) -> str:
 
 def is_filtered(options: dict[str, Any]) -> bool:
     """Tell whether the options include a filter."""
-    names = (
-        "queue",
-        "name",
-        "state",
-        "since",
-        "older_than",
-        "description",
-        "key",
-        "tag",
-        "batch",
-        "suspended",
-        "error",
-        "arg",
-        "action",
-        "front",
-        "alias",
-    )
-    return any(options[name] is not None for name in names)
+    return bool(_given(options))
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    names = [each.name for each in filters.FILTERS if each.help or each.flags]
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 def filter_words(options: dict[str, Any]) -> str:
@@ -143,23 +105,10 @@ def filter_words(options: dict[str, Any]) -> str:
 
 def search_of(options: dict[str, Any], *, far: bool = False) -> JobSearch:
     """Return the filters as a ``JobSearch``."""
-    error = options["error"] or ""
-    found = JobSearch(
-        state=options["state"] or (Outcome.ABANDONED.value if error else ""),
-        queue=options["queue"] or "",
-        name=options["name"] or "",
-        description=options["description"] or "",
-        error=error,
-        exact_error="." in error,
-        argument=options["arg"],
-        action=options["action"],
-        key=options["key"] or "",
-        front=options["front"] or "",
-        alias=options["alias"] or "",
-        tag=options["tag"] or "",
-        batch=options["batch"],
-        since=options["since"],
-        older=options["older_than"],
-        suspended=options["suspended"] or "",
-    )
+    given = _given(options)
+    error = given.get("error", "")
+    if error:
+        given = {"state": Outcome.ABANDONED.value, **given}
+    others = {each.name: value for each in filters.FILTERS if each.condition and (value := given.pop(each.name, ""))}
+    found = JobSearch(**given, exact_error="." in error, others=others)
     return replace(found, reach=found.reaches(far=far))

@@ -1,8 +1,9 @@
-"""The filters of a list of jobs: how they are written, what they mean, and which of them no index answers."""
+"""The filters and the search of a list of jobs: what they mean together, and which of them no index answers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,10 +12,10 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
-from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import ActionPart, Gate, Job, Memo
+from django_pgjobs.presentation import filters
 from django_pgjobs.presentation import reach as reaches
-from django_pgjobs.presentation.fronts import FRONTS, has_alias, has_front
+from django_pgjobs.presentation.filters import OPEN_BATCHES, SUSPENDED, Filter
 from django_pgjobs.presentation.job_conditions import (
     ANY_ID,
     ARRAY,
@@ -32,7 +33,6 @@ from django_pgjobs.presentation.job_conditions import (
 )
 from django_pgjobs.presentation.reach import ENDED, HELD
 from django_pgjobs.presentation.search_words import (
-    ENDED_WORDS,
     NO_ERROR,
     TERM_LIMIT,
     age,
@@ -41,22 +41,9 @@ from django_pgjobs.presentation.search_words import (
     taken_apart,
     too_long,
 )
-from django_pgjobs.presentation.wording import exactly
-from django_pgjobs.states import BUILT_IN, GATHERING, LABELS, JobState, MemoKind, Outcome
+from django_pgjobs.states import BUILT_IN, GATHERING, LABELS, JobState, Outcome
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS
 
-SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event": MemoKind.EVENT}
-"""Code of ``why`` for a suspended job → the kind of its memo."""
-
-OPEN_BATCHES = "open"
-"""Stands for a batch's id, to list the batches that are open for members."""
-
-STATES: tuple[str, ...] = (
-    JobState.READY.value, *LABELS, *(state.value for state in JobState if state != JobState.READY),
-)  # fmt: skip
-"""The states to choose from; *ready* here means due."""
-
-_WORDED = ("state", "queue", "name", "tag", "description", "key", "error", "worker", "cron", "front", "alias")
 _ID = re.compile(r"#?0*([0-9]{1,30})")
 DUE = frozenset({JobState.READY.value, *LABELS})
 
@@ -71,8 +58,6 @@ class JobSearch:
     text: str = ""
     job_id: int | None = None
     reach: int = reaches.NEAR
-    description: str = ""
-    key: str = ""
     tag: str = ""
     tag_is_common: bool = False
     """True if more jobs have the tag than its index is quick for."""
@@ -93,18 +78,12 @@ class JobSearch:
     exact_error: bool = False
     worker: str = ""
     """The name or the id of a worker: list what it runs, or of an ended state what it ended."""
-    cron: str = ""
-    """The name of a cron entry that has registered the jobs."""
-    front: str = ""
-    """A key of ``FRONTS``: list jobs that were declared so."""
-    alias: str = ""
-    """The alias of ``TASKS`` of tasks."""
     action: int | None = None
     """The number of an operator's action: list the jobs that it changed."""
-    ended: str = ""
-    """*no* lists jobs that have not ended, *yes* those that have."""
-    argument: tuple[str, str] | None = None
+    arg: tuple[str, str] | None = None
     """The name of an argument, and its value as typed."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """The values of the filters that have a ``condition`` of their own, by name."""
     by_ids: bool = False
     """True if the caller names the jobs by their ids, too."""
     reveal: bool = False
@@ -118,32 +97,32 @@ class JobSearch:
         """Read a search from a query dict (``state``, ``suspended``, ``queue``, …) and a search term."""
         searched = taken_apart(search.strip()[:TERM_LIMIT])
         words = searched.values
-        state, batch = params.get("state", ""), params.get("batch", "")
-        queue, name, tag, front, alias = (
-            params.get(key, "") or words.get(key, "") for key in ("queue", "name", "tag", "front", "alias")
-        )
-        text, job_id = parse_search(search)
+        given = {
+            each.name: (params.get(each.name, "") if each.title else "") or words.get(each.name, "")
+            for each in filters.FILTERS
+        }
+        problem = "\0" in "".join(given.values())
+        for each in filters.FILTERS:
+            if each.choices and given[each.name] and given[each.name] not in each.choices:
+                problem |= each.name not in words
+                given[each.name] = ""
+        are_open = given["batch"] == OPEN_BATCHES
+        members_of = None if are_open else parse_search(given["batch"])[1]
+        problem |= bool(given["batch"]) and not are_open and members_of is None
+        state, name = given["state"], given["name"]
         if not state:
-            state = Outcome.ABANDONED.value if words.get("error") else JobState.RUNNING if words.get("worker") else ""
-        are_open = batch == OPEN_BATCHES
-        members_of = None if are_open else parse_search(batch)[1]
-        problem = "\0" in queue + name + tag + alias or bool(state and state not in STATES)
-        problem |= bool(front) and front not in FRONTS and "front" not in words
-        problem |= bool(batch) and not are_open and members_of is None
-        suspended = params.get("suspended", "")
-        problem |= bool(suspended) and suspended not in SUSPENDED
+            state = Outcome.ABANDONED.value if given["error"] else JobState.RUNNING if given["worker"] else ""
         if are_open:
             state, name = state or JobState.WAITING, name or GATHERING[0]
-        suspended = "" if problem else suspended
+        text, job_id = parse_search(search)
         found = cls(
-            "" if problem else state, queue, name, text, job_id, tag=tag, batch=members_of, are_open=are_open,
-            suspended=suspended, problem=problem, key=words.get("key", ""), error=words.get("error", ""),
-            exact_error=searched.exact_error, worker=words.get("worker", ""), cron=words.get("cron", ""),
-            front=front if front in FRONTS else "", alias=alias,
-            argument=searched.argument, action=_number(words.get("action", "")),
-            ended=words["ended"] if words.get("ended") in ENDED_WORDS else "",
-            since=age(words.get("since", "")), older=age(words.get("older", "")),
-            since_at=moment(words.get("since", "")), older_at=moment(words.get("older", "")),
+            state="" if problem else state, suspended="" if problem else given["suspended"], batch=members_of,
+            are_open=are_open, queue=given["queue"], name=name, tag=given["tag"], text=text, job_id=job_id,
+            problem=problem, error=given["error"], exact_error=searched.exact_error, worker=given["worker"],
+            arg=searched.argument, action=_number(given["action"]),
+            others={each.name: given[each.name] for each in filters.FILTERS if each.condition and given[each.name]},
+            since=age(given["since"]), older=age(given["older"]),
+            since_at=moment(given["since"]), older_at=moment(given["older"]),
             reveal=reveal, complaint=too_long(search.strip()) or complaint_of(searched),
         )  # fmt: skip
         return replace(found, reach=found.reaches(far=params.get("reach") == "far"))
@@ -151,24 +130,23 @@ class JobSearch:
     @property
     def words(self) -> str:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
-        named = {name: getattr(self, name) for name in _WORDED}
-        words = [f"{name} {value}" for name, value in named.items() if value]
-        words += [self.suspended.replace("_", " ")] if self.suspended else []
-        words += [f"members of {self.batch}"] if self.batch is not None else []
-        words += ["open batches"] if self.are_open else []
-        words += [f"since {exactly(self.since)} ago"] if self.since is not None else []
-        words += [f"older than {exactly(self.older)}"] if self.older is not None else []
-        words += [f"since {self.since_at:%Y-%m-%d %H:%M}"] if self.since_at else []
-        words += [f"until {self.older_at:%Y-%m-%d %H:%M}"] if self.older_at else []
-        words += [f"argument {_worded(*self.argument)}"] if self.argument else []
-        words += [f"action {self.action}"] if self.action is not None else []
-        words += [{"yes": "ended", "no": "not ended"}[self.ended]] if self.ended else []
+        words = [f"{each.name} {value}" for each in filters.FILTERS if not each.worded and (value := self._value(each))]
+        named = ((each.worded, self._value(each)) for each in filters.FILTERS if each.worded)
+        words += [worded(value) for worded, value in named if value not in (None, "")]
         words += [f"id {self.job_id}"] if self.job_id is not None else []
         return ", ".join([*words, f'"{self.text}"'] if self.text else words)
 
+    def _value(self, chosen: Filter) -> Any:
+        if chosen.condition is not None:
+            return self.others.get(chosen.name)
+        if chosen.name == "batch" and self.are_open:
+            return OPEN_BATCHES
+        value = getattr(self, chosen.name)
+        return getattr(self, f"{chosen.name}_at") if chosen.kind == "age" and value is None else value
+
     def reaches(self, *, far: bool) -> int:
         """Return how many jobs this search examines if it is bounded."""
-        if self.argument:
+        if self.arg:
             return reaches.FAR_ARGUMENTS if far else reaches.NEAR_ARGUMENTS
         found = reaches.reach_of(self.state, self.text, far=far, batch=self.batch, suspended=self.suspended)
         return min(found, reaches.NEAR_COMMON) if self.tag_is_common and not far else found
@@ -180,14 +158,11 @@ class JobSearch:
             return True
         if self.job_id is not None or self.state == JobState.RUNNING or self.by_tag or self.action is not None:
             return False
-        rest = bool(self.text or self.description or self.key or self.are_open or self.argument or self.worker)
-        rest = rest or bool(self.front or self.alias or self.ended)
-        rest = rest or self.tag_is_common
-        rest = rest or (bool(self.cron) and bool(self.state))
+        rest = bool(self.text or self.are_open or self.arg or self.worker or self.tag_is_common)
+        rest = rest or any(self.state or not each.has_index for each in filters.FILTERS if each.name in self.others)
         rest = rest or (bool(self.error) and not self.by_error)
         if self.batch is not None:
-            filters = self.state or self.queue or self.name or self.tag or self.suspended
-            return rest or self.is_aged or bool(filters)
+            return rest or self.is_aged or bool(self.state or self.queue or self.name or self.tag or self.suspended)
         aged = self.state not in ENDED and self.is_aged
         if self.state in HELD:
             return bool(self.queue) or rest or aged
@@ -256,17 +231,13 @@ class JobSearch:
             if value := getattr(self, column):
                 found &= Q(**{column: value})
         found &= Q() if self.shows_servants else ~Q(name__in=sorted(SERVANTS))
-        found &= Q(key=self.key) if self.key else Q()
         if self.tag:
             ids = Subquery(tagged(self.tag)[: reaches.FAR], template=ARRAY)
             found &= is_one_of(ids) if self.by_tag else has_tag(self.tag)
-        found &= Q(description__icontains=self.description) if self.description else Q()
-        found &= self._of_error() & self._of_worker() & (Q(cron_entry=self.cron) if self.cron else Q())
-        found &= self._of_action()
-        found &= Q(finished_at__isnull=self.ended == "no") if self.ended else Q()
-        found &= has_front(self.front) if self.front else Q()
-        found &= has_alias(self.alias) if self.alias else Q()
-        found &= argument_condition(*self.argument, reveal=self.reveal) if self.argument else Q()
+        found &= self._of_error() & self._of_worker() & self._of_action()
+        for each in filters.FILTERS:
+            found &= each.condition(self.others[each.name]) if each.condition and each.name in self.others else Q()
+        found &= argument_condition(*self.arg, reveal=self.reveal) if self.arg else Q()
         return found & self.age()
 
     def _of_action(self) -> Q:
@@ -319,12 +290,6 @@ class JobSearch:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= 30 else None
-
-
-def _worded(name: str, value: str) -> str:
-    """*tenant: globex*; only the name of an argument that is sensitive in some job."""
-    hidden = any(name in (definition.sensitive or ()) for definition in registry.definitions())
-    return name if hidden else f"{name}: {value[:100]}"
 
 
 def parse_search(search: str) -> tuple[str, int | None]:

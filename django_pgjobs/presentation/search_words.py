@@ -1,6 +1,6 @@
 """The words of a search: ``error:Declined queue:mail since:1h order 17`` is three filters and a text.
 
-A value with blanks stands in quotes. A word that is none of ``WORDS`` is a part of the text, as in *http://example.org*.
+A value with blanks stands in quotes. A word that is no filter is a part of the text, as in *http://example.org*.
 """
 
 from __future__ import annotations
@@ -12,27 +12,17 @@ from typing import NamedTuple
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from django_pgjobs.presentation.fronts import FRONTS
+from django_pgjobs.presentation import filters
 from django_pgjobs.values.setting_rules import MOST_SECONDS
-
-WORDS = (
-    "error", "arg.NAME", "worker", "key", "tag", "queue", "name", "cron", "front", "alias", "since", "older",
-    "action", "ended",
-)  # fmt: skip
-"""Words that may stand before the colon."""
 
 NO_ERROR = "-"
 """The error of jobs that were abandoned without one, as an operator does."""
-
-ENDED_WORDS = ("yes", "no")
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 TERM_LIMIT = 1000
 """Characters of a search term: a key has up to 200, an error's class more."""
 
-_NAMED = "|".join(word for word in WORDS if "." not in word)
-_WORD = re.compile(rf'(?<!\S)({_NAMED}|arg\.\w{{1,100}}):("[^"]*"|\S*)')
 _AGE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
 
 
@@ -49,14 +39,20 @@ def taken_apart(term: str) -> Searched:
     """Return words and text of a search term. Of a repeated word the last counts."""
     values: dict[str, str] = {}
     exact, argument = False, None
-    for word, raw in _WORD.findall(term):
+    pattern = _pattern()
+    for word, raw in pattern.findall(term):
         value = raw.strip('"')
         if word.startswith("arg."):
             argument = (word.removeprefix("arg."), raw)
         else:
             values[word] = value
             exact = raw.startswith('"') if word == "error" else exact
-    return Searched(" ".join(_WORD.sub(" ", term).split()) if values or argument else term, values, exact, argument)
+    return Searched(" ".join(pattern.sub(" ", term).split()) if values or argument else term, values, exact, argument)
+
+
+def _pattern() -> re.Pattern[str]:
+    named = "|".join(each.name for each in filters.FILTERS if each.is_word and each.kind != "argument")
+    return re.compile(rf'(?<!\S)({named}|arg\.\w{{1,100}}):("[^"]*"|\S*)')
 
 
 def age(text: str) -> float | None:
@@ -92,18 +88,16 @@ def too_long(term: str) -> str:
 
 def complaint_of(searched: Searched) -> str:
     """Return what is wrong with the values, in words; empty if nothing is."""
-    for word in ("since", "older"):
-        value = searched.values.get(word)
-        if value is not None and age(value) is None and moment(value) is None:
-            words = {"word": word, "value": value[:100]}
+    for each in filters.FILTERS:
+        value = searched.values.get(each.name)
+        words = {"word": each.name, "value": (value or "")[:100]}
+        if each.kind == "age" and value is not None and age(value) is None and moment(value) is None:
             return _("%(word)s: takes 90s, 30m, 36h, 7d or 2026-11-24T15:41Z, not “%(value)s”.") % words
-    front = searched.values.get("front")
-    if front and front not in FRONTS:
-        return _("front: takes task or job, not “%(value)s”.") % {"value": front[:100]}
-    if (number := searched.values.get("action")) and not number.isdecimal():
-        return _("action: takes the number of an action, not “%(value)s”.") % {"value": number[:100]}
-    if (ended := searched.values.get("ended")) and ended not in ENDED_WORDS:
-        return _("ended: takes yes or no, not “%(value)s”.") % {"value": ended[:100]}
+        if each.kind == "id" and value and not value.isdecimal():
+            return _("%(word)s: takes the number of an action, not “%(value)s”.") % words
+        if value and each.choices and value not in each.choices:
+            words["choices"] = " or ".join(each.choices)
+            return _("%(word)s: takes %(choices)s, not “%(value)s”.") % words
     empty = [word for word, value in searched.values.items() if not value]
     if empty:
         return _("%(word)s: needs a value.") % {"word": empty[0]}

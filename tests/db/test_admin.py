@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.presentation import job_list, reach
-from django_pgjobs.presentation.job_search import STATES
+from django_pgjobs.presentation.filters import STATES
 from tests.plugins.explaining import nodes, rows_read
 from tests.plugins.fix_admin import (
     LIST,

@@ -19,7 +19,8 @@ from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.models import Action, ActionPart, Gate, Job
 from django_pgjobs.presentation import flow as presentation
 from django_pgjobs.presentation import reach
-from django_pgjobs.presentation.job_search import STATES, JobSearch
+from django_pgjobs.presentation.filters import STATES
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.states import Rule
 from django_pgjobs.steering import reopening
 from django_pgjobs.testing import run_jobs

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_pgjobs import pausing
 from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
 from django_pgjobs.presentation import reach
-from django_pgjobs.presentation.job_search import STATES
+from django_pgjobs.presentation.filters import STATES
 from django_pgjobs.serialization.escapes import visible
 from tests.plugins.fix_admin import CLAIM, LIST, WORKER, act, html, ids_on, make, make_one_of_each, now_plus
 

@@ -22,7 +22,7 @@ from django.test import Client
 from django_pgjobs import job as declare_job
 from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.store import leading
 from django_pgjobs.store.database import on
@@ -67,9 +67,10 @@ def rows(committed: None) -> Iterator[None]:
             id=AUTHOR.worker, name="web-2", pid=2, excluded_queues=["bulk"], release="r2", last_beat_at=now_plus(-7200),
             started_at=now_plus(-9000), **beat,
         )  # fmt: skip
-        # Ahead of the clock, so that it is silent on no machine.
-        Heartbeat.objects.filter(pk=WORKER).update(last_beat_at=now_plus(600))
-        assert leading.take_term(on("default"), AUTHOR, seconds=600)
+        # Ahead of the clock, so that it is silent, and its lease overdue, on no machine.
+        Heartbeat.objects.filter(pk=WORKER).update(last_beat_at=now_plus(6000))
+        Claim.objects.update(lease_expires_at=now_plus(6000), check_at=now_plus(6000))
+        assert leading.take_term(on("default"), AUTHOR, seconds=6000)
         declare(on("default"), "report", expression="0 7 1 1 *", zone="Europe/Berlin")
         declare(on("default"), "broken", expression="0 7 1 1 *", misfire="skip")
         pausing.pause_queue("mail", by="ann", reason="The server moves.")
@@ -113,7 +114,7 @@ def test_the_filters_of_lists_are_what_they_were(root: Client) -> None:
     parser = load_command_class("django_pgjobs", "pgjobs").create_parser("manage.py", "pgjobs")
     [subcommands] = [action for action in parser._actions if action.dest == "subcommand"]
     options = [
-        [*action.option_strings, action.dest, action.metavar, action.help]
+        [*action.option_strings, action.metavar, action.help]
         for action in subcommands.choices["list"]._actions  # type: ignore[index]
         if action.help != "==SUPPRESS=="
     ]
@@ -128,6 +129,6 @@ def test_the_filters_of_lists_are_what_they_were(root: Client) -> None:
         JobSearch.of(QueryDict("batch=7&reach=far"), words),
         JobSearch.of(QueryDict("batch=open"), "worker:web-1 ended:yes tag:t queue:q name:n front:task alias:b"),
     ]
-    found = {"options": options, "beside": beside, "words": [each.words for each in searches]}
+    found = {"options": sorted(map(str, options)), "beside": beside, "words": [each.words for each in searches]}
     assert difference("filters.json", json.dumps(found, indent=1) + "\n") == ""
     assert Job.objects.filter(searches[1].listed()).count() == 0

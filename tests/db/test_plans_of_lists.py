@@ -22,8 +22,9 @@ from django.test import Client
 from django_pgjobs.admin import events as event_pages
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list, reach
+from django_pgjobs.presentation.filters import STATES, SUSPENDED
 from django_pgjobs.presentation.job_conditions import search_condition
-from django_pgjobs.presentation.job_search import STATES, SUSPENDED, JobSearch
+from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
 from tests.db.test_plans_by_shape import IDS, statistics  # noqa: F401 (a fixture)

@@ -29,7 +29,7 @@ from django_pgjobs.management import list_jobs, output, show
 from django_pgjobs.management.commands.pgjobs import Command
 from django_pgjobs.models import Action, Heartbeat, Job
 from django_pgjobs.presentation import reach
-from django_pgjobs.presentation.job_search import STATES
+from django_pgjobs.presentation.filters import STATES
 from django_pgjobs.serialization import payload
 from django_pgjobs.store import finalising, keeping, leading
 from django_pgjobs.testing import backdate
