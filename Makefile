@@ -5,6 +5,7 @@
 #   DATABASE_URL=…        use this PostgreSQL and start none
 #   EMBEDDED=--no-fsync   options for the embedded PostgreSQL (--major 16, --bin DIR)
 #   TESTS=tests/unit      what make test runs
+#   LANES=4               in so many processes, each with a database of its own
 #   FAULTS=tests/chaos/…  what make chaos runs
 #   ARGS="-x -k lease"    more arguments for pytest, benchmarks or the demo
 #   SECONDS=120 SEED=7    how long the nemesis rages, and which faults again; JOBS=50000 registers at least so many
@@ -13,6 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EMBEDDED ?=
 TESTS ?=
+LANES ?= 1
 FAULTS ?=
 ARGS ?=
 ONCE ?=
@@ -25,6 +27,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
+# Each lane is a process with a test database of its own; a file is run by one of them.
+SIDE_BY_SIDE = $(if $(filter-out 1,$(LANES)),-d --dist loadfile --tx "$(LANES)*popen//python=$(BIN)/python -X dev")
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test e2e contract chaos nemesis browser foreign screenshots rubric lint format docs bench clean
@@ -50,7 +54,7 @@ demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 approves 
 test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures, from Python 3.12 on)
 	@test -z "$(COVERAGE)" || $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' \
 		|| { echo "Coverage is measured with Python 3.12 or newer; name one with PYTHON=… VENV=…" >&2; exit 1; }
-	@$(POSTGRES) -- $(PYTEST) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
+	@$(POSTGRES) -- $(PYTEST) $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
 
 e2e: $(STAMP) ## run the tests that start real workers
 	@$(POSTGRES) -- $(PYTEST) tests/e2e $(ARGS)

@@ -22,9 +22,10 @@ from django_pgjobs.models import Job
 from tests.chaos.load import needs
 from tests.docs.pages import DOCS
 from tests.e2e import jobs
-from tests.e2e.test_metrics import answers, free_port
+from tests.e2e.test_metrics import answers
 from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import ROOT, Workers, database_url, ended, started
+from tests.plugins.ports import free_port
 
 pytestmark = pytest.mark.chaos
 

@@ -314,7 +314,10 @@ def test_a_timeout_interrupts_what_comes_back_to_python() -> None:
 
 def test_a_timeout_cancels_the_query_that_it_waits_for(raw: RawDatabase) -> None:
     """A42."""
-    asleep = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(3600)%%' AND state = 'active'"
+    asleep = (
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(3600)%%' AND state = 'active'"
+        " AND datname = current_database()"
+    )
     query.using(bypass=True, timeout=0.3).register()
     assert len(done()) == 1
     wait_until(lambda: raw.value(asleep, []) == 0, 10, "the server has stopped it")

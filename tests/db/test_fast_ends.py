@@ -385,14 +385,15 @@ def link(committed: None, request: pytest.FixtureRequest) -> Iterator[WorkerConn
 
 @contextmanager
 def role_setting(name: str, value: str) -> Iterator[None]:
-    """Give every new session of our role this setting."""
+    """Give every new session of our role in this database this setting."""
+    role = f"ALTER ROLE CURRENT_USER IN DATABASE {connection.settings_dict['NAME']}"
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER ROLE CURRENT_USER SET {name} = '{value}'")
+        cursor.execute(f"{role} SET {name} = '{value}'")
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute(f"ALTER ROLE CURRENT_USER RESET {name}")
+            cursor.execute(f"{role} RESET {name}")
 
 
 class Flushing:

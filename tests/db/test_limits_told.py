@@ -245,7 +245,10 @@ def worker_connection(request: pytest.FixtureRequest, raw: RawDatabase) -> Itera
     db.close()
 
 
-LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+LOCKS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database AND d.datname = current_database()"
+    " WHERE locktype = 'advisory' AND classid = %s"
+)
 
 
 def test_a_turn_is_one_message_and_leaves_nothing_behind(worker_connection: WorkerConnection, raw: RawDatabase) -> None:

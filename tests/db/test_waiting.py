@@ -256,7 +256,10 @@ def test_a_waiter_that_is_flooded_with_notifications_only_polls(
     [one] = register()
     answer = background(job(one).wait, 50)
     is_waited_for(raw, one)
-    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%SET waited = true%%' AND pid <> pg_backend_pid()"
+    listening = (
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%SET waited = true%%' AND pid <> pg_backend_pid()"
+        " AND datname = current_database()"
+    )
     first = raw.value(listening)
     sent = "SELECT count(pg_notify('pgjobs_ended', 'x' || n)) FROM generate_series(1, %s) AS n"
     other.query(sent, [10 * wait.MOST_RECEIVED])

@@ -19,15 +19,10 @@ from django_pgjobs.models import Attempt, Job
 from tests.e2e import jobs
 from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import Workers, ended, started
+from tests.plugins.ports import free_port
 from tests.plugins.shell import run
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def scrape(port: int) -> Samples:

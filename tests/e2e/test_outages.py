@@ -294,7 +294,10 @@ def test_a_server_that_takes_no_writes_is_asked_seldom_and_told_of_once(worker: 
     """Each loop looks again with growing pauses, says one word of trouble and one when it is over."""
     process = worker()
     name = connection.settings_dict["NAME"]
-    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'pgjobs%%'"
+    end = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'pgjobs%%'"
+        " AND datname = current_database()"
+    )
     raw.query(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     try:
         raw.query(end)

@@ -40,3 +40,8 @@ def declare(func: Callable[..., Any] = one_argument, **options: Any) -> JobDefin
     with registry.isolated():
         definition: JobDefinition[..., Any] = job(**options)(func)
     return definition
+
+
+def named(value: object) -> str:
+    """Return the id of a test with this value, the same in each process: no address of a function."""
+    return getattr(value, "__name__", repr(value))

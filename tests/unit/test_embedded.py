@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,16 @@ def account():
 
 
 @pytest.fixture
-def base(tmp_path, monkeypatch):
-    monkeypatch.setattr(directory, "find_base", lambda account: tmp_path)
-    return tmp_path
+def short():
+    """A directory whose name leaves room for a socket, as pytest's does not."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name).resolve()
+
+
+@pytest.fixture
+def base(short, monkeypatch):
+    monkeypatch.setattr(directory, "find_base", lambda account: short)
+    return short
 
 
 def embedded(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -111,11 +119,10 @@ def test_a_sweep_takes_what_no_run_holds_and_nothing_else(base, account):
 
 
 @pytest.fixture
-def homes(tmp_path, monkeypatch):
+def homes(short, monkeypatch):
     """A project's ``.pg/server-18``, which does not exist yet, and the user's data directory."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
-    monkeypatch.setattr(directory, "MAX_LENGTH", 1000)  # the names of pytest's directories are long
-    return tmp_path / "shop" / ".pg" / "server-18", tmp_path / "share" / "django-pgjobs"
+    monkeypatch.setenv("XDG_DATA_HOME", str(short / "share"))
+    return short / "shop" / ".pg" / "server-18", short / "share" / "django-pgjobs"
 
 
 def test_data_lie_in_the_project_and_git_ignores_them(homes, account):
@@ -183,10 +190,10 @@ def test_where_nothing_can_hold_a_server_both_reasons_are_said(homes, account, m
         make_home(remembered, account)
 
 
-def test_modes_that_a_file_system_does_not_keep_are_found(tmp_path, account, monkeypatch):
-    assert directory.obstacle(tmp_path / "server-18", account) == ""
+def test_modes_that_a_file_system_does_not_keep_are_found(short, account, monkeypatch):
+    assert directory.obstacle(short / "server-18", account) == ""
     monkeypatch.setattr(Path, "chmod", lambda path, mode: os.chmod(path, 0o777))
-    assert directory.obstacle(tmp_path / "server-18", account) == "its file system keeps no modes and owners"
+    assert directory.obstacle(short / "server-18", account) == "its file system keeps no modes and owners"
 
 
 def test_data_in_use_are_refused(base, account):

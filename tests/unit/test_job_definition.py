@@ -31,6 +31,7 @@ from tests.unit.job_functions import (
     context_and_argument,
     declare,
     in_context,
+    named,
     no_argument,
     one_argument,
     only_rest,
@@ -257,7 +258,7 @@ def test_aliases_are_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [15, "15", Backoff, None, no_argument, async_one_argument, lambda error: 1, (1, 2)], ids=repr
+    "value", [15, "15", Backoff, None, no_argument, async_one_argument, lambda error: 1, (1, 2)], ids=named
 )
 def test_a_backoff_is_a_policy_or_takes_error_and_attempt(value: object) -> None:
     """Row A43."""
@@ -265,7 +266,7 @@ def test_a_backoff_is_a_policy_or_takes_error_and_attempt(value: object) -> None
 
 
 @pytest.mark.parametrize("option", ["retry_on", "give_up_on"])
-@pytest.mark.parametrize("value", [int, [ValueError, "x"], ValueError(), "ValueError", no_argument, 3], ids=repr)
+@pytest.mark.parametrize("value", [int, [ValueError, "x"], ValueError(), "ValueError", no_argument, 3], ids=named)
 def test_retry_rules_are_exception_types_or_take_the_error(option: str, value: object) -> None:
     assert option in refused(**{option: value})
 

@@ -21,6 +21,7 @@ from tests.unit.job_functions import (
     context_and_argument,
     declare,
     in_context,
+    named,
     no_argument,
     one_argument,
     only_rest,
@@ -74,7 +75,7 @@ def test_a_callback_is_no_generator_function() -> None:
 @pytest.mark.parametrize(
     "callback",
     [one_argument, no_argument, lambda context, name: None, lambda context, user_id, more: None, 3],
-    ids=repr,
+    ids=named,
 )
 def test_a_callback_takes_the_context_and_the_jobs_arguments(callback: Any) -> None:
     definition = declare()

@@ -16,15 +16,10 @@ import pytest
 from django_pgjobs.metrics import server
 from django_pgjobs.metrics.server import MetricsServer
 from tests.plugins.fix_db import patience, wait_until
+from tests.plugins.ports import free_port
 
 BIG = b"x 1\n" * 5_000_000
 """More than any socket buffers."""
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-        found.bind((host, 0))
-        return int(found.getsockname()[1])
 
 
 Serve = Callable[..., MetricsServer]

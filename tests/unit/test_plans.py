@@ -73,7 +73,6 @@ def test_values_that_only_compare_equal_are_checked_by_themselves() -> None:
         ({"bypass": True, "priority": 3}, "priority and bypass exclude each other"),
         ({"when": "failed"}, "when says which end"),
     ],
-    ids=str,
 )
 def test_what_using_refuses_is_refused_each_time(options: dict[str, Any], words: str) -> None:
     definition = declare()
