@@ -13,7 +13,7 @@ the same digits give the same run. This module knows nothing of jobs: ``scenes``
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,7 +142,7 @@ class Actor:
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Stop, then run the statement on the worker's connection."""
-        if name not in UNSEEN:
+        if name not in UNSEEN and name not in self.passes:
             gated_here = name in GATES and not (self._inside and name.startswith(ENDS))
             self._stop(name, self.raw.pid, has_gate=gated_here)
         text = sql.statement(name)
@@ -249,7 +249,7 @@ class Course:
 class Explorer:
     """Steps actors. ``monitor`` looks who waits for whom; ``gatekeeper`` holds the gates.
 
-    ``passes``: statements before which operators and registrations do not stop.
+    ``passes``: statements before which no actor stops.
     """
 
     def __init__(
@@ -271,17 +271,22 @@ class Explorer:
         self.gatekeeper.raw.close()
 
     def run(self, programs: Sequence[Callable[[Actor], object]], choices: Sequence[int]) -> Course:
-        """Run the programs under these choices, and from where they end on, the first possible one each time."""
+        """Run the programs under these choices, and from where they end on, the first possible one each time.
+
+        Of two actors that do the same, the second may begin only after the first: the other orders are the same ones.
+        """
         playing = self.actors[: len(programs)]
         for actor, program in zip(playing, programs, strict=True):
             actor.start(partial(program, actor))
         try:
             self._settle(playing)
-            return self._follow(playing, choices)
+            done = [getattr(program, "func", program) for program in programs]
+            twins = {number: [n for n in range(number) if done[n] is done[number]] for number in range(len(done))}
+            return self._follow(playing, choices, twins)
         finally:
             self._let_go(playing)
 
-    def _follow(self, playing: Sequence[Actor], choices: Sequence[int]) -> Course:
+    def _follow(self, playing: Sequence[Actor], choices: Sequence[int], twins: Mapping[int, Sequence[int]]) -> Course:
         course = Course()
         while enabled := [actor.number for actor in playing if actor.state in (PAUSED, GATED)]:
             place = len(course.choices)
@@ -289,8 +294,9 @@ class Explorer:
             if chosen not in enabled:
                 now = [(actor.number, actor.state, actor.at, actor.error) for actor in playing]
                 raise LookupError(f"{choices} cannot be followed after {course.told}: {now}")
+            new = {number for number in enabled if number not in course.choices}
             course.choices.append(chosen)
-            course.enabled.append(enabled)
+            course.enabled.append([n for n in enabled if n not in new or new.isdisjoint(twins[n])])
             course.told.append(self._step(self.actors[chosen]))
             self._settle(playing)
         return course
