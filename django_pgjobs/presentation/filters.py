@@ -29,10 +29,10 @@ STATES: tuple[str, ...] = (
 """The states to choose from; *ready* here means due."""
 
 SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event": MemoKind.EVENT}
-"""What a suspended job does, in the codes of ``why`` → the kind of its memo."""
+"""The code of ``why`` for a suspended job → the kind of its memo."""
 
 OPEN_BATCHES = "open"
-"""What to write instead of a batch's id, to list the batches that are open for members."""
+"""The value that lists the batches that are open for members, in place of a batch's id."""
 
 ENDED_WORDS = {"yes": "ended", "no": "not ended"}
 

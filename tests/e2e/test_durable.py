@@ -96,7 +96,7 @@ def test_workers_come_and_go_while_a_job_sleeps_waits_and_gathers(worker: Worker
         current[0] = worker(conf=QUICK)
 
     current = [worker(conf=QUICK)]
-    job = durable.travels.register("x", "member1", naps=6.0)
+    job = durable.travels.register("x", "member1", naps=patience(6.0))
     suspended(job, "sleeping")
     replaced()
     assert read(job).why().code == "sleeping"
