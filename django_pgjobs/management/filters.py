@@ -60,10 +60,11 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select jobs."""
     parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
     for each in filters.FILTERS:
-        flags = parser.add_mutually_exclusive_group()
-        for value, text in each.flags.items():
-            option = f"--{value.replace('_', '-')}"
-            flags.add_argument(option, action="store_const", const=value, dest=each.name, help=text)
+        if each.flags:
+            flags = parser.add_mutually_exclusive_group()
+            for value, text in each.flags.items():
+                option = f"--{value.replace('_', '-')}"
+                flags.add_argument(option, action="store_const", const=value, dest=each.name, help=text)
         if each.help:
             choices = [str(choice) for choice in each.choices] or None
             parser.add_argument(

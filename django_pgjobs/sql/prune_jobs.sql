@@ -16,6 +16,7 @@ owners AS MATERIALIZED (
     SELECT
         p.id,
         p.finished_at IS NULL
+        OR p.flow & 128 = 128 -- it is to be undone; the job that undoes it may be gone, and is registered again
         -- A job that needs it, as what comes after a batch, may read it and its members.
         OR (
             SELECT true

@@ -295,6 +295,21 @@ def test_what_was_undone_is_not_retried_as_long_as_it_is_there() -> None:
 
 @pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("undone", [undo_of_a_batch, undo_of_steps], ids=lambda undone: undone.__name__)
+def test_what_is_to_be_undone_stays_while_the_job_that_undoes_it_is_gone(
+    undone: Callable[[], list[Any]], raw: RawDatabase
+) -> None:
+    """Its row was deleted, and the leader registers another at its next turn."""
+    expected = undone()
+    raw.query("DELETE FROM pgjobs_job WHERE name = 'pgjobs.undo'")
+    kept = sorted(Job.objects.values_list("pk", flat=True))
+    assert prune_jobs(on("default"), kept, until="infinity") == []
+    assert Mender()(raw) == 1
+    run_jobs()
+    assert said == expected
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("undone", [undo_of_a_batch, undo_of_steps], ids=lambda undone: undone.__name__)
 def test_what_was_undone_is_not_undone_again_by_an_undo_that_is_registered_anew(
     undone: Callable[[], list[Any]], raw: RawDatabase
 ) -> None:

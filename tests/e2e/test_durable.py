@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_pgjobs.models import Claim, EventState, Job
 from tests.e2e import durable
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import RawDatabase, wait_for_age, wait_until
+from tests.plugins.fix_db import RawDatabase, patience, wait_for_age, wait_until
 from tests.plugins.fix_worker import Workers, ended, history, read
 
 QUICK = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 0.5, "STALE_SECONDS": 2.0}
