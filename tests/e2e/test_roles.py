@@ -241,11 +241,21 @@ def test_such_a_role_serves_the_admin(web: Client, limited_role: Role) -> None:
     assert QueueState.objects.filter(paused_by__endswith=limited_role.name).exists()
 
 
-@pytest.mark.parametrize("missing", range(len(GRANTS)))
+def test_such_a_role_asks_whether_all_is_well_and_is_not_refused(limited_role: Role, raw: RawDatabase) -> None:
+    def problems() -> str:
+        with acting_as(limited_role):
+            return pgjobs("check")[1]
+
+    assert "permission denied" not in problems()
+    raw.query(f"REVOKE SELECT ON django_migrations FROM {limited_role.name}")
+    assert "permission denied for table django_migrations" in problems(), "the grant is not one too many"
+
+
+@pytest.mark.parametrize("missing", range(len(GRANTS) - 1))
 def test_no_documented_grant_is_one_too_many(
     role: Callable[..., Role], nothing_for_all: None, grant: Callable[..., None], missing: int
 ) -> None:
-    """Without any one of them many jobs cannot be registered."""
+    """Without any one of them many jobs cannot be registered; the last one is for ``check``."""
     limited_role = role()
 
     def register() -> int:
