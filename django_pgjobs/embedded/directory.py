@@ -176,8 +176,7 @@ class ServerDirectory:
         if the server still listens after STOP_SECONDS.
         """
         deadline = time.monotonic() + STOP_SECONDS
-        lines = self.postmaster()
-        if len(lines) > 1 and lines[1] != str(self.data):
+        if self._is_copy():
             (self.data / "postmaster.pid").unlink()
         served = self.is_served()
         if served:
@@ -188,6 +187,13 @@ class ServerDirectory:
                 raise EmbeddedError(f"the server left behind in {self.path} does not stop")
             time.sleep(POLL_SECONDS)
             served = self.is_served()
+
+    def _is_copy(self) -> bool:
+        """Tell whether the pid file names another directory: not this one by another path, nor before it was moved."""
+        lines = self.postmaster()
+        with contextlib.suppress(OSError):
+            return len(lines) > 1 and not os.path.samefile(lines[1], self.data)
+        return False
 
     def _is_stopping(self) -> bool:
         lines = self.postmaster()

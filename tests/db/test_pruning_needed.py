@@ -23,6 +23,7 @@ from django_pgjobs.store.database import on
 from django_pgjobs.store.pruning import prune_jobs
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
+from tests.plugins.sabotage import sabotage
 
 STATEMENT = sql.statement
 
@@ -296,13 +297,18 @@ def test_what_was_undone_is_not_retried_as_long_as_it_is_there() -> None:
 @pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("undone", [undo_of_a_batch, undo_of_steps], ids=lambda undone: undone.__name__)
 def test_what_is_to_be_undone_stays_while_the_job_that_undoes_it_is_gone(
-    undone: Callable[[], list[Any]], raw: RawDatabase
+    undone: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
 ) -> None:
     """Its row was deleted, and the leader registers another at its next turn."""
     expected = undone()
     raw.query("DELETE FROM pgjobs_job WHERE name = 'pgjobs.undo'")
     kept = sorted(Job.objects.values_list("pk", flat=True))
     assert prune_jobs(on("default"), kept, until="infinity") == []
+    with transaction.atomic(), monkeypatch.context() as sabotaged:
+        [line] = [line for line in STATEMENT("prune_jobs").splitlines() if "p.flow & 128" in line]
+        sabotage(sabotaged, "prune_jobs", line)
+        assert prune_jobs(on("default"), kept, until="infinity") == kept, "the sabotaged twin"
+        transaction.set_rollback(True)
     assert Mender()(raw) == 1
     run_jobs()
     assert said == expected
@@ -396,6 +402,35 @@ def test_while_a_retry_is_under_way_nothing_is_pruned(background: Background) ->
     broken.add("refuse")
     run_jobs()
     assert sorted(prune_jobs(on("default"), [one.pk, dependent.pk], until="infinity") or ()) == [one.pk, dependent.pk]
+
+
+def test_without_the_lock_of_retries_a_retry_commits_while_what_it_needs_is_deleted(
+    background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
+) -> None:
+    """The sabotaged twin."""
+    one = book.register(1)
+    dependent = refuse.using(after=one).register(1)
+    run_jobs()
+    with pruned_slowly(background, monkeypatch, raw, one) as pruning:
+        sabotage(monkeypatch, "lock_pruning", "ELSE pg_advisory_xact_lock_shared(", "ELSE num_nulls(")
+        retry = background(lambda: Job.objects.filter(pk=dependent.pk).retry())
+        assert retry.result(60).changed == 1
+    assert pruning.result() == [one.pk]
+    assert Job.objects.get(pk=dependent.pk).outcome is None, "it runs again, without what it needs"
+
+
+def test_without_the_lock_of_a_prune_it_deletes_what_a_retry_begins_to_need(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twin."""
+    one = book.register(1)
+    dependent = refuse.using(after=one).register(1)
+    run_jobs()
+    line = next(line for line in STATEMENT("lock_pruning").splitlines() if "pg_try_advisory" in line)
+    sabotage(monkeypatch, "lock_pruning", line, "THEN %(class)s::integer > 0")
+    with transaction.atomic():
+        assert Job.objects.filter(pk=dependent.pk).retry().changed == 1
+        assert background(lambda: prune_jobs(on("default"), [one.pk], until="infinity")).result() == [one.pk]
 
 
 def test_a_pruner_comes_back_after_a_retry_and_says_nothing_of_it(background: Background) -> None:

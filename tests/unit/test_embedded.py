@@ -236,12 +236,19 @@ def test_a_pid_file_without_a_listening_server_is_no_server(base, account, text)
         ours.stop_stale(account)
 
 
-def test_the_pid_file_of_a_copied_server_is_not_ours(base, account):
+@pytest.mark.parametrize(("named", "stays"), [("another", False), ("this one, by a link", True), ("gone", True)])
+def test_the_pid_file_of_a_copied_server_is_not_ours(base, account, named, stays):
     with ServerDirectory.temporary(account) as ours:
         ours.furnish(account)
-        (ours.data / "postmaster.pid").write_text(f"{os.getpid()}\n/other/data\n1700000000\n1\n\n\n0 0\nstopping\n")
+        (base / "another").mkdir()
+        (base / "this one, by a link").symlink_to(ours.data)
+        # A server that has not stopped in time: of a copy it is not waited for.
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        lines = [str(ended.pid), str(base / named), "1700000000", "1", "", "", "0 0", "stopping", ""]
+        (ours.data / "postmaster.pid").write_text("\n".join(lines))
         ours.stop_stale(account)
-        assert ours.postmaster() == []
+        assert bool(ours.postmaster()) is stays
 
 
 def test_programs_found_in_the_package_come_first(monkeypatch, tmp_path):
