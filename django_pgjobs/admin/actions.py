@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -21,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Gate, Job, JobQuerySet
 from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
@@ -76,8 +77,8 @@ class CancelForm(ReasonForm):
     field_order = ("mode", "reason")
 
 
-Run = Callable[[Any, Any, Mapping[str, Any]], Steered]
-"""Called with the jobs, the user, and the cleaned data of the form."""
+Run = Callable[..., Steered]
+"""Called with the jobs, and by name with the user as ``by`` and the answers in the form: ``reason``, ``mode``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,15 @@ class SteeringAction:
     name: str
     verb: Any
     question: Any
+    """Before it changes many jobs."""
     permission: str
     states: frozenset[str]
     run: Run
     form: type[forms.Form] = forms.Form
     form_of_many: type[forms.Form] | None = None
     """The form before many jobs change, if it is another; then it always asks there."""
+    of_selected: Any = ""
+    """The words that offer it for the selected jobs of the list; empty if it is offered for one job only."""
     destructive: bool = False
     always_confirms: bool = False
     """True if it asks for confirmation even if few jobs are selected."""
@@ -182,7 +186,7 @@ class SteeringAction:
         return (self.button_of_batch if name in GATHERING else "") or self.button
 
 
-def _retry_members(batches: Any, by: Any, reason: str) -> Steered:
+def _retry_members(batches: Any, *, by: Any, reason: str = "") -> Steered:
     """Retry abandoned members of some batches, at most ``MEMBERS``; what is left counts as skipped."""
     using = _written_at(batches)
     ids = list(batches.using(using).order_by("pk").values_list("pk", flat=True)[:MEMBERS])
@@ -197,7 +201,7 @@ def _retry_members(batches: Any, by: Any, reason: str) -> Steered:
     return retried + Steered(0, {"left": left} if left > 0 else {})
 
 
-def _undo_again(jobs: Any, by: Any, reason: str) -> Steered:
+def _undo_again(jobs: Any, *, by: Any, reason: str = "") -> Steered:
     """Retry the jobs that undo these, the latest of each, which continue where they stopped."""
     using = _written_at(jobs)
     failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
@@ -208,7 +212,7 @@ def _undo_again(jobs: Any, by: Any, reason: str) -> Steered:
     return steered if latest else Steered(0, {"no undo": max(len(targets), 1)})
 
 
-def _close(batches: Any, by: Any, reason: str) -> Steered:
+def _close(batches: Any, *, by: Any, reason: str = "") -> Steered:
     return close_batches(batches, _written_at(batches), by=by, reason=reason)
 
 
@@ -223,10 +227,11 @@ ACTIONS: dict[str, SteeringAction] = {
             name="retry",
             act=Act.RETRY,
             verb=_("retry"),
+            of_selected=_("Retry selected %(verbose_name_plural)s"),
             question=_("Make these jobs ready again, with a fresh set of attempts?"),
             permission="pgjobs.retry_job",
             states=_RETRIABLE,
-            run=lambda jobs, by, answers: jobs.retry(by=by, reason=answers.get("reason", "")),
+            run=JobQuerySet.retry,
             form_of_many=ReasonForm,
         ),
         SteeringAction(
@@ -235,23 +240,25 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Continue to undo what these jobs have done, where the undo was abandoned or cancelled?"),
             permission="pgjobs.retry_job",
             states=frozenset({JobState.ABANDONED, JobState.CANCELLED}),
-            run=lambda jobs, by, answers: _undo_again(jobs, by, answers.get("reason", "")),
+            run=_undo_again,
             form_of_many=ReasonForm,
         ),
         SteeringAction(
             name="run_now",
             act=Act.RESCHEDULE,
             verb=_("run now"),
+            of_selected=_("Run selected %(verbose_name_plural)s now"),
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.READY, JobState.LIMITED}),
-            run=lambda jobs, by, answers: jobs.reschedule(delay=0, by=by, reason=answers.get("reason", "")),
+            run=partial(JobQuerySet.reschedule, delay=0),
             form_of_many=ReasonForm,
         ),
         SteeringAction(
             name="release",
             act=Act.RELEASE,
             verb=_("release"),
+            of_selected=_("Release selected %(verbose_name_plural)s"),
             question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
             note=_(
                 "If a job does not stop within four seconds, its worker kills the process. Other jobs that run in that "
@@ -260,7 +267,7 @@ ACTIONS: dict[str, SteeringAction] = {
             stops_neighbours=True,
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.RUNNING}),
-            run=lambda jobs, by, answers: jobs.release(by=by, reason=answers.get("reason", "")),
+            run=JobQuerySet.release,
             form=ReasonForm,
             always_confirms=True,
         ),
@@ -268,6 +275,7 @@ ACTIONS: dict[str, SteeringAction] = {
             name="let_go_on",
             act=Act.LET_GO_ON,
             verb=_("let proceed"),
+            of_selected=_("Let selected %(verbose_name_plural)s proceed…"),
             question=_("Let these jobs proceed without waiting any longer?"),
             note=_(
                 "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
@@ -283,17 +291,18 @@ ACTIONS: dict[str, SteeringAction] = {
             button=_("Let it proceed"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.WAITING}),
-            run=lambda jobs, by, answers: jobs.release(force=True, by=by, reason=answers.get("reason", "")),
+            run=partial(JobQuerySet.release, force=True),
             form=ReasonForm,
             always_confirms=True,
         ),
         SteeringAction(
             name="retry_members",
             verb=_("retry failed members"),
+            of_selected=_("Retry failed members of selected batches"),
             question=_("Retry the abandoned members of these batches and flows? They wait for them again."),
             permission="pgjobs.retry_job",
             states=frozenset(JobState),
-            run=lambda jobs, by, answers: _retry_members(jobs, by, answers.get("reason", "")),
+            run=_retry_members,
             form=ReasonForm,  # one batch has many members
             always_confirms=True,
             button=_("Retry failed members"),
@@ -304,12 +313,13 @@ ACTIONS: dict[str, SteeringAction] = {
             name="close",
             act=Act.CLOSE,
             verb=_("close"),
+            of_selected=_("Close selected batches"),
             question=_("Close these batches? They end when their present members have ended."),
             note=_("Once its present members have ended, no more can be added from outside."),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.WAITING}),
             names=frozenset({BATCH}),
-            run=lambda jobs, by, answers: _close(jobs, by, answers.get("reason", "")),
+            run=_close,
             form=ReasonForm,
             button=_("Close this batch"),
         ),
@@ -317,6 +327,7 @@ ACTIONS: dict[str, SteeringAction] = {
             name="cancel",
             act=Act.CANCEL,
             verb=_("cancel"),
+            of_selected=_("Cancel selected %(verbose_name_plural)s…"),
             question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
             note_of_batch=_(
                 "All members of a batch or flow that have not ended are cancelled, too, in the same way; then it ends."
@@ -324,7 +335,7 @@ ACTIONS: dict[str, SteeringAction] = {
             button_of_batch=_("Cancel it and its members"),
             permission="pgjobs.cancel_job",
             states=_UNCLAIMED | {JobState.RUNNING},
-            run=lambda jobs, by, answers: jobs.cancel(mode=answers["mode"], by=by, reason=answers["reason"]),
+            run=JobQuerySet.cancel,
             form=CancelForm,
             destructive=True,
             always_confirms=True,
@@ -333,10 +344,11 @@ ACTIONS: dict[str, SteeringAction] = {
             name="abandon",
             act=Act.ABANDON,
             verb=_("abandon"),
+            of_selected=_("Abandon selected %(verbose_name_plural)s…"),
             question=_("Abandon these jobs? Their on_abandon callback runs; running jobs are skipped."),
             permission="pgjobs.abandon_job",
             states=_UNCLAIMED,
-            run=lambda jobs, by, answers: jobs.abandon(by=by, reason=answers["reason"]),
+            run=JobQuerySet.abandon,
             form=ReasonForm,
             destructive=True,
             always_confirms=True,
@@ -352,14 +364,14 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
     It must ignore them: the steering methods lock every job that they get, and a list may hold a million.
     """
     if everything:
-        return action.run(jobs.filter(action.condition), by, answers)
+        return action.run(jobs.filter(action.condition), by=by, **answers)
     refusals = {
         job_id: action.refusal(name, state, flow)
         for job_id, name, state, flow in jobs.order_by("pk").values_list("pk", "name", "state", "flow")
     }
     taken = [job_id for job_id, refusal in refusals.items() if not refusal]
     skipped = Steered(0, Counter(refusal for refusal in refusals.values() if refusal))
-    return skipped + action.run(jobs.model.objects.filter(pk__in=taken), by, answers) if taken else skipped
+    return skipped + action.run(jobs.model.objects.filter(pk__in=taken), by=by, **answers) if taken else skipped
 
 
 def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, Any] | None = None) -> tuple[int, str]:

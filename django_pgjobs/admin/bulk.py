@@ -107,7 +107,7 @@ def steer_many(
         user = _author(user_id, chosen)
         batch: Any = JobQuerySet(Job, using=using).filter(pk__in=ids[start : start + BATCH])
         with recorded_as(ADMIN, continues=(action_id, parts.count())):
-            steered += chosen.run(batch.filter(chosen.condition), user, answers)
+            steered += chosen.run(batch.filter(chosen.condition), by=user, **answers)
         context.progress(min(start + BATCH, len(ids)) + earlier, total, f"{steered.changed} changed")
     acting.close_action(on(using), action_id, steered.skipped)
     return {"changed": steered.changed, "skipped": steered.skipped}

@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import ago, badge, below, format_html, person, progress_bar, relative, short
+from django_pgjobs.admin.readonly import column
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
@@ -57,10 +58,11 @@ class JobColumns:
         ).only(*LIST_COLUMNS)
         return job_list.in_order(rows, ids)
 
-    @admin.display(description=_("name"))
-    def shown_name(self, job: Any) -> str:
-        """The name, and the description below it."""
-        return below(job.name, short(job.description, 60))
+    shown_name = column(_("name"), lambda job: below(job.name, short(job.description, 60)))
+    shown_error = column(_("error"), lambda job: short(job.error_start, 200) or "–")
+    shown_attempt = column(_("attempt"), lambda job: f"{job.attempt} / {job.max_attempts}")
+    shown_run_at = column(_("run at"), lambda job: relative(job.run_at, job.now))
+    shown_claimed = column(_("since"), lambda job: ago(job.claimed_at, job.now))
 
     @admin.display(description=_("state"))
     def shown_state(self, job: Any) -> str:
@@ -85,13 +87,6 @@ class JobColumns:
         """The worker that claimed it."""
         return short(job.worker_name or "–", 60)
 
-    @admin.display(description=_("since"))
-    def shown_claimed(self, job: Any) -> str:
-        """The time since the claim."""
-        if job.claimed_at is None:
-            return "–"
-        return ago(job.claimed_at, job.now)
-
     @admin.display(description=_("progress"))
     def shown_progress(self, job: Any) -> str:
         """The progress bar and the job's message."""
@@ -106,25 +101,10 @@ class JobColumns:
         by = format_html(str(_("by {}")), person(job.by_start))
         return format_html("{}: {}", by, short(why, 60)) if why else by
 
-    @admin.display(description=_("error"))
-    def shown_error(self, job: Any) -> str:
-        """Return the error of the last attempt."""
-        return short(job.error_start, 200) or "–"
-
     @admin.display(description=_("queue"))
     def shown_queue(self, job: Job) -> str:
         """The queue, and below it any priority but the default."""
         return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
-
-    @admin.display(description=_("attempt"))
-    def shown_attempt(self, job: Job) -> str:
-        """Attempt and maximum, as in *2 / 5*."""
-        return f"{job.attempt} / {job.max_attempts}"
-
-    @admin.display(description=_("run at"))
-    def shown_run_at(self, job: Any) -> str:
-        """Return the time until then, or since then."""
-        return relative(job.run_at, job.now)
 
     @admin.display(description=_("finished"))
     def shown_end(self, job: Any) -> str:

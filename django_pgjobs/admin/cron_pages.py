@@ -10,12 +10,12 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.utils import unquote as unquoted
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.cron_forms import ScheduleForm, jobs_to_schedule
 from django_pgjobs.admin.display import when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry
 from django_pgjobs.presentation import sight
@@ -24,11 +24,10 @@ from django_pgjobs.schedules import BoundSchedule, Reading, ScheduleOptions, rea
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
-TEMPLATE = "admin/pgjobs/cronentry/schedule_form.html"
 PREVIEWED = 10
 
 
-def add_schedule(admin: Any, request: HttpRequest) -> HttpResponse:
+def add_schedule(admin: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
     """Make a schedule: choose the job, fill in the form, preview or save."""
     if not admin.has_add_permission(request):
         raise PermissionDenied
@@ -49,15 +48,14 @@ def add_schedule(admin: Any, request: HttpRequest) -> HttpResponse:
     return _write(admin, request, form, title)
 
 
-def change_schedule(admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
+def change_schedule(admin: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
     """Change a schedule made at run time."""
     if not admin.has_view_permission(request) or not request.user.has_perm("pgjobs.change_cronentry"):
         raise PermissionDenied
     name = unquoted(object_id)
     entry = CronEntry.objects.filter(pk=name).first() if admin.is_id(name) else None
     if entry is None:
-        admin.message_user(request, _("There is no such cron entry."), messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=admin.admin_site.name))
+        return admin.to_list(request, _("There is no such cron entry."))
     try:
         reading = read_back(entry)
     except PgJobsError as error:
@@ -84,7 +82,7 @@ def _coming(bound: BoundSchedule[Any], entry: CronEntry | None) -> int:
 
 
 def _write(
-    admin: Any, request: HttpRequest, form: ScheduleForm, title: Any, entry: CronEntry | None = None
+    admin: ReadOnlyAdmin, request: HttpRequest, form: ScheduleForm, title: Any, entry: CronEntry | None = None
 ) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "original": entry}
     if request.method == "POST" and form.is_valid() and form.bound is not None:
@@ -112,15 +110,9 @@ def _write(
     return _page(admin, request, title, context)
 
 
-def _page(admin: Any, request: HttpRequest, title: Any, context: dict[str, Any]) -> HttpResponse:
-    site = admin.admin_site
-    request.current_app = site.name
-    return TemplateResponse(
-        request,
-        TEMPLATE,
-        {**site.each_context(request), "title": title, "opts": CronEntry._meta, "media": admin.media, **context},
-    )
+def _page(admin: ReadOnlyAdmin, request: HttpRequest, title: Any, context: dict[str, Any]) -> HttpResponse:
+    return admin.own_page(request, "cronentry/schedule_form.html", title=title, **context)
 
 
-def _page_of(admin: Any, entry: CronEntry) -> str:
-    return reverse("admin:pgjobs_cronentry_change", args=[quote(entry.pk)], current_app=admin.admin_site.name)
+def _page_of(admin: ReadOnlyAdmin, entry: CronEntry) -> str:
+    return admin.pages.page("cronentry_change", quote(entry.pk))

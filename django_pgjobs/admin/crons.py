@@ -12,8 +12,8 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.forms.fields import InvalidJSONInput
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -24,8 +24,18 @@ from django_pgjobs.admin.actions import ACTIONS, message_of
 from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.cron_forms import OverrideForm, jobs_to_schedule
 from django_pgjobs.admin.cron_pages import add_schedule, change_schedule
-from django_pgjobs.admin.display import badge, below, format_html, format_html_join, person, short, table_of, when
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.display import (
+    badge,
+    below,
+    format_html,
+    format_html_join,
+    link_to,
+    person,
+    short,
+    table_of,
+    when,
+)
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.admin.trail import what
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import Action, CronEntry, Job
@@ -66,7 +76,14 @@ ASKING = ("pause", "stop", "remove")
 """Buttons that ask for the reason."""
 
 
-HISTORY = ("shown_last_fire", "shown_jobs", "shown_actions", "shown_created", "shown_declared")
+def on_selected(verb: str) -> Any:
+    """Return the action of the list that does this to the selected entries."""
+
+    def steer_selected(page: CronEntryAdmin, request: HttpRequest, entries: Any) -> None:
+        page.steer(request, entries, verb)
+
+    steer_selected.__name__ = verb
+    return admin.action(description=capfirst(BUTTONS[verb]), permissions=["run"])(steer_selected)
 
 
 class CronEntryAdmin(ReadOnlyAdmin):
@@ -82,7 +99,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     search_fields = ("name__startswith", "job_name__startswith")
     search_help_text = _("How the name of an entry or of its job begins.")
     paginator = CappedPaginator
-    actions: Any = ("pause", "resume", "run_now")
+    actions: Any = tuple(map(on_selected, ("pause", "resume", "run_now")))
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments")}),
         (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_bounds", "shown_fires")}),
@@ -92,11 +109,8 @@ class CronEntryAdmin(ReadOnlyAdmin):
         ),
         (_("Overrides"), {"fields": OVERRIDES}),
     )
-    readonly_fields = (
-        "shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments", "shown_expression", "misfire",
-        "overlap", "shown_bounds", "shown_fires", "shown_last_fire", "shown_jobs", "shown_created", "shown_declared",
-        "shown_actions",
-    )  # fmt: skip
+    readonly_fields = tuple(str(name) for _heading, part in fieldsets[:-1] for name in part["fields"])
+    posts = {"<path:object_id>/steer/<slug:verb>/": "steer"}
 
     # Permissions
 
@@ -141,22 +155,16 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 entry.payload = InvalidJSONInput(entry.own_text)
         return entry
 
-    @admin.display(description=_("name"))
-    def shown_name(self, entry: CronEntry) -> Any:
-        """The name, as declared in code."""
-        return visible(entry.name)
-
-    @admin.display(description=_("job"))
-    def shown_job(self, entry: CronEntry) -> Any:
-        """The name of its jobs."""
-        return visible(entry.job_name)
+    shown_name = column(_("name"), lambda entry: visible(entry.name))
+    shown_job = column(_("job"), lambda entry: visible(entry.job_name))
+    shown_last_fire = column(_("last fire"), lambda entry: when(entry.last_fire_at))
+    shown_created = column(_("created"), lambda entry: when(entry.created_at))
+    shown_declared = column(_("declared last"), lambda entry: when(entry.declared_at))
 
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> Any:
         """The status in one word; for a pause also who paused it and until when."""
-        word = format_html(
-            '<span class="pgjobs-state pgjobs-{}">{}</span>', STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]
-        )
+        word = badge(STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status])
         if entry.status != "paused":
             return word
         until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""
@@ -184,11 +192,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
         declared = _("declared: %(expression)s %(zone)s")
         words = declared % {"expression": entry.declared_expression, "zone": entry.declared_zone}
         return below(counts, words if own else "")
-
-    @admin.display(description=_("last fire"))
-    def shown_last_fire(self, entry: CronEntry) -> Any:
-        """To the second."""
-        return when(entry.last_fire_at)
 
     @admin.display(description=_("last job"))
     def shown_last_job(self, entry: CronEntry) -> Any:
@@ -261,16 +264,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
         shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
         return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
 
-    @admin.display(description=_("created"))
-    def shown_created(self, entry: CronEntry) -> Any:
-        """To the second."""
-        return when(entry.created_at)
-
-    @admin.display(description=_("declared last"))
-    def shown_declared(self, entry: CronEntry) -> Any:
-        """To the second."""
-        return when(entry.declared_at)
-
     # Changing
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
@@ -279,22 +272,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
             with recorded_as(ADMIN):
                 obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
-    @admin.action(description=_("Pause"), permissions=["run"])
-    def pause(self, request: HttpRequest, entries: Any) -> None:
-        """Pause the selected entries."""
-        self._steer(request, entries, "pause")
-
-    @admin.action(description=_("Resume"), permissions=["run"])
-    def resume(self, request: HttpRequest, entries: Any) -> None:
-        """Resume the selected entries."""
-        self._steer(request, entries, "resume")
-
-    @admin.action(description=_("Run now"), permissions=["run"])
-    def run_now(self, request: HttpRequest, entries: Any) -> None:
-        """Register a job of each selected entry now."""
-        self._steer(request, entries, "run_now")
-
-    def _steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
+    def steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
         done, made = 0, []
         for entry in entries:
             try:
@@ -325,17 +303,14 @@ class CronEntryAdmin(ReadOnlyAdmin):
         head = ngettext("Its job:", "Their jobs:", len(made))
         return format_html("{} {}{}", head, format_html_join(", ", "{}", ((name,) for name in names)), more)
 
-    def _link_to(self, job: Job) -> SafeString:
-        url = reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', url, job.pk)
+    def _link_to(self, job: Job) -> Any:
+        return link_to(job.pk, self.pages.job(job.pk))
 
     def get_urls(self) -> list[Any]:
-        """Add the URL that the buttons of an entry's page post to, and the page that changes a row."""
-        steer = self.admin_site.admin_view(self.steer_view)
-        own = path("<path:object_id>/steer/<slug:verb>/", steer, name="pgjobs_cronentry_steer")
+        """Add the page that changes a row."""
         change = self.admin_site.admin_view(partial(change_schedule, self))
         page = path("<path:object_id>/schedule/", change, name="pgjobs_cronentry_schedule")
-        return [own, page, *super().get_urls()]
+        return [page, *super().get_urls()]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Make a schedule; see ``cron_pages``."""
@@ -343,8 +318,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     def steer_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
         """Apply one action to one entry, then return to its page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if verb not in BUTTONS or not self.has_view_permission(request) or not self.has_run_permission(request):
             raise PermissionDenied
         if verb in ALSO_NEEDED and not request.user.has_perm(ALSO_NEEDED[verb]):
@@ -353,14 +326,11 @@ class CronEntryAdmin(ReadOnlyAdmin):
         entries = self.get_queryset(request).filter(pk=name) if self.is_id(name) else CronEntry.objects.none()
         words = {"reason": request.POST.get("reason", "")[:500]} if verb in ASKING else {}
         if not entries:
-            self.message_user(request, _("There is no such cron entry."), messages.WARNING)
-            return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=self.admin_site.name))
-        self._steer(request, entries, verb, **words)
+            return self.to_list(request, _("There is no such cron entry."))
+        self.steer(request, entries, verb, **words)
         if verb == "remove" and not entries.all():
-            return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=self.admin_site.name))
-        return HttpResponseRedirect(
-            reverse("admin:pgjobs_cronentry_change", args=[object_id], current_app=self.admin_site.name)
-        )
+            return HttpResponseRedirect(self.pages.page("cronentry_changelist"))
+        return HttpResponseRedirect(self.pages.page("cronentry_change", object_id))
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the buttons that the entry's status and the user's permissions allow."""
@@ -371,18 +341,14 @@ class CronEntryAdmin(ReadOnlyAdmin):
             verbs = ["resume" if entry.is_paused else "pause", "run_now", "stop"]
             verbs += ["remove"] if own or entry.status == "missing" else []
         if own and request.user.has_perm("pgjobs.change_cronentry"):
-            context["pgjobs_change_url"] = reverse(
-                "admin:pgjobs_cronentry_schedule", args=[quote(entry.pk)], current_app=self.admin_site.name
-            )
+            context["pgjobs_change_url"] = self.pages.page("cronentry_schedule", quote(entry.pk))
         context["pgjobs_buttons"] = [
             {
                 "verb": verb,
                 "word": capfirst(str(BUTTONS[verb])),
                 "asks": verb in ASKING,
                 "destructive": verb in ("stop", "remove"),
-                "url": reverse(
-                    "admin:pgjobs_cronentry_steer", args=[quote(entry.pk), verb], current_app=self.admin_site.name
-                ),
+                "url": self.pages.page("cronentry_steer", quote(entry.pk), verb),
             }
             for verb in verbs
             if verb not in ALSO_NEEDED or request.user.has_perm(ALSO_NEEDED[verb])

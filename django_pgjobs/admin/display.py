@@ -1,4 +1,4 @@
-"""The words of ``wording`` as HTML: badges, times in the project's zone, blocks of text, tables.
+"""The words of ``wording`` as HTML: badges, times in the project's zone, blocks of text, tables, links.
 
 Strangers may have written any text of a row. This module therefore bounds its length and escapes both HTML and the
 invisible characters that browsers obey. For the same reason our pages import ``format_html`` from here.
@@ -7,17 +7,29 @@ invisible characters that browsers obey. For the same reason our pages import ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from django.urls import reverse
 from django.utils import html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection.words import clock_time, grouped
-from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, json_text, parsed, seconds, until
+from django_pgjobs.models import Job
+from django_pgjobs.presentation import reach
+from django_pgjobs.presentation.wording import (
+    SHOWN_CHARS,
+    STATE_LABELS,
+    json_text,
+    label_of,
+    parsed,
+    seconds,
+    until,
+)
 from django_pgjobs.serialization.escapes import visible
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
@@ -90,6 +102,11 @@ def json_block(text: str | None) -> SafeString | str:
         return block(text or "")
 
 
+def link_to(text: Any, url: str) -> Any:
+    """A text as a link; as it is without a URL."""
+    return format_html('<a href="{}">{}</a>', url, text) if url else text
+
+
 def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
     """A table of names and values; values that are not safe text are escaped."""
     body = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', rows)
@@ -118,3 +135,37 @@ def relative(instant: datetime, now: datetime) -> SafeString:
 def ago(instant: datetime | None, now: datetime) -> SafeString | str:
     """The time since an instant: *40 s*, with the instant as tooltip."""
     return "–" if instant is None else _time(instant, seconds((now - instant).total_seconds()))
+
+
+class Pages(NamedTuple):
+    """The addresses of our pages on the admin site of the page that links to them."""
+
+    site: str
+
+    def page(self, view: str, /, *args: Any, **query: Any) -> str:
+        """Return the URL of a page; ``view``: its name without *pgjobs_*, ``args`` as they stand in the URL."""
+        url = reverse(f"admin:pgjobs_{view}", args=args, current_app=self.site)
+        return f"{url}?{urlencode(query)}" if query else url
+
+    def job(self, job_id: int) -> str:
+        """Return the URL of a job's page."""
+        return self.page("job_change", job_id)
+
+    def jobs(self, **filters: Any) -> str:
+        """Return the URL of the list of jobs that match the filters."""
+        return self.page("job_changelist", **filters)
+
+    def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
+        """Return the URL of the list of a batch's members; ``total``: how many it has, so that all are looked at."""
+        far = {"reach": "far"} if filters and total > reach.NEAR else {}
+        return self.jobs(batch=batch_id, **filters, **far)
+
+    def link(self, job: Job) -> str:
+        """A link to a job, with its description and state."""
+        link = link_to(f"{job.name} #{job.pk}", self.job(job.pk))
+        about = format_html(" {}", short(job.description, 60)) if job.description else ""
+        return format_html("{}{} {}", link, about, badge(label_of(job)))
+
+    def links(self, jobs: Sequence[Job]) -> str:
+        """Links to jobs, one a line."""
+        return format_html_join("", "<div>{}</div>", ((self.link(each),) for each in jobs))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import block, format_html, json_block, person, short, table_of, when
-from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.admin.readonly import column
 from django_pgjobs.admin.sending import SendsEvents
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import EventState, Job, Memo
@@ -67,6 +65,7 @@ class EventAdmin(SendsEvents):
     list_display = ("shown_name", "shown_sent", "shown_by", "shown_waits", "shown_created")
     list_filter = (SentFilter,)
     lookups = ("sent",)
+    posts = {"<path:name>/send/": "send", "<path:name>/withdraw/": "withdraw"}
     ordering = ("-created_at", "-pk")
     list_per_page = 50
     paginator = CappedPaginator
@@ -88,34 +87,11 @@ class EventAdmin(SendsEvents):
         newest = Q(created_at__gt=Subquery(edge)) if edge.exists() else Q()
         return queryset.filter(newest, Q(name__icontains=term) if term else Q()), False
 
-    @admin.display(description=_("name"))
-    def shown_name(self, event: EventState) -> Any:
-        """With its key."""
-        return short(event.name, 120)
-
-    @admin.display(description=_("sent"))
-    def shown_sent(self, event: EventState) -> Any:
-        """To the second."""
-        return when(event.sent_at)
-
-    @admin.display(description=_("by whom"))
-    def shown_by(self, event: EventState) -> Any:
-        """A user's name, or the text that code passed."""
-        return person(event.sent_by)
-
-    @admin.display(description=_("waits"))
-    def shown_waits(self, event: EventState) -> str:
-        """Return how often a job has begun to wait for it."""
-        return grouped(event.waits)
-
-    @admin.display(description=_("known since"))
-    def shown_created(self, event: EventState) -> Any:
-        """To the second."""
-        return when(event.created_at)
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return none: the page consists of sections, not of a form."""
-        return ()
+    shown_name = column(_("name"), lambda event: short(event.name, 120))
+    shown_sent = column(_("sent"), lambda event: when(event.sent_at))
+    shown_by = column(_("by whom"), lambda event: person(event.sent_by))
+    shown_waits = column(_("waits"), lambda event: grouped(event.waits))
+    shown_created = column(_("known since"), lambda event: when(event.created_at))
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the facts, the jobs that wait for it, and the form that sends it or takes it back."""
@@ -132,7 +108,7 @@ class EventAdmin(SendsEvents):
         return page
 
     def _url(self, page: str, event: EventState) -> str:
-        return reverse(f"admin:pgjobs_eventstate_{page}", args=[quote(event.pk)], current_app=self.admin_site.name)
+        return self.pages.page(f"eventstate_{page}", quote(event.pk))
 
     def _facts(self, request: HttpRequest, event: EventState) -> list[tuple[Any, Any]]:
         found: list[tuple[Any, Any]] = [(_("name"), event.name), (_("sent"), when(event.sent_at))]
@@ -158,19 +134,10 @@ class EventAdmin(SendsEvents):
         memos = Memo.objects.using(using).filter(kind=MemoKind.EVENT, event=event.pk, finished_at=None)
         ids = list(memos.order_by("job_id").values_list("job_id", flat=True)[: MOST_JOBS + 1])
         jobs: list[Job] = list(listed(using).filter(pk__in=ids, finished_at=None).order_by("pk")[:MOST_JOBS])
-        links = Pages(self.admin_site.name).links(jobs)
+        links = self.pages.links(jobs)
         return format_html("{}<div>…</div>", links) if len(ids) > MOST_JOBS else links or "–"
 
     # Sending, and taking back
-
-    def get_urls(self) -> list[Any]:
-        """Add the URLs that the forms post to."""
-        views = {"send": self.send_view, "withdraw": self.withdraw_view}
-        ours = [
-            path(f"<path:name>/{page}/", self.admin_site.admin_view(view), name=f"pgjobs_eventstate_{page}")
-            for page, view in views.items()
-        ]
-        return [*ours, *super().get_urls()]
 
     def send_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Send the event, then return to its page."""
@@ -189,13 +156,9 @@ class EventAdmin(SendsEvents):
 
     def _posted_to(self, request: HttpRequest, name: str) -> EventState | HttpResponse:
         """Return the event, or what to answer instead. Raises ``PermissionDenied``."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not self.may_send(request):
             raise PermissionDenied
         event: EventState | None = self.get_object(request, unquote(name))
         if event is None:
-            text = _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])}
-            self.message_user(request, text, messages.WARNING)
-            return HttpResponseRedirect(reverse("admin:pgjobs_eventstate_changelist", current_app=self.admin_site.name))
+            return self.to_list(request, _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])})
         return event

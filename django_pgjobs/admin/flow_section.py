@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import badge, format_html, format_html_join, progress_bar, short
+from django_pgjobs.admin.display import Pages, format_html, format_html_join, link_to, progress_bar, short
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Gate, Job
-from django_pgjobs.presentation import reach
+from django_pgjobs.models import Gate
 from django_pgjobs.presentation.filters import OPEN_BATCHES
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
-from django_pgjobs.presentation.wording import label_of
-from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Outcome, Rule
 
 RULES: dict[str, Any] = {
@@ -28,46 +23,17 @@ RULES: dict[str, Any] = {
 """Rule → the end of the needed job that it takes, in words."""
 
 
-class Pages(NamedTuple):
-    """The addresses of jobs and lists on the admin site of the page."""
-
-    site: str
-
-    def job(self, job_id: int) -> str:
-        """Return the URL of a job's page."""
-        return reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.site)
-
-    def jobs(self, **filters: Any) -> str:
-        """Return the URL of the list of jobs that match the filters."""
-        return f"{reverse('admin:pgjobs_job_changelist', current_app=self.site)}?{urlencode(filters)}"
-
-    def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
-        """Return the URL of the list of a batch's members; ``total``: how many it has, so that all are looked at."""
-        far = {"reach": "far"} if filters and total > reach.NEAR else {}
-        return self.jobs(batch=batch_id, **filters, **far)
-
-    def link(self, job: Job) -> str:
-        """A link to a job, with its description and state."""
-        link = format_html('<a href="{}">{} #{}</a>', self.job(job.pk), visible(job.name), job.pk)
-        about = format_html(" {}", short(job.description, 60)) if job.description else ""
-        return format_html("{}{} {}", link, about, badge(label_of(job)))
-
-    def links(self, jobs: Sequence[Job]) -> str:
-        """Links to jobs, one a line."""
-        return format_html_join("", "<div>{}</div>", ((self.link(each),) for each in jobs))
-
-
 def flow_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
     """(label, value) pairs of a batch, of its members, of needed jobs and of those that need this one."""
     found: list[tuple[Any, Any]] = []
     if around.parent is not None:
-        siblings = format_html('<div><a href="{}">{}</a></div>', pages.members(around.parent.pk), _("all members"))
-        found.append((_("member of"), format_html("{}{}", pages.links([around.parent]), siblings)))
+        siblings = link_to(_("all members"), pages.members(around.parent.pk))
+        found.append((_("member of"), format_html("{}<div>{}</div>", pages.links([around.parent]), siblings)))
     if (gate := around.gate) is not None:
         bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
         found.append((_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages))))
     if gate is not None and gate.hands:
-        others = format_html('<a href="{}">{}</a>', pages.jobs(batch=OPEN_BATCHES), _("all open batches"))
+        others = link_to(_("all open batches"), pages.jobs(batch=OPEN_BATCHES))
         found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
     if gate is not None and around.failed:
         state = Outcome.ABANDONED if gate.abandoned else Outcome.CANCELLED
@@ -105,21 +71,18 @@ def _undone(undone: Sequence[Undone], pages: Pages) -> str:
 
 def _figures_of(gate: Gate, pages: Pages) -> str:
     """*997 succeeded, 3 abandoned, 0 cancelled, 0 not ended*, each with a link to these members."""
-    words = {
-        Outcome.SUCCEEDED: (_("%(count)s succeeded"), gate.succeeded),
-        Outcome.ABANDONED: (_("%(count)s abandoned"), gate.abandoned),
-        Outcome.CANCELLED: (_("%(count)s cancelled"), gate.cancelled),
-    }
-    figures: list[Any] = []
-    for state, (text, count) in words.items():
-        figure = text % {"count": grouped(count)}
-        url = pages.members(gate.job_id, gate.total, state=state.value)
-        figures.append(format_html('<a href="{}">{}</a>', url, figure) if count else figure)
-    figure = _("%(count)s not ended") % {"count": grouped(gate.unfinished)}
-    url = pages.members(gate.job_id, gate.total, q="ended:no")
-    figures.append(format_html('<a href="{}">{}</a>', url, figure) if gate.unfinished else figure)
-    all_of_them = format_html('<a href="{}">{}</a>', pages.members(gate.job_id), _("all members"))
-    return format_html("{} ({})", format_html_join(", ", "{}", ((each,) for each in figures)), all_of_them)
+    figures: list[tuple[Any, int, dict[str, str]]] = [
+        (_("%(count)s succeeded"), gate.succeeded, {"state": Outcome.SUCCEEDED.value}),
+        (_("%(count)s abandoned"), gate.abandoned, {"state": Outcome.ABANDONED.value}),
+        (_("%(count)s cancelled"), gate.cancelled, {"state": Outcome.CANCELLED.value}),
+        (_("%(count)s not ended"), gate.unfinished, {"q": "ended:no"}),
+    ]
+    links = (
+        (link_to(text % {"count": grouped(count)}, pages.members(gate.job_id, gate.total, **some) if count else ""),)
+        for text, count, some in figures
+    )
+    all_of_them = link_to(_("all members"), pages.members(gate.job_id))
+    return format_html("{} ({})", format_html_join(", ", "{}", links), all_of_them)
 
 
 def _linked(linked: Sequence[Linked], pages: Pages) -> str:
@@ -131,5 +94,4 @@ def _more(number: int, url: str = "") -> str:
     """*and 12 more*, with a link to a list of them; nothing for none."""
     if number <= 0:
         return ""
-    words = _("and %(count)s more") % {"count": grouped(number)}
-    return format_html('<div><a href="{}">{}</a></div>', url, words) if url else format_html("<div>{}</div>", words)
+    return format_html("<div>{}</div>", link_to(_("and %(count)s more") % {"count": grouped(number)}, url))

@@ -12,7 +12,6 @@ from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Func, IntegerField, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Now
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -21,18 +20,20 @@ from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.attempts_section import ATTEMPTS, attempt_rows, awaits_its_turn, read_attempts
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
+    Pages,
     badge,
     block,
     format_html,
     format_html_join,
     json_block,
+    link_to,
     person,
     progress_bar,
     short,
     table_of,
     when,
 )
-from django_pgjobs.admin.flow_section import Pages, flow_facts
+from django_pgjobs.admin.flow_section import flow_facts
 from django_pgjobs.admin.memo_section import memo_rows, waiting_facts
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.sending import SendsEvents
@@ -135,8 +136,7 @@ class JobPage(SendsEvents):
         context["pgjobs_copied"] = (_("Arguments"), _("Result"))
         context["pgjobs_actions"] = self._offered(request, job, around, waits_for)
         context["pgjobs_memos"], context["pgjobs_more_memos"] = memo_rows(job)
-        linked = request.user.has_perm("pgjobs.view_action")
-        context["pgjobs_trail"] = actions_of(job, self.admin_site.name, linked=linked)
+        context["pgjobs_trail"] = actions_of(job, self.pages, may_view=request.user.has_perm("pgjobs.view_action"))
         context["pgjobs_steps"] = [
             {
                 "name": visible(step.name),
@@ -155,19 +155,15 @@ class JobPage(SendsEvents):
 
     def pauses_url(self, request: HttpRequest) -> str:
         """URL of the page that resumes pauses, for users who may see it."""
-        if not request.user.has_perm("pgjobs.view_queuestate"):
-            return ""
-        return reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name)
+        return self.pages.page("queuestate_changelist") if request.user.has_perm("pgjobs.view_queuestate") else ""
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return none: the page consists of sections, not of a form."""
-        return ()
+    def with_filters(self, request: HttpRequest, url: str) -> str:
+        """Return the URL with the filters of the list, to which the page then leads back."""
+        return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
 
     def _offered(
         self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None
     ) -> list[dict[str, Any]]:
-        preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
-        site = self.admin_site.name
         return [
             {
                 "name": action.name,
@@ -177,9 +173,7 @@ class JobPage(SendsEvents):
                 "button": action.button_for(job.name),
                 "neighbours": neighbours_of([job.pk], job._state.db) if action.stops_neighbours else "",
                 "form": action.form(auto_id=f"{action.name}_%s"),
-                "url": add_preserved_filters(
-                    preserved, reverse("admin:pgjobs_job_steer", args=[job.pk, action.name], current_app=site)
-                ),
+                "url": self.with_filters(request, self.pages.page("job_steer", job.pk, action.name)),
             }
             for action in ACTIONS.values()
             if request.user.has_perm(action.permission) and action.allows(job, around, waits_for)
@@ -192,9 +186,7 @@ class JobPage(SendsEvents):
         event = awaited(job.pk, job._state.db)
         if event is None or not may_be_sent(event):
             return ""
-        url = reverse("admin:pgjobs_job_send", args=[job.pk], current_app=self.admin_site.name)
-        preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
-        return self.sending_form(request, add_preserved_filters(preserved, url), event)
+        return self.sending_form(request, self.with_filters(request, self.pages.page("job_send", job.pk)), event)
 
     def _beat(self, job: Any) -> Any:
         """The worker that claimed the job or wrote its last end; None if there is none, or it is forgotten."""
@@ -209,10 +201,8 @@ class JobPage(SendsEvents):
         """Name and status of the worker, else its id, else nothing."""
         if beat is None:
             return str(job.worker or "")
-        name = format_html("{}", short(beat.name, 200))
-        if request.user.has_perm("pgjobs.view_heartbeat"):
-            url = reverse("admin:pgjobs_heartbeat_change", args=[beat.pk], current_app=self.admin_site.name)
-            name = format_html('<a href="{}">{}</a>', url, short(beat.name, 200))
+        may_view = request.user.has_perm("pgjobs.view_heartbeat")
+        name = link_to(short(beat.name, 200), self.pages.page("heartbeat_change", beat.pk) if may_view else "")
         status = badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
@@ -220,7 +210,7 @@ class JobPage(SendsEvents):
         self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None = None
     ) -> list[tuple[Any, Any]]:
         """Return (heading, table) pairs; leave out facts that this job lacks."""
-        pages = Pages(self.admin_site.name)
+        pages = self.pages
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
             (_("Job"), _facts_table(_facts_of(job, pages))),

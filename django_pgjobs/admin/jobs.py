@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db import router
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -22,7 +19,7 @@ from django_pgjobs.admin.bulk import is_for_a_job, is_served, register_bulk
 from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, list_filters
 from django_pgjobs.admin.columns import JobColumns
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
-from django_pgjobs.admin.display import format_html
+from django_pgjobs.admin.display import format_html, link_to
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.exceptions import InvalidJob
@@ -40,6 +37,16 @@ from django_pgjobs.store.transactions import written_at
 logger = safe_logger("django_pgjobs")
 
 
+def on_selected(action: SteeringAction) -> Any:
+    """Return the action of the list that does this to the selected jobs."""
+
+    def act(page: JobAdmin, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+        return page.act(action, request, jobs)
+
+    act.__name__ = action.name
+    return admin.action(description=action.of_selected)(act)
+
+
 class JobAdmin(JobColumns, JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
@@ -51,7 +58,11 @@ class JobAdmin(JobColumns, JobPage):
         "Digits search for an id; other text searches in names and descriptions. Words narrow it: error:Declined "
         "arg.order:17 worker:web-1 key:… tag:… queue:… name:… front:task alias:… since:1h older:7d"
     )
-    actions: Any = ("retry", "retry_members", "run_now", "release", "let_go_on", "close", "cancel", "abandon")
+    actions: Any = tuple(
+        on_selected(ACTIONS[name])
+        for name in ("retry", "retry_members", "run_now", "release", "let_go_on", "close", "cancel", "abandon")
+    )
+    posts = {"<int:job_id>/steer/<slug:name>/": "steer", "<int:job_id>/send/": "send"}
     change_list_template = "admin/pgjobs/job/change_list.html"
 
     # The list
@@ -78,67 +89,16 @@ class JobAdmin(JobColumns, JobPage):
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
         return super().changelist_view(request, {**notes, **(extra_context or {})})
 
-    # Permissions of the actions
-
-    def has_retry_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may retry."""
-        return request.user.has_perm("pgjobs.retry_job")
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may cancel."""
-        return request.user.has_perm("pgjobs.cancel_job")
-
-    def has_abandon_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may abandon."""
-        return request.user.has_perm("pgjobs.abandon_job")
-
-    def has_reschedule_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may run jobs now, release them, let them proceed, and close batches."""
-        return request.user.has_perm("pgjobs.reschedule_job")
-
     # Actions on many
 
-    @admin.action(description=_("Retry selected %(verbose_name_plural)s"), permissions=["retry"])
-    def retry(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Make abandoned, cancelled and parked jobs ready."""
-        return self._act(ACTIONS["retry"], request, queryset)
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Return those that the user may do."""
+        found: dict[str, Any] = super().get_actions(request)
+        may = {name for name, action in ACTIONS.items() if request.user.has_perm(action.permission)}
+        return {name: each for name, each in found.items() if name in may or name not in ACTIONS}
 
-    @admin.action(description=_("Retry failed members of selected batches"), permissions=["retry"])
-    def retry_members(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Retry the abandoned members of batches and flows."""
-        return self._act(ACTIONS["retry_members"], request, queryset)
-
-    @admin.action(description=_("Run selected %(verbose_name_plural)s now"), permissions=["reschedule"])
-    def run_now(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Make scheduled jobs due."""
-        return self._act(ACTIONS["run_now"], request, queryset)
-
-    @admin.action(description=_("Release selected %(verbose_name_plural)s"), permissions=["reschedule"])
-    def release(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Ask workers to release running jobs."""
-        return self._act(ACTIONS["release"], request, queryset)
-
-    @admin.action(description=_("Let selected %(verbose_name_plural)s proceed…"), permissions=["reschedule"])
-    def let_go_on(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Let waiting jobs proceed, after a form for the reason."""
-        return self._act(ACTIONS["let_go_on"], request, queryset)
-
-    @admin.action(description=_("Close selected batches"), permissions=["reschedule"])
-    def close(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Close batches that are open for members."""
-        return self._act(ACTIONS["close"], request, queryset)
-
-    @admin.action(description=_("Cancel selected %(verbose_name_plural)s…"), permissions=["cancel"])
-    def cancel(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Cancel, after a form for mode and reason."""
-        return self._act(ACTIONS["cancel"], request, queryset)
-
-    @admin.action(description=_("Abandon selected %(verbose_name_plural)s…"), permissions=["abandon"])
-    def abandon(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Abandon, after a form for the reason."""
-        return self._act(ACTIONS["abandon"], request, queryset)
-
-    def _act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+    def act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+        """Apply an action to the selected jobs, or to all of the list, after the question that it asks."""
         everything = request.POST.get("select_across") == "1"
         many = 2 if everything else len(set(request.POST.getlist(ACTION_CHECKBOX_NAME)))
         form = action.form_for(many)(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
@@ -168,7 +128,7 @@ class JobAdmin(JobColumns, JobPage):
         text = _("This job changes them; its progress is shown here.")
         self._log_many(request, [action_id], str(text), everything=True)
         self.message_user(request, self._with_trace(request, str(text), [action_id]), messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.pages.job(job.pk))
 
     def _log_many(
         self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool, batches: Any = None
@@ -192,59 +152,44 @@ class JobAdmin(JobColumns, JobPage):
     def _with_trace(self, request: HttpRequest, text: str, recorded: list[int]) -> str:
         if not recorded or not request.user.has_perm("pgjobs.view_action"):
             return text
-        url = reverse("admin:pgjobs_action_change", args=recorded[-1:], current_app=self.admin_site.name)
-        return format_html('{} <a href="{}">{}</a>', text, url, _("Which ones"))
+        return format_html("{} {}", text, link_to(_("Which ones"), self.pages.page("action_change", recorded[-1])))
 
     def _confirm(
         self, action: SteeringAction, request: HttpRequest, jobs: Any, form: Any, *, everything: bool
     ) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
         found = preview(action, jobs, everything=everything)
-        cast(Any, request).current_app = self.admin_site.name
-        context = {
-            **self.admin_site.each_context(request),
-            "title": capfirst(str(action.verb)),
-            "action": action,
-            "form": form,
+        bulk = everything and is_for_a_job(action, jobs)
+        return self.own_page(
+            request,
+            "job/confirm_action.html",
+            title=capfirst(str(action.verb)),
+            action=action,
+            form=form,
             # For all pages only the filter matters, but Django insists on at least one selected job.
-            "chosen": chosen[:1] if everything else chosen,
-            "everything": everything,
-            "filter": filter_words(_search_of(request)) if everything else "",
-            "preview": found,
-            "bulk": (bulk := everything and is_for_a_job(action, jobs)),
-            "unserved": bulk and not is_served(router.db_for_write(Job)),
-            "samples": samples_of(self, found),
-            "notes": [note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
-            "neighbours": neighbours_of(found.ids) if action.stops_neighbours and found.ids else "",
-            "checkbox": ACTION_CHECKBOX_NAME,
-            "opts": self.opts,
-            "media": self.media,
-            "back": request.get_full_path(),
-        }
-        return TemplateResponse(request, "admin/pgjobs/job/confirm_action.html", context)
+            chosen=chosen[:1] if everything else chosen,
+            everything=everything,
+            filter=filter_words(_search_of(request)) if everything else "",
+            preview=found,
+            bulk=bulk,
+            unserved=bulk and not is_served(router.db_for_write(Job)),
+            samples=samples_of(self, found),
+            notes=[note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
+            neighbours=neighbours_of(found.ids) if action.stops_neighbours and found.ids else "",
+            checkbox=ACTION_CHECKBOX_NAME,
+            back=request.get_full_path(),
+        )
 
     # Actions on one
 
-    def get_urls(self) -> list[Any]:
-        """Add the URLs that the buttons of a job's page post to."""
-        steer_one = self.admin_site.admin_view(self.steer_view)
-        send = self.admin_site.admin_view(self.send_view)
-        return [
-            path("<int:job_id>/steer/<slug:name>/", steer_one, name="pgjobs_job_steer"),
-            path("<int:job_id>/send/", send, name="pgjobs_job_send"),
-            *super().get_urls(),
-        ]
-
     def send_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
         """Send the event that a job waits for, then return to its page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not self.may_send(request):
             raise PermissionDenied
         job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
         if job is None:
-            return self._gone(request, job_id)
-        event, page = request.POST.get("event", ""), self._page_of(request, job_id)
+            return self.to_list(request, _("There is no job %(id)s.") % {"id": job_id})
+        event, page = request.POST.get("event", ""), self.with_filters(request, self.pages.job(job_id))
         using = written_at(job)
         if event != awaited(job_id, using):
             text = _("The job does not wait for %(event)s any more.") % {"event": visible(event[:200])}
@@ -252,22 +197,16 @@ class JobAdmin(JobColumns, JobPage):
             return HttpResponseRedirect(page)
         return self.answer_sending(request, event, back=page, using=using, subject=job)
 
-    def _gone(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        self.message_user(request, _("There is no job %(id)s.") % {"id": job_id}, messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:pgjobs_job_changelist", current_app=self.admin_site.name))
-
     def steer_view(self, request: HttpRequest, job_id: int, name: str) -> HttpResponse:
         """Apply one action to one job, then return to its page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         action = ACTIONS.get(name)
         if action is None or not self.has_view_permission(request) or not request.user.has_perm(action.permission):
             raise PermissionDenied
         job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
         if job is None:
-            return self._gone(request, job_id)
+            return self.to_list(request, _("There is no job %(id)s.") % {"id": job_id})
         self._steer_one(request, action, job)
-        return HttpResponseRedirect(self._page_of(request, job_id))
+        return HttpResponseRedirect(self.with_filters(request, self.pages.job(job_id)))
 
     def _steer_one(self, request: HttpRequest, action: SteeringAction, job: Job) -> None:
         form = action.form(request.POST)
@@ -286,10 +225,6 @@ class JobAdmin(JobColumns, JobPage):
         self.message_user(request, text, level)
         if steered.changed:
             self.log_change(request, job, text)
-
-    def _page_of(self, request: HttpRequest, job_id: int) -> str:
-        url = reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.admin_site.name)
-        return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
 
 
 def _search_of(request: HttpRequest) -> JobSearch:

@@ -7,8 +7,7 @@ from typing import Any
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import block, format_html, format_html_join, short, when
-from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.admin.display import Pages, block, format_html, format_html_join, short, when
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.memos import remembered, result_of, standing
 from django_pgjobs.presentation.sight import Hidden

@@ -11,8 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -22,7 +21,7 @@ from django.utils.translation import ngettext
 
 from django_pgjobs import pausing
 from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -157,6 +156,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
     actions: Any = ("resume",)
+    posts = {"<path:object_id>/resume/": "resume"}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may pause."""
@@ -204,34 +204,25 @@ class QueueStateAdmin(ReadOnlyAdmin):
         if obj.unknown:
             message = f"{message} {now_translated('No job or setting knows this queue.')}"
         self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.pages.page("queuestate_changelist"))
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Offer those who may resume a button in each row."""
         return (*self.list_display, "shown_resume") if self.has_pause_permission(request) else self.list_display
 
-    def get_urls(self) -> list[Any]:
-        """Add the URL of the buttons in the rows."""
-        resume = self.admin_site.admin_view(self.resume_view)
-        return [path("<path:object_id>/resume/", resume, name="pgjobs_queuestate_resume"), *super().get_urls()]
-
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume one pause, then return to the list."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not self.has_pause_permission(request) or not self.has_view_permission(request):
             raise PermissionDenied
         states = self.get_queryset(request)
         self.resume(request, states.filter(pk=object_id) if self.is_id(object_id) else states.none())
-        return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
+        return HttpResponseRedirect(self.pages.page("queuestate_changelist"))
 
     @admin.display(description=_("resume"))
     def shown_resume(self, state: Any) -> str:
         """A button; it sends the form of the list to another address."""
-        url = reverse("admin:pgjobs_queuestate_resume", args=[state.pk], current_app=self.admin_site.name)
-        return format_html(
-            '<button type="submit" formaction="{}" class="pgjobs-textbutton">{}</button>', url, _("Resume")
-        )
+        button = '<button type="submit" formaction="{}" class="pgjobs-textbutton">{}</button>'
+        return format_html(button, self.pages.page("queuestate_resume", state.pk), _("Resume"))
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: Any) -> None:
@@ -248,32 +239,9 @@ class QueueStateAdmin(ReadOnlyAdmin):
         text = text if done else now_translated("Nothing was paused anymore.")
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
 
-    @admin.display(description=_("name"))
-    def shown_name(self, state: Any) -> str:
-        """The name of the queue or the job."""
-        return visible(state.name)
-
-    @admin.display(description=_("paused by"))
-    def shown_by(self, state: Any) -> str:
-        """A user's name, or the text that the shell or code passed."""
-        return person(state.paused_by)
-
-    @admin.display(description=_("reason"))
-    def shown_reason(self, state: Any) -> str:
-        """As it was given."""
-        return short(state.reason, 200) or "–"
-
-    @admin.display(description=_("kind"))
-    def shown_kind(self, state: Any) -> str:
-        """Queue or job."""
-        return str(state.get_kind_display())
-
-    @admin.display(description=_("paused at"))
-    def shown_since(self, state: Any) -> str:
-        """To the second."""
-        return when(state.paused_at)
-
-    @admin.display(description=_("until"))
-    def shown_until(self, state: Any) -> str:
-        """The end to the second, or *no end* if it does not end by itself."""
-        return when(state.until) if state.until else str(_("no end"))
+    shown_name = column(_("name"), lambda state: visible(state.name))
+    shown_by = column(_("paused by"), lambda state: person(state.paused_by))
+    shown_reason = column(_("reason"), lambda state: short(state.reason, 200) or "–")
+    shown_kind = column(_("kind"), lambda state: state.get_kind_display())
+    shown_since = column(_("paused at"), lambda state: when(state.paused_at))
+    shown_until = column(_("until"), lambda state: when(state.until) if state.until else _("no end"))

@@ -9,7 +9,6 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
-from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
@@ -68,6 +67,10 @@ class SendsEvents(ReadOnlyAdmin):
         """Tell whether the user may."""
         return bool(self.has_view_permission(request) and request.user.has_perm(PERMISSION))
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return none: the page of a row consists of sections, not of a form."""
+        return ()
+
     def sending_form(self, request: HttpRequest, url: str, event: str) -> SafeString:
         """Return the form."""
         given = {"form": EventForm(auto_id="send_%s"), "url": url, "event": event}
@@ -119,17 +122,7 @@ class SendsEvents(ReadOnlyAdmin):
                 if sent is Sent.SENT:
                     self.log_change(request, subject, words)
                 return HttpResponseRedirect(back)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": now_translated("Send event"),
-            "event": event,
-            "shown": visible(event),
-            "form": form,
-            "asks": form.is_valid(),
-            "url": request.get_full_path(),
-            "opts": self.opts,
-            "media": self.media,
-            "back": back,
-        }
-        cast(Any, request).current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/pgjobs/send_event.html", context)
+        return self.own_page(
+            request, "send_event.html", title=now_translated("Send event"), event=event, shown=visible(event),
+            form=form, asks=form.is_valid(), url=request.get_full_path(), back=back,
+        )  # fmt: skip

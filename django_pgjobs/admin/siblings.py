@@ -7,8 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgjobs.admin.display import format_html, format_html_join
-from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.admin.display import Pages, format_html, format_html_join
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job

@@ -9,8 +9,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import router
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
@@ -20,9 +19,8 @@ from django.utils.translation import ngettext
 from django_pgjobs import reverting
 from django_pgjobs.admin.actions import REASONS
 from django_pgjobs.admin.changelist import CappedPaginator
-from django_pgjobs.admin.display import below, format_html, format_html_join, person, short, when
-from django_pgjobs.admin.flow_section import Pages
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.display import Pages, below, format_html, format_html_join, link_to, person, short, when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Action, ActionPart
@@ -51,13 +49,13 @@ def what(verb: str, mode: str) -> str:
     return f"{word} ({mode})" if mode else word
 
 
-def actions_of(job: Any, current_app: str, *, linked: bool) -> list[dict[str, Any]]:
+def actions_of(job: Any, pages: Pages, *, may_view: bool) -> list[dict[str, Any]]:
     """Return the actions on a job for its page, latest first."""
     found = acting.list_actions(on(job._state.db), job.pk, limit=MOST)
     via = dict(Action.Via.choices)
     return [
         {
-            "when": _linked(when(each.acted_at), each.id, current_app) if linked else when(each.acted_at),
+            "when": link_to(when(each.acted_at), pages.page("action_change", each.id) if may_view else ""),
             "what": format_html("{}", what(each.verb, each.mode or visible(each.subject))),
             "who": person(each.acted_by),
             "via": via.get(each.via, each.via),
@@ -66,12 +64,6 @@ def actions_of(job: Any, current_app: str, *, linked: bool) -> list[dict[str, An
         }
         for each in found
     ]
-
-
-def _linked(text: Any, action_id: int, current_app: str) -> SafeString:
-    return format_html(
-        '<a href="{}">{}</a>', reverse("admin:pgjobs_action_change", args=[action_id], current_app=current_app), text
-    )
 
 
 def _among(changed: int, filter_words: str) -> SafeString | str:
@@ -120,15 +112,11 @@ class ActionAdmin(ReadOnlyAdmin):
         (None, {"fields": ("shown_when", "shown_what", "shown_who", "via", "shown_reason")}),
         (_("Jobs"), {"fields": ("shown_changed", "shown_of", "shown_jobs")}),
     )
+    posts = {"<int:action_id>/undo/": "undo"}
     ordering = ("-pk",)
     list_per_page = 50
     paginator = CappedPaginator
     change_form_template = "admin/pgjobs/action/change_form.html"
-
-    def get_urls(self) -> list[Any]:
-        """Add the URL of the button that undoes an action."""
-        undo = self.admin_site.admin_view(self.undo_view)
-        return [path("<int:action_id>/undo/", undo, name="pgjobs_action_undo"), *super().get_urls()]
 
     def may_undo(self, request: HttpRequest, action: Action) -> bool:
         """Tell whether the user may do the opposite of this action."""
@@ -140,20 +128,17 @@ class ActionAdmin(ReadOnlyAdmin):
         action = context["original"]
         if self.may_undo(request, action):
             found = reverting.prospect(action)
-            site = self.admin_site.name
             context["pgjobs_undo"] = {
                 "refusal": visible(found.refusal),
                 "count": found.count,
                 "words": _prospect_words(action, found),
-                "url": reverse("admin:pgjobs_action_undo", args=[action.pk], current_app=site),
+                "url": self.pages.page("action_undo", action.pk),
             }
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
     def undo_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
         """Undo an action, then return to its page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         using = router.db_for_write(Action)
         action = Action.objects.using(using).filter(pk=action_id).first()
         if action is not None and not self.may_undo(request, action):
@@ -170,23 +155,12 @@ class ActionAdmin(ReadOnlyAdmin):
             if action is not None and undone.changed:
                 self.log_change(request, action, text)
             action_id = origin.recorded[-1] if origin.recorded else action_id
-        url = reverse("admin:pgjobs_action_change", args=[action_id], current_app=self.admin_site.name)
-        return HttpResponseRedirect(url)
+        return HttpResponseRedirect(self.pages.page("action_change", action_id))
 
-    @admin.display(description=_("when"))
-    def shown_when(self, action: Action) -> Any:
-        """To the second."""
-        return when(action.acted_at)
-
-    @admin.display(description=_("what"))
-    def shown_what(self, action: Action) -> Any:
-        """The verb; for a cancel also its mode."""
-        return format_html("{}", what(action.verb, action.mode))
-
-    @admin.display(description=_("who"))
-    def shown_who(self, action: Action) -> Any:
-        """A user's name, or the text that code passed."""
-        return person(action.acted_by)
+    shown_when = column(_("when"), lambda action: when(action.acted_at))
+    shown_what = column(_("what"), lambda action: format_html("{}", what(action.verb, action.mode)))
+    shown_who = column(_("who"), lambda action: person(action.acted_by))
+    shown_reason = column(_("reason"), lambda action: short(action.reason, 200) or "–")
 
     @admin.display(description=_("changed"))
     def shown_changed(self, action: Action) -> Any:
@@ -202,11 +176,6 @@ class ActionAdmin(ReadOnlyAdmin):
             return format_html("{} {}", kinds[action.kind], action.subject)
         return short(action.asked, 200) if action.asked else _("chosen jobs")
 
-    @admin.display(description=_("reason"))
-    def shown_reason(self, action: Action) -> Any:
-        """As it was given."""
-        return short(action.reason, 200) or "–"
-
     @admin.display(description=_("jobs"))
     def shown_jobs(self, action: Action) -> Any:
         """Links to the first jobs that it changed."""
@@ -214,14 +183,11 @@ class ActionAdmin(ReadOnlyAdmin):
         ids = list(islice(chain.from_iterable(part.job_ids for part in parts.iterator(1)), MOST_JOBS + 1))
         if not ids:
             return "–"
-        pages = (
-            (reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.admin_site.name), job_id)
-            for job_id in ids[:MOST_JOBS]
-        )
-        links = format_html_join(", ", '<a href="{}">#{}</a>', pages)
-        listed = Pages(self.admin_site.name).jobs(q=f"action:{action.pk}")
+        pages = self.pages
+        links = format_html_join(", ", '<a href="{}">#{}</a>', ((pages.job(each), each) for each in ids[:MOST_JOBS]))
+        listed = pages.jobs(q=f"action:{action.pk}")
         more = ", …" if len(ids) > MOST_JOBS else ""
-        return format_html('<a href="{}">{}</a> {}{}', listed, _("list them"), links, more)
+        return format_html("{} {}{}", link_to(_("list them"), listed), links, more)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """All of them."""

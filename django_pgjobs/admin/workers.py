@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import badge, below, short, when
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Heartbeat
@@ -37,6 +37,11 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         found: QuerySet[Any] = workers.with_status()
         return found
 
+    shown_release = column(_("release"), lambda beat: short(beat.release, 100) or "–")
+    shown_version = column(_("version"), lambda beat: short(beat.version, 100))
+    shown_beat = column(_("last beat"), lambda beat: when(beat.last_beat_at))
+    shown_start = column(_("started"), lambda beat: when(beat.started_at))
+
     @admin.display(description=_("name"))
     def shown_name(self, beat: Heartbeat) -> str:
         """The name, and below it host and process."""
@@ -48,16 +53,6 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Return how many jobs it runs, and how many it has finished."""
         running = _("%(count)s running") % {"count": grouped(beat.running)}
         return below(str(running), str(_("%(count)s finished") % {"count": grouped(beat.finished)}))
-
-    @admin.display(description=_("release"))
-    def shown_release(self, beat: Heartbeat) -> str:
-        """The release of the project's code."""
-        return short(beat.release, 100) or "–"
-
-    @admin.display(description=_("version"))
-    def shown_version(self, beat: Heartbeat) -> str:
-        """The version of this package."""
-        return short(beat.version, 100)
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
@@ -92,16 +87,6 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         words = _("run apart since %(time)s, running: %(running)s; waiting: %(waiting)s")
         named = {name: _ids(beat.suspects.get(name)) for name in ("running", "waiting")}
         return str(words % {"time": when(beat.suspects_since), **named})
-
-    @admin.display(description=_("last beat"))
-    def shown_beat(self, beat: Heartbeat) -> str:
-        """To the second."""
-        return when(beat.last_beat_at)
-
-    @admin.display(description=_("started"))
-    def shown_start(self, beat: Heartbeat) -> str:
-        """To the second."""
-        return when(beat.started_at)
 
 
 def _ids(stored: Any) -> str:

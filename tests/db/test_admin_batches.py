@@ -495,7 +495,7 @@ def test_links_stay_on_the_admin_site_of_the_page() -> None:
             found: str = reverse(name, *args, **options)
             return found
 
-        patch.setattr("django_pgjobs.admin.flow_section.reverse", noted)
+        patch.setattr("django_pgjobs.admin.display.reverse", noted)
         shown._sections(asked, row, presentation.surroundings(row))
     assert set(pages) == {"second"}
 

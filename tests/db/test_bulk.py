@@ -110,12 +110,12 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, batches: int, then: Callabl
     retry = ACTIONS["retry"]
     seen: list[int] = []
 
-    def run(jobs: Any, by: Any, answers: Any) -> Any:
+    def run(jobs: Any, **answers: Any) -> Any:
         if len(seen) == batches:
             seen.append(0)
             then()
         seen.append(1)
-        return retry.run(jobs, by, answers)
+        return retry.run(jobs, **answers)
 
     monkeypatch.setitem(ACTIONS, "retry", replace(retry, run=run))
 

@@ -44,7 +44,7 @@ def crons(seen: Seen) -> dict[str, Any]:
     return {
         "entries": [_row(seen, entry, jobs[entry.pk]) for entry in shown],
         "more": len(found) > MOST,
-        "all_url": seen.page("cronentry_changelist"),
+        "all_url": seen.pages.page("cronentry_changelist"),
     }
 
 
@@ -54,7 +54,7 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
     fires = [aware(fire) for fire in entry.next_fires(FIRES + 1, until=now + DAY)] if entry.status == "on" else []
     return {
         "name": visible(entry.name),
-        "url": seen.page("cronentry_change", quote(entry.pk)),
+        "url": seen.pages.page("cronentry_change", quote(entry.pk)),
         "status": badge(STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]),
         "why": visible(entry.broken)[:200],
         "expression": visible(entry.effective_expression),

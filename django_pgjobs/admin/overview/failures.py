@@ -50,6 +50,6 @@ def _row(seen: Seen, group: FailureGroup, paused: bool) -> dict[str, Any]:
         "last_url": seen.pages.job(group.last_id),
         "release": visible(group.release) or "–",
         "paused": paused,
-        "pause_url": seen.page("queuestate_add", kind="job", name=group.name) if may_pause and not paused else "",
-        "pauses_url": seen.page("queuestate_changelist", q=group.name) if paused and seen.may_resume else "",
+        "pause_url": seen.pages.page("queuestate_add", kind="job", name=group.name) if may_pause and not paused else "",
+        "pauses_url": seen.pages.page("queuestate_changelist", q=group.name) if paused and seen.may_resume else "",
     }

@@ -10,7 +10,6 @@ from django.contrib.messages import get_messages
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
@@ -76,14 +75,13 @@ class OverviewAdmin(ReadOnlyAdmin):
         if tag and request.headers.get("If-None-Match") == tag:
             return HttpResponseNotModified()
         seen = Seen(request, self.admin_site.name, using, latest(on(using), using), span)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Overview"),
-            "opts": self.opts,
-            "media": self.media,
-            "age": seconds(seen.latest.age_seconds),
-            "measured_by": seen.latest.measured_by,
-            "sections": [
+        page = self.own_page(
+            request,
+            "overview/page.html",
+            title=_("Overview"),
+            age=seconds(seen.latest.age_seconds),
+            measured_by=seen.latest.measured_by,
+            sections=[
                 {
                     "id": f"pgjobs-{section.name}",
                     "heading": section.heading,
@@ -93,9 +91,7 @@ class OverviewAdmin(ReadOnlyAdmin):
                 for section in SECTIONS
                 if seen.may(section.permission)
             ],
-        }
-        request.current_app = self.admin_site.name
-        page = TemplateResponse(request, "admin/pgjobs/overview/page.html", context)
+        )
         if tag:
             page.headers["ETag"] = tag
         return page

@@ -66,8 +66,8 @@ def _row(seen: Seen, found: Mapping[str, Any], line: list[int], paused: bool) ->
 
 def _steer_url(seen: Seen, queue: str, paused: bool) -> str:
     if paused:
-        return seen.page("queuestate_changelist", q=queue) if seen.may_resume else ""
-    return seen.page("queuestate_add", kind="queue", name=queue) if seen.may("pause_queue") else ""
+        return seen.pages.page("queuestate_changelist", q=queue) if seen.may_resume else ""
+    return seen.pages.page("queuestate_add", kind="queue", name=queue) if seen.may("pause_queue") else ""
 
 
 def _lines(seen: Seen) -> dict[str, list[int]]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.functional import cached_property
 
-from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.admin.display import Pages
 from django_pgjobs.diagnosis.latest import Latest
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.store.database import Database, on
@@ -45,11 +43,6 @@ class Seen:
     def may_resume(self) -> bool:
         """True if the viewer may end pauses, and see the list of them where that is done."""
         return self.may("pause_queue") and self.may("view_queuestate")
-
-    def page(self, view: str, /, *args: Any, **query: str) -> str:
-        """Return the address of a page of the app; ``view``: the name of its URL without the app."""
-        url = reverse(f"admin:pgjobs_{view}", args=args, current_app=self.site)
-        return f"{url}?{urlencode(query)}" if query else url
 
 
 def number(found: Mapping[str, Any], name: str, jobs: int) -> str:

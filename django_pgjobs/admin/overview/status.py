@@ -43,13 +43,13 @@ def _where(seen: Seen, problem: HealthProblem) -> str:
         case "overdue":
             return seen.pages.jobs(state="running")
         case "silent" | "lost" | "leader" if seen.may("view_heartbeat"):
-            return seen.page("heartbeat_changelist")
+            return seen.pages.page("heartbeat_changelist")
         case "crashed" | "suspects" if problem.worker and seen.may("view_heartbeat"):
-            return seen.page("heartbeat_change", problem.worker)
+            return seen.pages.page("heartbeat_change", problem.worker)
         case "cron" | "cron_missing" if seen.may("view_cronentry"):
-            return seen.page("cronentry_change", quote(problem.subject))
+            return seen.pages.page("cronentry_change", quote(problem.subject))
         case "paused" if not problem.list and seen.may("view_queuestate"):
-            return seen.page("queuestate_changelist", q=problem.subject.partition(":")[2])
+            return seen.pages.page("queuestate_changelist", q=problem.subject.partition(":")[2])
         case "waiting_for_event":
             return seen.pages.jobs(suspended=problem.code)
         case "abandoned":

@@ -37,7 +37,7 @@ def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, Any]:
     slots = beat.processes * beat.threads
     return {
         "name": visible(beat.name[:200]),
-        "url": seen.page("heartbeat_change", beat.pk),
+        "url": seen.pages.page("heartbeat_change", beat.pk),
         "status": badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)),
         "leads": beat.leads,
         "beat": _("%(time)s ago") % {"time": seconds(beat.beat_age.total_seconds())},
