@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,6 @@ from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
-from django_pgjobs.management.show import add_arguments
-from django_pgjobs.management.steer import shell_user
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.flow import Linked, Surroundings, listed, surroundings
 from django_pgjobs.presentation.wording import label_of
@@ -25,33 +22,21 @@ from django_pgjobs.values.built_in import Act, refusal
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``tree`` and ``close-batch``."""
     text = "Show the jobs around a job: its batch, its members, the jobs that it needs, and those that need it."
-    parser = subcommands.add_parser("tree", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=show_tree)
+    filters.add_job(filters.declare(subcommands, "tree", show_tree, text))
     text = "Close a batch that is open for members; without unfinished members, it ends."
-    parser = subcommands.add_parser("close-batch", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=close_batch)
+    filters.add_job(filters.declare(subcommands, "close-batch", close_batch, text))
 
 
 def _job(command: BaseCommand, options: dict[str, Any]) -> Job:
     job = listed(filters.database_of(options)).filter(pk=options["id"]).first()
-    if job is None:
-        output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
-        sys.exit(output.SKIPPED)
-    return job
+    return job if job is not None else output.fail(command, str(why.unknown(options["id"])))
 
 
-@output.facing_the_database
 def show_tree(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print it; exit with 1 if there is no such job."""
     job = _job(command, options)
     around = surroundings(job)
-    if options["format"] == "json":
-        output.write_line(command, output.json_of(_fields(job, around)))
-        return
-    for line in _lines(job, around):
-        output.write_line(command, line)
+    output.answer(command, options, _fields(job, around), _lines(job, around))
 
 
 def _words(job: Job) -> str:
@@ -114,23 +99,16 @@ def _linked(linked: Linked) -> dict[str, Any]:
     return {"rule": linked.rule, **_of(linked.job)}
 
 
-@output.facing_the_database
 def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
     """Close it; exit with 1 if the job does not exist or is no batch."""
     job = _job(command, options)
     if job.name != BATCH:
         why = refusal(job.name, Act.CLOSE)
-        output.write_line(command, f"job {job.pk} is no batch{why and f': {why}'}", to_stderr=True)
-        sys.exit(output.SKIPPED)
+        output.fail(command, f"job {job.pk} is no batch{why and f': {why}'}")
     jobs = Job.objects.using(job._state.db).filter(pk=job.pk)
-    done = close_batches(jobs, filters.database_of(options), by=shell_user(), reason="")
+    done = close_batches(jobs, filters.database_of(options), by=filters.shell_user(), reason="")
     if "busy" in done.skipped:
-        output.write_line(command, f"batch {job.pk} is locked by another transaction: try again", to_stderr=True)
-        sys.exit(output.SKIPPED)
+        output.fail(command, f"batch {job.pk} is locked by another transaction: try again")
     figures = Batch.of(job).figures
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"id": job.pk, **figures._asdict()}))
-    else:
-        output.write_line(
-            command, f"batch {job.pk} is closed, {figures.pending} of {figures.total} members have not ended"
-        )
+    words = f"batch {job.pk} is closed, {figures.pending} of {figures.total} members have not ended"
+    output.answer(command, options, {"id": job.pk, **figures._asdict()}, [words])

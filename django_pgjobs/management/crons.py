@@ -1,20 +1,23 @@
-"""``manage.py pgjobs crons``: list, next, run-now, pause, resume and stop; ``cron_rows`` has the other verbs."""
+"""``manage.py pgjobs crons``: look at cron entries, run, pause and stop them; and make schedules at run time."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from datetime import timedelta
-from typing import Any
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_pgjobs.exceptions import PgJobsError
-from django_pgjobs.management import cron_rows, filters, output
-from django_pgjobs.management.steer import instant, shell_user
+from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
+from django_pgjobs.management import filters, output
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
 from django_pgjobs.presentation.schedules import in_words
+from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedulable
+from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
+from django_pgjobs.store.transactions import at_read_committed
 
 HELP = {
     "list": "Show cron entries, their status and their next fire.",
@@ -23,7 +26,19 @@ HELP = {
     "pause": "Stop cron entries from firing until they are resumed; existing jobs still run.",
     "resume": "Resume paused cron entries.",
     "stop": "Pause cron entries and cancel their unfinished jobs.",
+    "add": "Make a schedule for a job that is declared with schedulable=True.",
+    "change": "Change a schedule made at run time; what you do not name stays.",
+    "delete": "Delete schedules made at run time, and entries that no code declares any more.",
 }
+
+PREVIEWED = 3
+"""Number of fires to show of what was written."""
+
+CLEARED = "none"
+"""The word that clears an option."""
+
+TIMING = ("tz", "misfire", "misfire_limit", "overlap", "start", "end", "max_fires", "enabled")
+OPTIONS = ("queue", "priority", "max_attempts")
 
 TEXT = "Show, run, pause, resume or stop cron entries; add, change or delete schedules."
 
@@ -33,36 +48,92 @@ def add_subcommands(subcommands: Any) -> None:
     verbs = subcommands.add_parser("crons", help=TEXT, description=TEXT).add_subparsers(
         dest="verb", required=True, metavar="VERB"
     )
-    performs = (show, preview, run_now, pause, resume, stop)
+    performs = (show, preview, run_now, pause, resume, stop, add, change, delete)
     for (verb, text), perform in zip(HELP.items(), performs, strict=True):
-        parser = verbs.add_parser(verb, help=text, description=text)
+        parser = filters.declare(verbs, verb, perform, text)
         _add_arguments(parser, verb)
-        parser.set_defaults(perform=perform)
-    cron_rows.add_verbs(verbs)
+        filters.add_output(parser)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    many = "*" if verb in ("list", "next") else "+"
-    parser.add_argument("names", metavar="ENTRY", nargs=many, help="Names of cron entries.")
-    if many == "*":
+    of_rows = verb in ("add", "change")
+    many: dict[str, Any] = {} if of_rows else {"nargs": "*" if verb in ("list", "next") else "+"}
+    parser.add_argument("names" if many else "name", metavar="ENTRY", help="Names of cron entries.", **many)
+    if verb in ("list", "next"):
         text = "Entries whose names begin with this."
         parser.add_argument("--prefix", metavar="TEXT", default="", help=text)
     if verb == "next":
-        parser.add_argument(
-            "--count", metavar="N", type=filters.number, default=5, help="How many fires to show for each (default: 5)."
-        )
-    if verb in ("pause", "stop"):
+        text = "How many fires to show for each (default: 5)."
+        parser.add_argument("--count", metavar="N", type=filters.number, default=5, help=text)
+    if of_rows:
+        _add_schedule(parser, verb)
+    if of_rows or verb in ("pause", "stop", "delete"):
         parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
     if verb == "pause":
-        ends = parser.add_mutually_exclusive_group()
-        ends.add_argument("--until", metavar="INSTANT", type=instant, help="When the pause ends by itself.")
-        ends.add_argument(
-            "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
-        )
-    if many == "+":
-        parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    output.add_format(parser)
-    filters.add_database(parser)
+        filters.add_end_of_pause(parser, "When the pause ends by itself.")
+    if verb not in ("list", "next"):
+        filters.add_author(parser)
+
+
+def _add_schedule(parser: argparse.ArgumentParser, verb: str) -> None:
+    whens = parser.add_mutually_exclusive_group(required=verb == "add")
+    example = '"0 7 * * 1", or "every 2 weeks from 2026-01-05 07:00"'
+    whens.add_argument("--expression", metavar="TEXT", help=f"When: {example}.")
+    whens.add_argument("--every", metavar="TEXT", help='When: an interval such as "45 minutes".')
+    text = 'A local time that fixes the phase of --every: "2026-01-05 07:00".'
+    parser.add_argument("--anchor", metavar="TEXT", help=text)
+    parser.add_argument("--tz", metavar="ZONE", help="The IANA time zone (default: the project's).")
+    if verb == "add":
+        parser.add_argument("--job", metavar="NAME", required=True, help="The name of the job.")
+    # Not "args": Django takes that name for the positional arguments of a command.
+    parser.add_argument(
+        "--args", dest="call_args", metavar="JSON", type=_json(list), help="Positional arguments: a JSON list."
+    )
+    parser.add_argument(
+        "--kwargs", dest="call_kwargs", metavar="JSON", type=_json(dict), help="Keyword arguments: a JSON object."
+    )
+    parser.add_argument("--queue", metavar="NAME", help="The queue of its jobs (default: the job's).")
+    parser.add_argument("--priority", metavar="N", type=_whole, help="The priority of its jobs (default: the job's).")
+    parser.add_argument("--max-attempts", metavar="N", type=_whole, help="Attempts of its jobs (default: the job's).")
+    parser.add_argument("--misfire", choices=["once", "skip", "all"], help="How to treat missed fires.")
+    parser.add_argument(
+        "--misfire-limit", metavar="N", type=_whole, help="How many to make up for, with --misfire all."
+    )
+    overlaps = ["allow", "skip", "after_completion"]
+    parser.add_argument("--overlap", choices=overlaps, help="How a fire acts while a job of the entry is unfinished.")
+    instant = _clearable(filters.instant)
+    for option, text in (("--start", "The first instant at which it may fire"), ("--end", "The last one")):
+        parser.add_argument(option, metavar="INSTANT", type=instant, help=f"{text}; none for no bound.")
+    text = "How many fires it makes at most; none for no bound."
+    parser.add_argument("--max-fires", metavar="N", type=_clearable(_whole), help=text)
+    enabled = parser.add_mutually_exclusive_group()
+    enabled.add_argument("--enabled", action="store_true", default=None, help="Let it fire.")
+    enabled.add_argument("--disabled", action="store_false", dest="enabled", help="Keep it from firing.")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _clearable(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: CLEARED if text == CLEARED else read(text)
+
+
+def _json(kind: type) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, kind):
+            what = "list, such as [7]" if kind is list else 'object, such as {"tenant_id": 7}'
+            raise argparse.ArgumentTypeError(f"must be a JSON {what}, not {text!r}")
+        return found
+
+    return read
 
 
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
@@ -80,18 +151,13 @@ def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
     return found
 
 
-@output.facing_the_database
 def show(command: BaseCommand, options: dict[str, Any]) -> None:
     """List the entries; exit with 1 if one is broken or missing, so that the command serves as a probe."""
     entries = list(_chosen(options))
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
-    else:
-        headers = ("ENTRY", "STATUS", "EXPRESSION", "ZONE", "JOB", "LAST FIRE", "NEXT FIRE", "NOTE")
-        for line in output.table(headers, map(_cells, entries)):
-            output.write_line(command, line)
-    if any(entry.status in ("broken", "missing") for entry in entries):
-        sys.exit(output.SKIPPED)
+    headers = ("ENTRY", "STATUS", "EXPRESSION", "ZONE", "JOB", "LAST FIRE", "NEXT FIRE", "NOTE")
+    fields = {"crons": [_as_json(entry) for entry in entries]}
+    output.answer(command, options, fields, output.table(headers, map(_cells, entries)))
+    output.exit_if(any(entry.status in ("broken", "missing") for entry in entries))
 
 
 def _cells(entry: CronEntry) -> tuple[str, ...]:
@@ -140,30 +206,26 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
     }
 
 
-@output.facing_the_database
 def preview(command: BaseCommand, options: dict[str, Any]) -> None:
     """Show the next fires of entries; exit with 1 if one has none."""
     if options["count"] > MOST_PREVIEWED:
         raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
     entries = list(_chosen(options))
     found = {entry.pk: entry.next_fires(options["count"]) for entry in entries}
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"next": found}))
-    else:
-        for line in output.table(("ENTRY", "FIRE"), _fires(found)):
-            output.write_line(command, line)
-        for entry in entries:
-            if words := in_words(entry.effective_expression, entry.effective_zone):
-                output.write_line(command, output.plain(f"{entry.pk}: {words}."))
-    if not all(found.values()):
-        sys.exit(output.SKIPPED)
+    output.answer(command, options, {"next": found}, _lines_of_fires(entries, found))
+    output.exit_if(not all(found.values()))
 
 
-def _fires(found: dict[str, list[Any]]) -> list[tuple[str, str]]:
-    return [(output.short(name, 60), output.instant(fire)) for name, fires in found.items() for fire in fires or [None]]
+def _lines_of_fires(entries: list[CronEntry], found: Mapping[str, list[Any]]) -> Iterator[str]:
+    yield from output.table(
+        ("ENTRY", "FIRE"),
+        ((output.short(name, 60), output.instant(each)) for name, fires in found.items() for each in fires or [None]),
+    )
+    for entry in entries:
+        if words := in_words(entry.effective_expression, entry.effective_zone):
+            yield output.plain(f"{entry.pk}: {words}.")
 
 
-@output.facing_the_database
 def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
     """Register a job of each entry; exit with 1 if one fails."""
     jobs: dict[str, int | None] = {}
@@ -173,63 +235,131 @@ def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
         except PgJobsError as error:
             jobs[entry.pk] = None
             output.write_line(command, output.plain(error), to_stderr=True)
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"jobs": jobs}))
-    else:
-        for name, job in jobs.items():
-            output.write_line(command, output.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
-    if None in jobs.values():
-        sys.exit(output.SKIPPED)
+    lines = (f"{name}: " + ("not run" if job is None else f"job {job}") for name, job in jobs.items())
+    output.answer(command, options, {"jobs": jobs}, map(output.plain, lines))
+    output.exit_if(None in jobs.values())
 
 
-@output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause entries, and print how many."""
-    until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
+    until = filters.end_of_pause(options)
     try:
         changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
     except PgJobsError as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
-    _write_changed(command, options, "paused", changed)
+    output.answer(command, options, {"paused": changed}, [f"{_entries(changed)} paused"])
 
 
-@output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume entries, and print how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
     chosen_names, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
     changed = chosen.resume(by=options["by"])
-    _write_changed(command, options, "resumed", changed)
+    output.answer(command, options, {"resumed": changed}, [f"{_entries(changed)} resumed"])
     for name in chosen_names:
         if name not in paused:
             output.write_line(command, output.plain(f"{name} was not paused"), to_stderr=True)
-    if changed < len(chosen_names):
-        sys.exit(output.SKIPPED)
+    output.exit_if(changed < len(chosen_names))
 
 
-@output.facing_the_database
 def stop(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause entries and cancel their jobs; print both counts; exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
     number = chosen.count()
     steered = chosen.stop(by=options["by"], reason=options["reason"])
-    if options["format"] == "json":
-        answer = {"stopped": number, "cancelled": steered.changed, "skipped": steered.skipped}
-        output.write_line(command, output.json_of(answer))
-    else:
-        jobs = f"{steered.changed} {'job' if steered.changed == 1 else 'jobs'} cancelled"
-        output.write_line(command, f"{_entries(number)} stopped, {jobs}")
-        output.write_skipped(command, steered.skipped)
-    if steered.skipped:
-        sys.exit(output.SKIPPED)
-
-
-def _write_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int) -> None:
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({what: changed}))
-    else:
-        output.write_line(command, f"{_entries(changed)} {what}")
+    fields = {"stopped": number, "cancelled": steered.changed, "skipped": steered.skipped}
+    jobs = f"{steered.changed} {'job' if steered.changed == 1 else 'jobs'} cancelled"
+    lines = [f"{_entries(number)} stopped, {jobs}", *output.skipped_lines(steered.skipped)]
+    output.answer(command, options, fields, lines)
+    output.exit_if(steered.skipped)
 
 
 def _entries(number: int) -> str:
     return f"{number} cron {'entry' if number == 1 else 'entries'}"
+
+
+# Schedules made at run time
+
+
+def add(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Make a schedule; an entry that has its name is an error."""
+    with at_read_committed(filters.database_of(options)), _sentences():
+        _refuse(_named(options).exists(), options)
+        blank = Reading(schedulable(options["job"]), {}, "", ScheduleOptions(name=options["name"]), [], {})
+        entry = _written(options, blank)
+        _refuse(entry.written != "created", options)  # another session made it in between
+    _show(command, options, entry)
+
+
+def change(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Change what the options name; another user's change comes before or after it."""
+    with at_read_committed(filters.database_of(options)), _sentences():
+        entry = _named(options).select_for_update(no_key=True).first()
+        if entry is None:
+            raise CommandError(f"There is no cron entry {output.plain(options['name'])}.", returncode=output.SKIPPED)
+        entry = _written(options, read_back(entry))
+    _show(command, options, entry)
+
+
+def delete(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Delete schedules; if code declares one of them, delete none."""
+    with _sentences():
+        deleted = _chosen(options).remove(by=options["by"], reason=options["reason"])
+    output.answer(command, options, {"deleted": deleted}, [f"{_entries(deleted)} deleted"])
+
+
+def _named(options: dict[str, Any]) -> CronEntryQuerySet:
+    return CronEntryQuerySet(CronEntry, using=filters.database_of(options)).filter(pk=options["name"])
+
+
+def _refuse(taken: bool, options: dict[str, Any]) -> None:
+    if taken:
+        words = f"There is a cron entry {output.plain(options['name'])}: change it, or choose another name."
+        raise CommandError(words, returncode=output.WRONG)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    try:
+        yield
+    except (InvalidJob, UnreadablePayload, TypeError) as error:
+        raise CommandError(output.plain(error), returncode=output.WRONG) from None
+
+
+def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
+    given = {name: None if options[name] == CLEARED else options[name] for name in TIMING if options[name] is not None}
+    if given.get("misfire", "all") != "all":
+        given.setdefault("misfire_limit", None)
+    timing = cast("ScheduleOptions", {**reading.timing, **given, "by": options["by"], "reason": options["reason"]})
+    expression = options["expression"] or reading.expression or None
+    length, _, anchor = (reading.expression or "").partition(" from ")
+    if options["every"] is not None:
+        expression, timing["every"] = None, options["every"]
+        if anchor and " from " not in options["every"]:
+            timing["anchor"] = anchor
+    if options["anchor"] is not None:
+        timing["anchor"] = options["anchor"]
+        expression = length if expression == reading.expression else expression
+    parts = {part: given for part in ("args", "kwargs") if (given := options[f"call_{part}"]) is not None}
+    args, kwargs = decode_payload(json.dumps(parts))
+    changed = reading._replace(
+        options={
+            **reading.options,
+            **{name: options[name] for name in OPTIONS if options[name] is not None},
+            "database": filters.database_of(options),
+        },
+        expression=expression,
+        timing=timing,
+        args=args if "args" in parts else reading.args,
+        kwargs=kwargs if "kwargs" in parts else reading.kwargs,
+    )
+    return changed.write()
+
+
+def _show(command: BaseCommand, options: dict[str, Any], entry: CronEntry) -> None:
+    fires = entry.next_fires(PREVIEWED)
+    fields = {"name": entry.pk, "written": entry.written, "status": entry.status, "next": fires}
+    words = in_words(entry.effective_expression, entry.effective_zone)
+    lines = [f"{entry.pk}: {entry.written}", *([f"{words}."] if words else [])]
+    lines += [f"  {output.instant(fire)}" for fire in fires]
+    output.answer(command, options, fields, map(output.plain, lines))

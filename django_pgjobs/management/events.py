@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -10,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
-from django_pgjobs.management.steer import shell_user
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.serialization.escapes import one_line
@@ -33,36 +31,23 @@ WITHDRAWN_WORDS = {
 def add_subcommands(subcommands: Any) -> None:
     """Declare them."""
     text = "Send an event: jobs that wait for it continue, now or once they begin to wait. The first one counts."
-    parser = subcommands.add_parser("send-event", help=text, description=text)
-    parser.add_argument(
-        "event",
-        metavar="EVENT",
-        nargs="?",
-        help="The event with its key, as in order.approval:7; an event of job 4711 alone is job:4711:NAME.",
-    )
+    parser = filters.declare(subcommands, "send-event", send_event, text)
+    name = "The event with its key, as in order.approval:7; an event of job 4711 alone is job:4711:NAME."
+    parser.add_argument("event", metavar="EVENT", nargs="?", help=name)
     parser.add_argument("--job", metavar="ID", type=filters.job_id, help="Instead: the event that this job waits for.")
-    parser.add_argument(
-        "--payload",
-        metavar="JSON",
-        default="",
-        help="The payload that jobs get, such as '{\"approved\": true}' (default: null).",
-    )
-    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    output.add_format(parser)
-    filters.add_database(parser)
-    parser.set_defaults(perform=send_event)
+    payload = "The payload that jobs get, such as '{\"approved\": true}' (default: null)."
+    parser.add_argument("--payload", metavar="JSON", default="", help=payload)
+    filters.add_author(parser)
+    filters.add_output(parser)
 
     text = "Take back an event that was sent, as long as no job has read it: jobs that wait for it continue to wait."
-    parser = subcommands.add_parser("withdraw-event", help=text, description=text)
+    parser = filters.declare(subcommands, "withdraw-event", withdraw_event, text)
     parser.add_argument("event", metavar="EVENT", help="The event with its key, as in order.approval:7.")
-    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    filters.add_author(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept in the record of actions.")
-    output.add_format(parser)
-    filters.add_database(parser)
-    parser.set_defaults(perform=withdraw_event)
+    filters.add_output(parser)
 
 
-@output.facing_the_database
 def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
     """Send it; exit with 1 if it was sent before, or if the job waits for none."""
     using = filters.database_of(options)
@@ -80,7 +65,6 @@ def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
     _answer(command, options, event, "sent", WORDS[sent], done=sent is Sent.SENT)
 
 
-@output.facing_the_database
 def withdraw_event(command: BaseCommand, options: dict[str, Any]) -> None:
     """Take it back; exit with 1 if it was not sent, or if a job has read it."""
     using, event = filters.database_of(options), options["event"]
@@ -96,8 +80,7 @@ def _answer(command: BaseCommand, options: dict[str, Any], event: str, key: str,
         output.write_line(command, output.json_of({"event": event, key: done}))
     if options["format"] != "json" or not done:
         output.write_line(command, output.plain(words.format(event=one_line(event))), to_stderr=not done)
-    if not done:
-        sys.exit(output.SKIPPED)
+    output.exit_if(not done)
 
 
 def _awaited(command: BaseCommand, job_id: int, using: str) -> str:
@@ -106,5 +89,4 @@ def _awaited(command: BaseCommand, job_id: int, using: str) -> str:
         return event
     there = Job.objects.using(using).filter(pk=job_id).exists()
     words = f"job {job_id} waits for no event" if there else str(why.unknown(job_id))
-    output.write_line(command, words, to_stderr=True)
-    sys.exit(output.SKIPPED)
+    output.fail(command, words)

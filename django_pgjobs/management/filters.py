@@ -1,18 +1,23 @@
-"""Arguments that select jobs: ids, and the same filters as in the admin."""
+"""Arguments of subcommands: those that select jobs, with the same filters as in the admin, and what most have."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import router
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
-from django_pgjobs.management.output import WRONG
+from django_pgjobs.management import output
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import filters, search_words
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
@@ -52,6 +57,29 @@ def argument(text: str) -> tuple[str, str]:
     return name, value
 
 
+def instant(text: str) -> datetime:
+    """Return an instant; without a zone it is in the project's time zone."""
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an instant: write 2030-01-31T03:00 or 2030-01-31T03:00+01:00"
+        )
+    if settings.USE_TZ:
+        return found if timezone.is_aware(found) else timezone.make_aware(found)
+    return timezone.make_naive(found) if timezone.is_aware(found) else found
+
+
+def shell_user() -> str:
+    """Return the name of the shell's user, or the user id if there is no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no name in a container: OSError from Python 3.13 on
+        return f"uid {os.getuid()}"
+
+
 KINDS: dict[str, Callable[[str], Any]] = {"text": str, "age": age, "id": job_id, "argument": argument}
 """The kind of a filter → what reads its value."""
 
@@ -73,6 +101,50 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
             )  # fmt: skip
 
 
+def declare(
+    parsers: Any, name: str, perform: Callable[..., None], text: str, *, description: str = ""
+) -> argparse.ArgumentParser:
+    """Declare a subcommand or verb: what it does, and in which words its help says so."""
+    parser: argparse.ArgumentParser = parsers.add_parser(name, help=text, description=description or text)
+    parser.set_defaults(perform=output.facing_the_database(perform))
+    return parser
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Declare the id of one job, and the output."""
+    parser.add_argument("id", metavar="ID", type=job_id, help="The id of the job.")
+    add_output(parser)
+
+
+def add_author(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--by``."""
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--format`` and ``--database``."""
+    parser.add_argument("--format", choices=["table", "json"], default="table", help="Output format (default: table).")
+    add_database(parser)
+
+
+def add_yes(parser: argparse.ArgumentParser, text: str) -> None:
+    """Declare ``--yes``, under Django's names, too."""
+    parser.add_argument("--yes", "--no-input", "--noinput", action="store_true", dest="yes", help=text)
+
+
+def add_end_of_pause(parser: argparse.ArgumentParser, help_of_until: str) -> None:
+    """Declare ``--until`` and ``--for``, of which ``end_of_pause`` makes one value."""
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--until", metavar="INSTANT", type=instant, help=help_of_until)
+    text = "How long from now: 90s, 30m, 36h, 7d."
+    ends.add_argument("--for", metavar="AGE", type=age, dest="seconds", help=text)
+
+
+def end_of_pause(options: dict[str, Any]) -> datetime | timedelta | None:
+    """Return when a pause ends, or how long it lasts; None for one that lasts until it is resumed."""
+    return options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
+
+
 def add_database(parser: argparse.ArgumentParser) -> None:
     """Declare ``--database``."""
     text = "Database alias of the jobs (default: the one that they are registered in)."
@@ -83,7 +155,7 @@ def database_of(options: dict[str, Any]) -> str:
     """Return the database alias. Raises ``CommandError`` if the settings do not have it."""
     alias = str(options["database"] or router.db_for_write(Job))
     if alias not in settings.DATABASES:
-        raise CommandError(f"There is no database alias {alias!r}.", returncode=WRONG)
+        raise CommandError(f"There is no database alias {alias!r}.", returncode=output.WRONG)
     return alias
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -49,34 +47,18 @@ HEADERS = ("ID", "STATE", "NAME", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "FINISHE
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``list``."""
-    text = "List the jobs that match a filter, or the newest jobs."
-    parser = subcommands.add_parser("list", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=show_list)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare filters, limit and format."""
+    parser = filters.declare(subcommands, "list", show_list, "List the jobs that match a filter, or the newest jobs.")
     filters.add_filters(parser)
-    parser.add_argument(
-        "--worker",
-        metavar="NAME",
-        help="Jobs claimed by this worker (name or id).",
-    )
-    parser.add_argument(
-        "--limit", metavar="N", type=filters.number, default=LIMIT, help="At most N jobs (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="List all jobs, however many there are and however long it takes."
-    )
-    parser.add_argument(
-        "--far", action="store_true", help="Search unindexed columns in 1,000,000 jobs instead of 100,000."
-    )
-    output.add_format(parser)
-    filters.add_database(parser)
+    parser.add_argument("--worker", metavar="NAME", help="Jobs claimed by this worker (name or id).")
+    text = "At most N jobs (default: %(default)s)."
+    parser.add_argument("--limit", metavar="N", type=filters.number, default=LIMIT, help=text)
+    text = "List all jobs, however many there are and however long it takes."
+    parser.add_argument("--all", action="store_true", help=text)
+    text = "Search unindexed columns in 1,000,000 jobs instead of 100,000."
+    parser.add_argument("--far", action="store_true", help=text)
+    filters.add_output(parser)
 
 
-@output.facing_the_database
 def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the jobs; exit with 1 if an id matches no job."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
@@ -92,13 +74,9 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["error"] is not None and options["state"] is None and not options["ids"]:
         output.write_line(command, ABANDONED_ALONE, to_stderr=True)
     if not ids and (hint := _name_hint(options["name"]) or _alias_hint(options["alias"])):
-        output.write_line(command, hint, to_stderr=True)
-        sys.exit(output.SKIPPED)
-    missing = set(options["ids"]) - set(ids) if options["ids"] else set()
-    if missing:
-        gone = ", ".join(f"#{job_id}" for job_id in sorted(missing))
-        output.write_line(command, f"Not among them: {gone}.", to_stderr=True)
-        sys.exit(output.SKIPPED)
+        output.fail(command, hint)
+    if options["ids"] and (missing := set(options["ids"]) - set(ids)):
+        output.fail(command, f"Not among them: {', '.join(f'#{job_id}' for job_id in sorted(missing))}.")
 
 
 def _name_hint(name: str | None) -> str:

@@ -6,7 +6,6 @@ reverse the direction of text, appear as their code points.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
@@ -14,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError
@@ -37,11 +36,6 @@ WRONG = 2
 
 PIPE_CLOSED = 141
 """The exit status after SIGPIPE: the reader of the output has gone."""
-
-
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--format``."""
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="Output format (default: table).")
 
 
 def block(text: object) -> list[str]:
@@ -86,10 +80,27 @@ def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> N
     stream.write(fitting, str) if to_stderr else stream.write(fitting)
 
 
-def write_skipped(command: BaseCommand, skipped: Mapping[str, int]) -> None:
-    """Write why jobs were skipped, one reason per line."""
-    for reason, number in sorted(skipped.items()):
-        write_line(command, f"  {number} skipped: {plain(reason)}")
+def answer(command: BaseCommand, options: dict[str, Any], fields: Any, lines: Iterable[str]) -> None:
+    """Write the fields as JSON or else the lines, as ``--format`` says."""
+    for line in [json_of(fields)] if options["format"] == "json" else lines:
+        write_line(command, line)
+
+
+def exit_if(skipped: object) -> None:
+    """Exit with ``SKIPPED`` if that is true, or not empty."""
+    if skipped:
+        sys.exit(SKIPPED)
+
+
+def fail(command: BaseCommand, text: str) -> NoReturn:
+    """Write the text to stderr, and exit with ``SKIPPED``."""
+    write_line(command, text, to_stderr=True)
+    sys.exit(SKIPPED)
+
+
+def skipped_lines(skipped: Mapping[str, int]) -> list[str]:
+    """Return why jobs were skipped, one reason per line."""
+    return [f"  {number} skipped: {plain(reason)}" for reason, number in sorted(skipped.items())]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -15,7 +12,6 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
-from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import QueueState
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.transactions import at_read_committed
@@ -29,42 +25,25 @@ HELP = {
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``pause`` and ``resume``."""
     for (verb, text), perform in zip(HELP.items(), (pause, resume), strict=True):
-        parser = subcommands.add_parser(verb, help=text, description=text)
-        _add_arguments(parser, verb)
-        parser.set_defaults(perform=perform)
+        parser = filters.declare(subcommands, verb, perform, text)
+        parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
+        parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
+        if verb == "pause":
+            parser.add_argument("--list", action="store_true", help="Only list the current pauses.")
+            parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
+            until = "When the pause ends by itself: 2030-01-31T03:00, in the project's time zone."
+            filters.add_end_of_pause(parser, until)
+        filters.add_author(parser)
+        filters.add_output(parser)
 
 
-def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
-    parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
-    if verb == "pause":
-        parser.add_argument("--list", action="store_true", help="Only list the current pauses.")
-        parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
-        ends = parser.add_mutually_exclusive_group()
-        ends.add_argument(
-            "--until",
-            metavar="INSTANT",
-            type=instant,
-            help="When the pause ends by itself: 2030-01-31T03:00, in the project's time zone.",
-        )
-        ends.add_argument(
-            "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
-        )
-    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    output.add_format(parser)
-    filters.add_database(parser)
-
-
-@output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause, and print each pause and its end; an invalid name pauses nothing."""
     database = filters.database_of(options)
     found = pausing.paused(database) if options["list"] else _pause(options, database)
+    output.answer(command, options, {"paused": [_as_json(state) for state in found]}, map(_line, found))
     if options["format"] == "json":
-        output.write_line(command, output.json_of({"paused": [_as_json(state) for state in found]}))
         return
-    for state in found:
-        output.write_line(command, _line(state))
     if not options["list"]:
         _warn_unknown(command, options["queues"])
     if not found:
@@ -72,8 +51,8 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
-    until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
-    words = {"by": options["by"], "reason": options["reason"], "until": until, "database": database}
+    until, by, reason = filters.end_of_pause(options), options["by"], options["reason"]
+    words: dict[str, Any] = {"by": by, "reason": reason, "until": until, "database": database}
     queues, jobs = _names_of(options)
     try:
         with at_read_committed(database):
@@ -105,23 +84,16 @@ def _line(state: QueueState) -> str:
     return output.plain(one_line(f"paused {state.kind} {state.name} {until}{by}{reason}"))
 
 
-@output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume, and print what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
     queues, jobs = _names_of(options)
     answers = [("queue", queue, pausing.resume_queue(queue, by=by, database=database)) for queue in queues]
     answers += [("job", name, pausing.resume_job(name, by=by, database=database)) for name in jobs]
-    if options["format"] == "json":
-        answer = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
-        output.write_line(command, output.json_of({"resumed": answer}))
-    else:
-        for kind, name, was in answers:
-            output.write_line(
-                command, output.plain(f"resumed {kind} {name}" if was else f"{kind} {name} was not paused")
-            )
-    if not all(was for _, _, was in answers):
-        sys.exit(output.SKIPPED)
+    fields = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
+    lines = (f"resumed {kind} {name}" if was else f"{kind} {name} was not paused" for kind, name, was in answers)
+    output.answer(command, options, {"resumed": fields}, map(output.plain, lines))
+    output.exit_if(not all(was for _, _, was in answers))
 
 
 def _names_of(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,41 +24,18 @@ from django_pgjobs.values.setting_rules import QUEUE_NAME
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``prune``."""
     text = "Delete ended jobs whose retention is over, with their history."
-    parser = subcommands.add_parser("prune", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=prune)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which ended jobs to delete, and the format."""
+    parser = filters.declare(subcommands, "prune", prune, text)
     parser.add_argument("--dry-run", action="store_true", help="Count the jobs, but delete nothing.")
-    parser.add_argument(
-        "--older-than",
-        metavar="AGE",
-        type=filters.age,
-        help="Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION_HOURS.",
-    )
-    parser.add_argument(
-        "--outcome",
-        action="append",
-        choices=list(map(str, Outcome)),
-        help="Only jobs with this outcome; repeatable (default: all).",
-    )
+    text = "Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION_HOURS."
+    parser.add_argument("--older-than", metavar="AGE", type=filters.age, help=text)
+    text = "Only jobs with this outcome; repeatable (default: all)."
+    parser.add_argument("--outcome", action="append", choices=list(map(str, Outcome)), help=text)
     parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; repeatable.")
     parser.add_argument("--name", metavar="NAME", action="append", help="Only jobs of this name; repeatable.")
-    output.add_format(parser)
-    filters.add_database(parser)
-    parser.add_argument(
-        "--yes",
-        "--no-input",
-        "--noinput",
-        action="store_true",
-        dest="yes",
-        help="With --older-than, do not ask for confirmation.",
-    )
+    filters.add_output(parser)
+    filters.add_yes(parser, "With --older-than, do not ask for confirmation.")
 
 
-@output.facing_the_database
 def prune(command: BaseCommand, options: dict[str, Any]) -> None:
     """Delete all of them, and print how many; exit with 1 if some could not be deleted."""
     rules, db = _rules(options), _Committing(filters.database_of(options))
@@ -71,8 +46,7 @@ def prune(command: BaseCommand, options: dict[str, Any]) -> None:
         confirm(command, f"Delete ended jobs of more than {options['older_than']:g} seconds ago?")
     counts = _each(rules, lambda rule: _delete(db, rule))
     _write_counts(command, options, counts)
-    if any(skipped for _, skipped in counts.values()):
-        sys.exit(1)
+    output.exit_if(any(skipped for _, skipped in counts.values()))
 
 
 def _rules(options: dict[str, Any]) -> list[PruneRule]:
@@ -153,16 +127,12 @@ def _delete(db: Enclosing, rule: PruneRule) -> tuple[int, int]:
 
 def _write_counts(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
     total, skipped = (sum(each[n] for each in counts.values()) for n in (0, 1))
-    if options["format"] == "json":
-        answer = {
-            "dry_run": options["dry_run"],
-            "pruned": total,
-            "skipped": skipped,
-            "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
-        }
-        output.write_line(command, output.json_of(answer))
-        return
+    fields = {
+        "dry_run": options["dry_run"],
+        "pruned": total,
+        "skipped": skipped,
+        "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
+    }
     would = "would be pruned" if options["dry_run"] else "pruned"
-    output.write_line(command, f"prune: {total} {would}, {skipped} skipped")
-    for outcome, (done, _) in counts.items():
-        output.write_line(command, f"  {done} {outcome}")
+    lines = [f"prune: {total} {would}, {skipped} skipped", *(f"  {done} {each}" for each, (done, _) in counts.items())]
+    output.answer(command, options, fields, lines)

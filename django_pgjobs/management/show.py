@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -59,78 +58,48 @@ EXIT_HELP = "Exit status: 0, or 1 if there is no such job."
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``show`` and ``why``."""
     text = "Show one job: state and reason, times, arguments, result, operators' actions, finished steps, and attempts."
-    show = subcommands.add_parser("show", help=text, description=f"{text} {EXIT_HELP}")
-    add_arguments(show)
-    show.add_argument(
-        "--attempts",
-        metavar="N",
-        type=filters.number,
-        default=ATTEMPTS,
-        help="Show at most N attempts that did not succeed, latest first (default: %(default)s).",
-    )
-    show.set_defaults(perform=show_job)
+    parser = filters.declare(subcommands, "show", show_job, text, description=f"{text} {EXIT_HELP}")
+    filters.add_job(parser)
+    text = "Show at most N attempts that did not succeed, latest first (default: %(default)s)."
+    parser.add_argument("--attempts", metavar="N", type=filters.number, default=ATTEMPTS, help=text)
     text = "Explain in a sentence why a job does not run, or what happens to it, and what to do."
-    parser = subcommands.add_parser("why", help=text, description=f"{text} {EXIT_HELP}")
-    add_arguments(parser)
-    parser.set_defaults(perform=show_why)
+    filters.add_job(filters.declare(subcommands, "why", show_why, text, description=f"{text} {EXIT_HELP}"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the job's id and the format."""
-    parser.add_argument("id", metavar="ID", type=filters.job_id, help="The id of the job.")
-    output.add_format(parser)
-    filters.add_database(parser)
-
-
-@output.facing_the_database
 def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the reason; exit with 1 if there is no such job."""
     found = _reason(options["id"], filters.database_of(options))
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"id": options["id"], **_fields_of_reason(found)}))
-    else:
-        output.write_line(command, output.plain(str(found)))
-    if found.code == "unknown":
-        sys.exit(output.SKIPPED)
+    fields = {"id": options["id"], **_fields_of_reason(found)}
+    output.answer(command, options, fields, [output.plain(str(found))])
+    output.exit_if(found.code == "unknown")
 
 
-@output.facing_the_database
 def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print all facts; exit with 1 if there is no such job."""
     using = filters.database_of(options)
     reason = _reason(options["id"], using)
     with at_read_committed(using):
         job = _read(options["id"], using)
-        steps = finished_steps(job) if job is not None else []
-        attempts = _attempts(job, steps, options["attempts"]) if job is not None else []
-        actions = _actions(job) if job is not None else []
-        execution = _execution(job) if job is not None else {}
-        memos = remembered(job) if job is not None else Remembered([], 0)
-        waits_for = suspension(job) if job is not None else None
-        around = surroundings(job) if job is not None else Surroundings()
-    if job is None:
-        output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
-        sys.exit(output.SKIPPED)
-    if options["format"] == "json":
-        reason_fields = _fields_of_reason(reason)
-        fields = {
-            **_fields_of(job),
-            **execution,
-            "why": reason_fields,
-            "actions": actions,
-            **fields_of_undoing(around),
-            "waits_for": None if waits_for is None else waits_for._asdict(),
-            "memos": [fields_of_memo(memo, job) for memo in memos.memos],
-            "more_memos": memos.more,
-            "steps": [_fields_of_step(step) for step in steps],
-            "attempts": attempts,
-        }
-        output.write_line(command, output.json_of(fields))
-        return
-    for line in _lines(job, reason, execution, around, actions):
-        output.write_line(command, line)
-    for line in _history_lines(job, memos, steps, attempts):
-        output.write_line(command, line)
+        if job is None:
+            output.fail(command, str(why.unknown(options["id"])))
+        steps = finished_steps(job)
+        attempts = _attempts(job, steps, options["attempts"])
+        actions, execution, memos = _actions(job), _execution(job), remembered(job)
+        waits_for, around = suspension(job), surroundings(job)
+    fields = {
+        **_fields_of(job),
+        **execution,
+        "why": _fields_of_reason(reason),
+        "actions": actions,
+        **fields_of_undoing(around),
+        "waits_for": None if waits_for is None else waits_for._asdict(),
+        "memos": [fields_of_memo(memo, job) for memo in memos.memos],
+        "more_memos": memos.more,
+        "steps": [_fields_of_step(step) for step in steps],
+        "attempts": attempts,
+    }
+    lines = chain(_lines(job, reason, execution, around, actions), _history_lines(job, memos, steps, attempts))
+    output.answer(command, options, fields, lines)
 
 
 def _reason(job_id: int, using: str) -> why.Reason:

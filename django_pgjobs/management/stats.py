@@ -5,8 +5,7 @@ With ``--sizes``: how much room the results and arguments of ended jobs take, by
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from django_pgjobs.diagnosis.latest import MOST_NOW, figures_of
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import grouped, span
-from django_pgjobs.management import filters, output, told, watching
+from django_pgjobs.management import filters, output, watching
 from django_pgjobs.presentation.wording import size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
@@ -28,16 +27,8 @@ from django_pgjobs.store.database import PINS, Database, configure, on
 from django_pgjobs.store.transactions import at_read_committed
 
 HEADERS = (
-    "QUEUE",
-    "READY",
-    "OLDEST",
-    "SCHEDULED",
-    "RETRYING",
-    "RUNNING",
-    *map(str.upper, Hold),
-    *map(str.upper, Outcome),
-    "WORKERS",
-)
+    "QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING", *map(str.upper, [*Hold, *Outcome]), "WORKERS",
+)  # fmt: skip
 SIZES_HEADERS = ("QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS")
 
 
@@ -46,26 +37,16 @@ def add_subcommands(subcommands: Any) -> None:
     text = (
         "Show the figures of the queues: waiting and running jobs, jobs that ended within the last hour, and workers."
     )
-    parser = subcommands.add_parser("stats", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=show_stats)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare filter, source and format."""
-    queue = "Only this queue; repeatable."
-    parser.add_argument("--queue", metavar="NAME", action="append", help=queue)
-    parser.add_argument(
-        "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing the leader's figures."
-    )
+    parser = filters.declare(subcommands, "stats", show_stats, text)
+    parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; repeatable.")
+    text = "Count now, up to 100,000 each, instead of showing the leader's figures."
+    parser.add_argument("--now", action="store_true", help=text)
     text = "Show instead how much room results and arguments take, by name: of the latest 100,000 of each outcome."
     parser.add_argument("--sizes", action="store_true", help=text)
     watching.add_watch(parser)
-    output.add_format(parser)
-    filters.add_database(parser)
+    filters.add_output(parser)
 
 
-@output.facing_the_database
 def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the figures."""
     if options["sizes"]:
@@ -74,19 +55,15 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     using, how = filters.database_of(options), {"queues": options["queue"], "now": options["now"]}
     if options["format"] == "json":
         found = _read(using, **how)
-        output.write_line(command, output.json_of({**found.figures, **told.as_json(found.problems)}))
+        output.write_line(command, output.json_of({**found.figures, **fields_of_problems(found.problems)}))
         return
 
     def lines() -> Iterator[str]:
         found = _read(using, **how)
-        yield from [*told.lines_of(found.problems), ""]
+        yield from [*lines_of_problems(found.problems), ""]
         yield from _lines(found)
 
-    if options["watch"] is not None:
-        watching.watch(command, using, options["watch"], lines)
-        return
-    for line in lines():
-        output.write_line(command, line)
+    watching.watch(command, using, options["watch"], lines)
 
 
 def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
@@ -103,20 +80,19 @@ def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
             rows[each.queue, each.name] = [before + more for before, more in added]
     largest = sorted(rows.items(), key=lambda row: (-row[1][1] - row[1][2], row[0]))
     read = [_read_of(outcome, [each for each in found if each.outcome == outcome]) for outcome in map(str, Outcome)]
-    if options["format"] == "json":
-        names = ("queue", "name", "jobs", "result_bytes", "argument_bytes")
-        sizes = [dict(zip(names, (*key, *sums), strict=True)) for key, sums in largest]
-        output.write_line(command, output.json_of({"sizes": sizes, "read": read}))
-        return
-    output.write_line(command, f"Looked at {', '.join(map(_words_of, read))}.")
-    cells = [
+    names = ("queue", "name", "jobs", "result_bytes", "argument_bytes")
+    sizes = [dict(zip(names, (*key, *sums), strict=True)) for key, sums in largest]
+    output.answer(command, options, {"sizes": sizes, "read": read}, _lines_of_sizes(largest, read))
+
+
+def _lines_of_sizes(largest: list[tuple[tuple[str, str], list[int]]], read: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"Looked at {', '.join(map(_words_of, read))}."
+    cells = (
         [*(output.plain(one_line(text)) for text in key), str(sums[0]), *map(size, sums[1:])] for key, sums in largest
-    ]
-    for line in output.table(SIZES_HEADERS, cells):
-        output.write_line(command, line)
+    )
+    yield from output.table(SIZES_HEADERS, cells)
     if largest:
-        text = "To delete those of a name before their time: manage.py pgjobs prune --name NAME --older-than AGE."
-        output.write_line(command, text)
+        yield "To delete those of a name before their time: manage.py pgjobs prune --name NAME --older-than AGE."
 
 
 def _read_of(outcome: str, found: list[Sizes]) -> dict[str, Any]:
@@ -129,6 +105,21 @@ def _words_of(read: dict[str, Any]) -> str:
     if not read["more"]:
         return f"all {grouped(read['jobs'])} {read['outcome']}"
     return f"the latest {grouped(read['jobs'])} {read['outcome']} (of {span(read['seconds'])})"
+
+
+def fields_of_problems(found: Sequence[HealthProblem]) -> dict[str, Any]:
+    """Return problems and notes as JSON values."""
+    values = [(each.is_note, {"code": each.code, "queue": each.queue, "text": each.text}) for each in found]
+    return {
+        "problems": [value for is_note, value in values if not is_note],
+        "notes": [value for is_note, value in values if is_note],
+    }
+
+
+def lines_of_problems(found: Sequence[HealthProblem]) -> list[str]:
+    """Return a line for each problem, or *healthy*; then one for each note."""
+    problems = [output.plain(f"{each.code}: {each.text}") for each in found if not each.is_note] or ["healthy"]
+    return [*problems, *(output.plain(f"note: {each.code}: {each.text}") for each in found if each.is_note)]
 
 
 class Read(NamedTuple):

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models import Q
-from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from django_pgjobs import reverting
 from django_pgjobs.exceptions import InvalidJob
@@ -82,89 +76,44 @@ ACTIONS: dict[str, SteeringCommand] = {
 def add_subcommands(subcommands: Any) -> None:
     """Declare a subcommand for each action."""
     for verb, action in ACTIONS.items():
-        parser = subcommands.add_parser(verb, help=action.help, description=action.help)
-        add_arguments(parser, verb)
-        parser.set_defaults(perform=operate)
+        parser = filters.declare(subcommands, verb, operate, action.help)
+        filters.add_filters(parser)
+        text = "At most N jobs, oldest registration first."
+        parser.add_argument("--limit", metavar="N", type=filters.number, help=text)
+        text = "Without a filter: all jobs that the action applies to."
+        parser.add_argument("--all", action="store_true", help=text)
+        _add_own(parser, verb)
+        parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
+        filters.add_author(parser)
+        filters.add_output(parser)
+        filters.add_yes(parser, "Do not ask for confirmation, even for many jobs.")
     text = "Undo a retry, a reschedule, a pause or a resume: values that it left unchanged since go back."
-    parser = subcommands.add_parser("undo-action", help=text, description=text)
+    parser = filters.declare(subcommands, "undo-action", undo_action, text)
     parser.add_argument("action_id", metavar="ID", type=filters.job_id, help="The action, as --action takes it.")
-    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    output.add_format(parser)
-    filters.add_database(parser)
-    parser.set_defaults(perform=undo_action)
+    filters.add_author(parser)
+    filters.add_output(parser)
 
 
-def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Declare the selection of jobs, the author and the reason."""
-    filters.add_filters(parser)
-    parser.add_argument("--limit", metavar="N", type=filters.number, help="At most N jobs, oldest registration first.")
-    parser.add_argument("--all", action="store_true", help="Without a filter: all jobs that the action applies to.")
+def _add_own(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Declare the options that only this action has."""
     if verb == "cancel":
-        parser.add_argument(
-            "--mode",
-            choices=list(map(str, CancelMode)),
-            default=str(CancelMode.ASK),
-            help="How to stop a running job: ask it, raise an exception in it, or kill its process "
-            "(default: %(default)s).",
+        text = (
+            "How to stop a running job: ask it, raise an exception in it, or kill its process (default: %(default)s)."
         )
+        modes = list(map(str, CancelMode))
+        parser.add_argument("--mode", choices=modes, default=str(CancelMode.ASK), help=text)
     if verb == "release":
-        parser.add_argument(
-            "--force", action="store_true", help="Let waiting jobs proceed without further waiting; running ones stay."
-        )
+        text = "Let waiting jobs proceed without further waiting; running ones stay."
+        parser.add_argument("--force", action="store_true", help=text)
     if verb == "reschedule":
-        _add_destination(parser)
-    parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
-    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    output.add_format(parser)
-    filters.add_database(parser)
-    parser.add_argument(
-        "--yes",
-        "--no-input",
-        "--noinput",
-        action="store_true",
-        dest="yes",
-        help="Do not ask for confirmation, even for many jobs.",
-    )
+        text = "Run the jobs at this time: 2030-01-31T03:00, in the project's time zone."
+        parser.add_argument("--run-at", metavar="INSTANT", type=filters.instant, help=text)
+        text = "Run the jobs after this delay: 90s, 30m; 0 is now."
+        parser.add_argument("--delay", metavar="AGE", type=filters.age, help=text)
+        parser.add_argument("--to-queue", metavar="NAME", help="Move the jobs to this queue.")
+        parser.add_argument("--priority", metavar="N", type=int, help="Give the jobs this priority, from -100 to 100.")
 
 
-def _add_destination(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--run-at",
-        metavar="INSTANT",
-        type=instant,
-        help="Run the jobs at this time: 2030-01-31T03:00, in the project's time zone.",
-    )
-    parser.add_argument(
-        "--delay", metavar="AGE", type=filters.age, help="Run the jobs after this delay: 90s, 30m; 0 is now."
-    )
-    parser.add_argument("--to-queue", metavar="NAME", help="Move the jobs to this queue.")
-    parser.add_argument("--priority", metavar="N", type=int, help="Give the jobs this priority, from -100 to 100.")
-
-
-def instant(text: str) -> datetime:
-    """Return an instant; without a zone it is in the project's time zone."""
-    try:
-        found = parse_datetime(text)
-    except ValueError:
-        found = None
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an instant: write 2030-01-31T03:00 or 2030-01-31T03:00+01:00"
-        )
-    if settings.USE_TZ:
-        return found if timezone.is_aware(found) else timezone.make_aware(found)
-    return timezone.make_naive(found) if timezone.is_aware(found) else found
-
-
-def shell_user() -> str:
-    """Return the name of the shell's user, or the user id if there is no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no name in a container: OSError from Python 3.13 on
-        return f"uid {os.getuid()}"
-
-
-@output.facing_the_database
 def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     """Act, and print how many jobs changed and why others did not; exit with 1 if any was skipped."""
     verb: str = options["subcommand"]
@@ -172,9 +121,8 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     count = jobs.count()
     if count > 1 and not options["yes"]:
         if options["format"] == "json":
-            raise CommandError(
-                f"--format json cannot ask for confirmation: add --yes to change {count} jobs.", returncode=output.WRONG
-            )
+            words = f"--format json cannot ask for confirmation: add --yes to change {count} jobs."
+            raise CommandError(words, returncode=output.WRONG)
         confirm(command, f"{verb.capitalize()} {count} jobs?")
     try:
         with recorded_as(filter_words=filters.filter_words(options)) as origin:
@@ -183,18 +131,13 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
         raise CommandError(str(error), returncode=output.WRONG) from None
     if unknown:
         done += Steered(0, {"unknown": unknown})
-    if options["format"] == "json":
-        output.write_line(command, output.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
-    else:
-        _write_counts(command, verb, done)
-        if verb in REVERSIBLE and origin.recorded:
-            hint = f"To undo it: manage.py pgjobs undo-action {origin.recorded[-1]}"
-            output.write_line(command, hint, to_stderr=True)
-    if done.skipped:
-        sys.exit(output.SKIPPED)
+    _answer(command, options, verb, verb, done)
+    if options["format"] != "json" and verb in REVERSIBLE and origin.recorded:
+        hint = f"To undo it: manage.py pgjobs undo-action {origin.recorded[-1]}"
+        output.write_line(command, hint, to_stderr=True)
+    output.exit_if(done.skipped)
 
 
-@output.facing_the_database
 def undo_action(command: BaseCommand, options: dict[str, Any]) -> None:
     """Undo it, and print how much went back and why the rest did not; exit with 1 if any was skipped."""
     action_id: int = options["action_id"]
@@ -203,18 +146,14 @@ def undo_action(command: BaseCommand, options: dict[str, Any]) -> None:
             done = reverting.revert(action_id, by=options["by"], database=filters.database_of(options))
     except InvalidJob as error:
         raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
-    if options["format"] == "json":
-        answer = {"action": action_id, "changed": done.changed, "skipped": done.skipped}
-        output.write_line(command, output.json_of(answer))
-    else:
-        _write_counts(command, "undo-action", done)
-    if done.skipped:
-        sys.exit(output.SKIPPED)
+    _answer(command, options, "undo-action", action_id, done)
+    output.exit_if(done.skipped)
 
 
-def _write_counts(command: BaseCommand, verb: str, done: Steered) -> None:
-    output.write_line(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
-    output.write_skipped(command, done.skipped)
+def _answer(command: BaseCommand, options: dict[str, Any], verb: str, action: str | int, done: Steered) -> None:
+    fields = {"action": action, "changed": done.changed, "skipped": done.skipped}
+    head = f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped"
+    output.answer(command, options, fields, [head, *output.skipped_lines(done.skipped)])
 
 
 def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
@@ -222,10 +161,8 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     filtered, ids = filters.is_filtered(options), set(options["ids"])
     if not filtered and not ids and not options["all"]:
-        raise CommandError(
-            "Select jobs: give ids, a filter such as --queue, --name or --state, or --all.",
-            returncode=output.WRONG,
-        )
+        words = "Select jobs: give ids, a filter such as --queue, --name or --state, or --all."
+        raise CommandError(words, returncode=output.WRONG)
     jobs = jobs.filter(replace(filters.search_of(options), by_ids=bool(ids)).where())
     # A filter selects only jobs that the action applies to: ended ones would count as skipped, by the million.
     jobs = jobs if ids or options["state"] is not None else jobs.filter(_takes(verb, options))
@@ -253,4 +190,4 @@ def confirm(command: BaseCommand, question: str) -> None:
         raise CommandError("There was no answer. Add --yes to skip the question.") from None
     if answer.strip().lower() not in ("y", "yes"):
         command.stdout.write("Nothing was changed.")
-        sys.exit(1)
+        sys.exit(output.SKIPPED)

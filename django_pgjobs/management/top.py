@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from django.core.management.base import BaseCommand
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output, stats, told, watching, workers
+from django_pgjobs.management import filters, output, stats, watching, workers
 from django_pgjobs.store import explaining, noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob
@@ -36,42 +35,26 @@ def add_subcommands(subcommands: Any) -> None:
         "Show problems, queues, workers with what they run now, and the failures of the last hour, until q or Ctrl-C; "
         "without a terminal once."
     )
-    parser = subcommands.add_parser("top", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=show_top)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare filter and interval."""
+    parser = filters.declare(subcommands, "top", show_top, text)
     queue = "Only this queue, and workers that serve it; repeatable."
     parser.add_argument("--queue", metavar="NAME", action="append", help=queue)
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=watching.interval,
-        default=watching.SECONDS,
-        help="Seconds between two drawings (default: %(default)g).",
-    )
+    text, default = "Seconds between two drawings (default: %(default)g).", watching.SECONDS
+    parser.add_argument("--interval", metavar="SECONDS", type=watching.interval, default=default, help=text)
     parser.add_argument("--once", action="store_true", help="Print it once.")
     filters.add_database(parser)
 
 
-@output.facing_the_database
 def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
     """Draw it until the user ends it."""
-    using = filters.database_of(options)
-    if not options["once"]:
-        watching.watch(command, using, options["interval"], lambda: _screen(using, options["queue"]))
-        return
-    for line in _screen(using, options["queue"]):
-        output.write_line(command, line)
+    using, seconds = filters.database_of(options), None if options["once"] else options["interval"]
+    watching.watch(command, using, seconds, lambda: _screen(using, options["queue"]))
 
 
 def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
     with stats.counting(using) as db:
         problems = health.problems(db, using, Limits(queues=queues))
         failed, _read = noticing.list_failures(db, seconds=HOUR, groups=MOST_GROUPS, most=MOST_FAILURES)
-    yield from told.lines_of(problems)[:MOST_LINES]
+    yield from stats.lines_of_problems(problems)[:MOST_LINES]
     yield ""
     yield from stats.lines_of(using, queues=queues, now=False)
     yield ""

@@ -45,9 +45,9 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", metavar="SECONDS", nargs="?", type=interval, const=SECONDS, help=text)
 
 
-def watch(command: BaseCommand, using: str, seconds: float, draw: Callable[[], Iterable[str]]) -> None:
-    """Draw until the user ends it; without a terminal once. An outage of the database is drawn, too."""
-    if not _is_terminal(command):
+def watch(command: BaseCommand, using: str, seconds: float | None, draw: Callable[[], Iterable[str]]) -> None:
+    """Draw until the user ends it; without a terminal or ``seconds`` once. An outage of the database is drawn, too."""
+    if seconds is None or not _is_terminal(command):
         for line in draw():
             output.write_line(command, line)
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -26,38 +24,24 @@ COLUMNS = (
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``workers``."""
     text = "Show the workers: last heartbeats, queues, and numbers of jobs."
-    parser = subcommands.add_parser("workers", help=text, description=text)
-    add_arguments(parser)
-    parser.set_defaults(perform=show_workers)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare filters and format."""
+    parser = filters.declare(subcommands, "workers", show_workers, text)
     parser.add_argument("--queue", metavar="NAME", help="Only workers that serve this queue.")
     parser.add_argument("--all", action="store_true", help="Include workers that stopped within a day.")
     watching.add_watch(parser)
-    output.add_format(parser)
-    filters.add_database(parser)
+    filters.add_output(parser)
 
 
-@output.facing_the_database
 def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
     """Print the workers, latest heartbeat first."""
     using, queues = filters.database_of(options), None if options["queue"] is None else [options["queue"]]
-    everyone = options["all"]
+
+    def found() -> list[Any]:
+        return known(using, queues=queues, everyone=options["all"])
+
     if options["format"] == "json":
-        found = known(using, queues=queues, everyone=everyone)
-        output.write_line(command, output.json_of([_fields_of(worker) for worker in found]))
-        return
-
-    def lines() -> Iterator[str]:
-        return output.table(HEADERS, map(_cells, known(using, queues=queues, everyone=everyone)))
-
-    if options["watch"] is not None:
-        watching.watch(command, using, options["watch"], lines)
-        return
-    for line in lines():
-        output.write_line(command, line)
+        output.write_line(command, output.json_of([_fields_of(worker) for worker in found()]))
+    else:
+        watching.watch(command, using, options["watch"], lambda: output.table(HEADERS, map(_cells, found())))
 
 
 def known(using: str, *, queues: list[str] | None = None, everyone: bool = False) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_pgjobs import Cron, job
-from django_pgjobs.management import cron_rows
+from django_pgjobs.management import crons
 from django_pgjobs.models import Action, CronEntry
 from django_pgjobs.schedules import read_back, schedulable
 from django_pgjobs.store import firing, scheduling
@@ -142,7 +142,7 @@ def test_nobody_changes_a_schedule_between_what_a_change_reads_and_what_it_write
         return reading
 
     raw.query("SET lock_timeout = '50ms'")
-    monkeypatch.setattr(cron_rows, "read_back", then_changed)
+    monkeypatch.setattr(crons, "read_back", then_changed)
     assert pgjobs("change", NAME, "--end", "2099-06-01").startswith(f"{NAME}: changed")
 
 
@@ -156,7 +156,7 @@ def test_an_addition_changes_nothing_that_somebody_else_has_just_added(
         assert scheduling.put_cron(raw, theirs)
         return schedulable(name)
 
-    monkeypatch.setattr(cron_rows, "schedulable", then_added)
+    monkeypatch.setattr(crons, "schedulable", then_added)
     text, code = wrong(*ADD, "--expression", "@daily", "--kwargs", '{"tenant_id": 7}')
     assert (text, code) == (f"There is a cron entry {NAME}: change it, or choose another name.", 2)
     assert (entry().declared_expression, Action.objects.count()) == ("@hourly", 0)

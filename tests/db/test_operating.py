@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgjobs.management import steer
+from django_pgjobs.management import filters
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, job, register
@@ -59,7 +59,7 @@ def test_who_does_it_is_by_default_the_user_of_the_shell(raw: RawDatabase, monke
         raise KeyError("uid not found")
 
     monkeypatch.setattr(getpass, "getuser", nameless)
-    assert steer.shell_user().startswith("uid ")
+    assert filters.shell_user().startswith("uid ")
 
 
 def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDatabase, monkeypatch: Any) -> None:
