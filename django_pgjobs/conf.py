@@ -24,7 +24,7 @@ from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.limit import Limit
 from django_pgjobs.values.retention import Retention
-from django_pgjobs.values.setting_rules import MOST_BYTES, Rule
+from django_pgjobs.values.setting_rules import MOST_BYTES, SettingRule
 
 if TYPE_CHECKING:
     from django_pgjobs.values.notify_failures import NotifyFailures
@@ -56,7 +56,7 @@ def _processes(value: Any) -> int:
     return min(4, usable_cores()) if value is None else rules.whole(1, 1000)(value)
 
 
-def _setting(default: Any, rule: Rule) -> Any:
+def _setting(default: Any, rule: SettingRule) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
@@ -286,7 +286,7 @@ class Conf:
         return 2 * self.beat_seconds
 
 
-RULES: Mapping[str, Rule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}
+RULES: Mapping[str, SettingRule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}
 """Key of ``PGJOBS`` → its rule."""
 
 

@@ -38,7 +38,7 @@ def _words(kind: str, message: str) -> str:
     return f"{kind}: {line}" if kind and line else kind or line
 
 
-class Succeed(NamedTuple):
+class Succeeded(NamedTuple):
     """The body returned; ``result`` is its value, already JSON text, or None to keep nothing.
 
     A tuple, since every job makes one: a frozen dataclass costs four times as much.
@@ -53,7 +53,7 @@ class Succeed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Stepped:
     """The job continues with its next step: its ``name``, and the columns that it writes as a JSON object."""
 
     outcome: ClassVar[str] = Ended.STEPPED
@@ -62,7 +62,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class Retried:
     """The attempt failed and may be tried again after ``seconds``."""
 
     outcome: ClassVar[str] = Ended.RETRIED
@@ -72,7 +72,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snooze:
+class Snoozed:
     """The job asks to come back after ``seconds``; the attempt does not count."""
 
     outcome: ClassVar[str] = Ended.SNOOZED
@@ -80,7 +80,7 @@ class Snooze:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspended:
     """A durable function continues later where it stopped; the attempt does not count.
 
     ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the
@@ -97,16 +97,16 @@ class Suspend:
     failures: int = 0
     failure: Failure | None = None
     progressed: bool = False
-    besides: tuple[Suspend, ...] = ()
+    besides: tuple[Suspended, ...] = ()
 
     @property
-    def all(self) -> tuple[Suspend, ...]:
+    def all(self) -> tuple[Suspended, ...]:
         """All waits, this one first."""
         return (self, *self.besides)
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandoned:
     """No attempt is left, or the job gave itself up. ``failure`` is None only for a bare ``raise Abandon()``."""
 
     outcome: ClassVar[str] = Outcome.ABANDONED
@@ -116,7 +116,7 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancelled:
     """The job ends as cancelled. ``cause``: why its attempt failed, if there is a ``failure``.
 
     An attempt may fail by itself, or pass its timeout, before the cancel reaches it.
@@ -129,7 +129,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
+class Parked:
     """This code cannot run the job: hold it until code with another ``fingerprint`` knows it."""
 
     outcome: ClassVar[str] = "parked"
@@ -138,7 +138,7 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Held:
     """The job's name is paused: hold the job until the pause ends; the attempt is not charged."""
 
     outcome: ClassVar[str] = "held"
@@ -146,7 +146,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Released:
     """The job never started, or stopped through no fault of its own: it is ready again; the attempt is not charged."""
 
     outcome: ClassVar[str] = Ended.RELEASED
@@ -154,7 +154,7 @@ class Release:
     failure: Failure | None = field(default=None)
 
 
-Unwritten = Succeed | Next | Retry | Snooze | Suspend | Abandon | Cancel | Park | Hold | Release
+Unwritten = Succeeded | Stepped | Retried | Snoozed | Suspended | Abandoned | Cancelled | Parked | Held | Released
 """Decisions that a fenced statement still has to write."""
 
 

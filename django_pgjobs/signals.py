@@ -18,7 +18,7 @@ from django_pgjobs.logs import SafeLogger, safe_logger
 log: SafeLogger = safe_logger("django_pgjobs")
 
 
-class Listener(NamedTuple):
+class EndListener(NamedTuple):
     """A receiver of ends that is not always interested: ``wants`` says whether ends of an outcome are to be sent."""
 
     receiver: Callable[..., object]
@@ -41,7 +41,7 @@ class EndSignal(Signal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.listeners: list[Listener] = []
+        self.listeners: list[EndListener] = []
 
     def add_listener(self, receiver: Callable[..., object], wants: Callable[[str], bool]) -> None:
         """Call ``receiver`` as a receiver of the signal, with ``sender``, ``signal`` and the fields, if it is wanted.
@@ -51,7 +51,7 @@ class EndSignal(Signal):
         ask no database. Repeatable: a receiver has one listener, the latest.
         """
         others = [listener for listener in self.listeners if listener.receiver != receiver]
-        self.listeners = [*others, Listener(receiver, wants)]
+        self.listeners = [*others, EndListener(receiver, wants)]
 
     def remove_listener(self, receiver: Callable[..., object]) -> None:
         """Undo ``add_listener``. Repeatable."""
@@ -69,7 +69,7 @@ class EndSignal(Signal):
                 answers.append((listener.receiver, self._call(listener, sender, fields)))
         return answers
 
-    def _call(self, listener: Listener, sender: Any, fields: dict[str, Any]) -> object:
+    def _call(self, listener: EndListener, sender: Any, fields: dict[str, Any]) -> object:
         try:
             return listener.receiver(signal=self, sender=sender, **fields)
         except Exception as error:

@@ -90,7 +90,7 @@ class Rule(StrEnum):
     FAILED = "failed"
 
 
-class Flow(IntFlag):
+class FlowFlag(IntFlag):
     """The bits of a job's ``flow``.
 
     ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which

@@ -26,7 +26,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import notifying
 from django_pgjobs.store.database import beneath
-from django_pgjobs.store.notifying import Notice
+from django_pgjobs.store.notifying import Notification
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -42,7 +42,7 @@ RUSH_SECONDS = 0.02
 
 logger = safe_logger("django_pgjobs")
 
-_notified: dict[tuple[str, Notice], _Last] = {}
+_notified: dict[tuple[str, Notification], _Last] = {}
 """(alias, notice of a registration) → its latest notification.
 
 A fork inherits it and stays silent for as long as its parent would.
@@ -66,7 +66,7 @@ def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int |
         _when_committed(connection, {notifying.wake_up(*pair) for pair in pairs}, set())
 
 
-def notify(using: str, notices: Iterable[Notice]) -> None:
+def notify(using: str, notices: Iterable[Notification]) -> None:
     """Notify workers and waiters of an operator's changes: now, or when the transaction commits.
 
     With the setting ``NOTIFY`` off it notifies only waiters.
@@ -83,10 +83,10 @@ class _Waiting:
 
     alias: str
     savepoints: set[str]
-    registered: set[Notice] = field(default_factory=set)
-    notices: set[Notice] = field(default_factory=set)
+    registered: set[Notification] = field(default_factory=set)
+    notices: set[Notification] = field(default_factory=set)
 
-    def takes(self, savepoints: set[str], registered: set[Notice], notices: set[Notice]) -> bool:
+    def takes(self, savepoints: set[str], registered: set[Notification], notices: set[Notification]) -> bool:
         """Add these notices if they depend on the same savepoints; return whether this hook sends them."""
         if self.savepoints == savepoints:
             self.registered |= registered
@@ -101,7 +101,7 @@ class _Waiting:
             _send(connection, self.registered, self.notices)
 
 
-def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], notices: set[Notice]) -> None:
+def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notification], notices: set[Notification]) -> None:
     if not _in_transaction(connection):
         _send(connection, registered, notices)
         return
@@ -122,7 +122,7 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], no
         hooks.append((savepoints, waiting.send, True))
 
 
-def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], notices: set[Notice]) -> None:
+def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], notices: set[Notification]) -> None:
     begun = monotonic()
     alias = connection.alias
     unsent = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
@@ -137,7 +137,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], notices
         _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unsent.items()})
 
 
-def _silence(alias: str, notice: Notice, now: float) -> float | None:
+def _silence(alias: str, notice: Notification, now: float) -> float | None:
     """Return the seconds of silence after a notification sent now; None to send none, because a silence still lasts."""
     last = _notified.get((alias, notice))
     if last is None:

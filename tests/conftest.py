@@ -27,4 +27,5 @@ pytest_plugins = [
     "tests.plugins.fix_worker",
     "tests.plugins.fix_roles",
     "tests.plugins.fix_chaos",
+    "tests.plugins.fix_lanes",
 ]

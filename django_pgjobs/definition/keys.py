@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -17,13 +17,10 @@ from typing import Any, Literal
 
 from django_pgjobs.states import BUILT_IN, KeyScope
 from django_pgjobs.values.invalid_option import InvalidOption, abridged
-from django_pgjobs.values.key_template import Template
+from django_pgjobs.values.key_template import KeyOption, Template
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 KEY_LIMIT = 200
-
-Key = str | Callable[..., str | None]
-"""A key, or a callable that makes one from the job's arguments; it returns None for no key."""
 
 ScopeOption = Literal["until_finished", "until_started"]
 ConflictOption = Literal["existing", "replace", "postpone", "raise"]
@@ -104,7 +101,7 @@ def scope_of(declared: Scope | None, on_conflict: OnConflict) -> Scope:
     return declared
 
 
-def check_key(option: str, value: object) -> Key | None:
+def check_key(option: str, value: object) -> KeyOption | None:
     """Return a key, or a callable that makes one from the job's arguments, or None. Raises ``InvalidOption``."""
     if value is None:
         return None
@@ -134,7 +131,7 @@ def check_pattern(key: str, pattern: str) -> str:
     return key
 
 
-def declared_key(option: str, value: object) -> Key | Template | None:
+def declared_key(option: str, value: object) -> KeyOption | Template | None:
     """Return the key that ``@job`` declares: a callable, or a format string of the job's arguments."""
     if not isinstance(value, str):
         return check_key(option, value)
@@ -156,7 +153,7 @@ def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], si
             )
 
 
-def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def made(option: str, key: KeyOption | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Return the key of a registration with these arguments, or None. Raises ``InvalidOption``."""
     if key is None or isinstance(key, str):
         return key

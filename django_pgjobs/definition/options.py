@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
-from django_pgjobs.definition.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
+from django_pgjobs.definition.keys import ConflictOption, OnConflict, Scope, ScopeOption, Window
 from django_pgjobs.definition.validation import (
     PRIORITIES,
     Duration,
@@ -45,6 +45,7 @@ from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.invalid_option import abridged
+from django_pgjobs.values.key_template import KeyOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ CrashOption = Literal["retry", "abandon"]
 UndoOption = Literal["go_on", "stop"]
 """Policy for an abandoned compensation: the others run all the same, or none after it."""
 
-Target = tuple[int, str]
+UndoTarget = tuple[int, str]
 """The target that a job undoes: a job, and the name of its step, empty for all of it."""
 
 RuleOption = Literal["succeeded", "settled", "failed"]
@@ -106,13 +107,13 @@ class PolicyOptions(TypedDict, total=False):
     sensitive: Iterable[str]
     cron: CronDeclaration | Iterable[CronDeclaration]
     schedulable: bool
-    key: Key | None
+    key: KeyOption | None
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
     expires: Duration
     on_crash: CrashOption
     undo_on_failure: UndoOption
-    idempotency_key: Key | None
+    idempotency_key: KeyOption | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
     description: str
@@ -144,11 +145,11 @@ class RegisterOptions(TypedDict, total=False):
     tags: Iterable[str]
     description: str | None
     database: str | None
-    key: Key | None
+    key: KeyOption | None
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
     on_crash: CrashOption
-    idempotency_key: Key | None
+    idempotency_key: KeyOption | None
     bypass: bool
     after: Needed
     when: RuleOption
@@ -174,11 +175,11 @@ class Plan:
     description: str | None = None
     """The description that ``.using`` gives this registration; the job's own stands on its definition."""
     database: str | None = None
-    key: Key | None = None
+    key: KeyOption | None = None
     key_scope: Scope | None = None
     """The declared scope; ``scope`` is the one that applies."""
     on_conflict: OnConflict = OnConflict.EXISTING
-    idempotency_key: Key | None = None
+    idempotency_key: KeyOption | None = None
     bypass: bool = False
     limited: bool = False
     """True if the job declares limits."""
@@ -190,7 +191,7 @@ class Plan:
     """Those of them that were given as ``Job``, whose database is known."""
     when: Rule | None = None
     """The end of these that it needs; None: a success."""
-    target: Target | None = None
+    target: UndoTarget | None = None
     """The target that it undoes."""
     built_in: bool = False
     """True if it is for this package's own jobs: no setting of the project's bounds these."""

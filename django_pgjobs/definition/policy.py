@@ -18,7 +18,7 @@ from asgiref.sync import iscoroutinefunction
 
 from django_pgjobs.conf import DEFAULT_BACKOFF, Conf, get_conf
 from django_pgjobs.definition import options as checks
-from django_pgjobs.definition.keys import Key, OnConflict, check_shown
+from django_pgjobs.definition.keys import OnConflict, check_shown
 from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
@@ -27,7 +27,7 @@ from django_pgjobs.serialization import references
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS, is_built_in
-from django_pgjobs.values.key_template import Template
+from django_pgjobs.values.key_template import KeyOption, Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
 
 logger = safe_logger("django_pgjobs")
@@ -105,8 +105,8 @@ class JobPolicy:
             check_shown("the key of a limit", Template(key).names, self.sensitive, self.signature)
         return rule
 
-    def _key_rule(self, option: str) -> Key | None:
-        declared: Key | Template | None = self._declared.get(option)
+    def _key_rule(self, option: str) -> KeyOption | None:
+        declared: KeyOption | Template | None = self._declared.get(option)
         if isinstance(declared, Template):
             check_shown(option, declared.names, self.sensitive, self.signature)
             try:

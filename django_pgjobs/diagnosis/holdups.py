@@ -56,7 +56,7 @@ def _failing(db: Database, limits: Limits) -> Iterator[HealthProblem]:
         yield HealthProblem("failing", words, each.queue, f"{each.queue}:{each.name}", each.name, list=state)
 
 
-def _parked(db: Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _parked(db: Database, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:
     """Yield the queues with parked jobs, and which worker parked one of them."""
     parked = [each for each in held if each.hold == Hold.PARKED]
     if not parked:
@@ -72,7 +72,7 @@ def _parked(db: Database, held: list[troubles.Held], limits: Limits) -> Iterator
         yield _held("parked", words, each.queue, is_note=is_note)
 
 
-def _limited(held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _limited(held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:
     limited = sorted((each for each in held if each.hold == Hold.LIMITED), key=lambda each: -each.jobs)
     for each in limited[:NAMED]:
         since = "" if each.seconds is None else f"; the first could have run {span(each.seconds)} ago"
@@ -80,7 +80,7 @@ def _limited(held: list[troubles.Held], limits: Limits) -> Iterator[HealthProble
         yield _held("limited", words, each.queue, is_note=(each.seconds or 0.0) <= limits.max_limited)
 
 
-def _paused(db: Database, using: str, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _paused(db: Database, using: str, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:
     """Yield each pause, and paused jobs that no pause explains any more."""
     now = counting.read_statistic(db).now
     pauses = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now())).order_by("paused_at", "name")
@@ -101,7 +101,7 @@ def _paused(db: Database, using: str, held: list[troubles.Held], limits: Limits)
         yield _held("paused", words, part.queue, is_note=True)
 
 
-def _retrying(db: Database, held: list[troubles.Held], limits: Limits) -> Iterator[HealthProblem]:
+def _retrying(db: Database, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:
     pairs = claiming.list_pairs(db)
     jobs = dict[str, int]()
     more = set[str]()

@@ -30,17 +30,17 @@ from django_pgjobs.store.finalising import End, FenceReading
 def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[EndKind, End]:
     """Return the kind of the statement that writes ``decision`` about a job's body, and its parameters."""
     match decision:
-        case decide.Succeed(result=result):
+        case decide.Succeeded(result=result):
             if has_callback(name, Outcome.SUCCEEDED):
                 return MARK, End(job_id, claim_id, seconds, result=result, outcome=Outcome.SUCCEEDED)
             return SUCCESS, End(job_id, claim_id, seconds, result=result)
-        case decide.Next(columns=columns):
+        case decide.Stepped(columns=columns):
             return NEXT, End(job_id, claim_id, seconds, cause=NEXT.name, columns=columns)
-        case decide.Retry(seconds=delay, failure=failure, cause=cause):
+        case decide.Retried(seconds=delay, failure=failure, cause=cause):
             return RETRY, End(job_id, claim_id, seconds or 0.0, delay=delay, cause=cause, failure=failure)
-        case decide.Snooze(seconds=delay):
+        case decide.Snoozed(seconds=delay):
             return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
-        case decide.Suspend(failure=failure):
+        case decide.Suspended(failure=failure):
             sent = tuple(wait.event for wait in decision.all if wait.event is not None)
             kind = AWAIT if sent else SUSPEND
             cause = Cause.FAILED if failure else SUSPEND.name
@@ -52,22 +52,22 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             return kind, End(
                 job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(about), events=sent
             )
-        case decide.Park(reason=reason, fingerprint=fingerprint):
+        case decide.Parked(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
-        case decide.Hold(reason=reason):
+        case decide.Held(reason=reason):
             return HOLD, End(job_id, claim_id, reason=reason)
-        case decide.Release(failure=failure):
+        case decide.Released(failure=failure):
             return RELEASE, End(job_id, claim_id, seconds, cause=Cause.RELEASED if failure else None, failure=failure)
-        case decide.Abandon() | decide.Cancel():
+        case decide.Abandoned() | decide.Cancelled():
             end = End(job_id, claim_id, seconds, outcome=decision.outcome, failure=decision.failure)
             end.cause = decision.cause if decision.failure else None
-            end.reason = decision.reason if isinstance(decision, decide.Cancel) else ""
+            end.reason = decision.reason if isinstance(decision, decide.Cancelled) else ""
             return MARK if has_callback(name, decision.outcome) else END, end
         case _:
             assert_never(decision)
 
 
-def _of_wait(wait: decide.Suspend) -> dict[str, Any]:
+def _of_wait(wait: decide.Suspended) -> dict[str, Any]:
     failed = {} if wait.failure is None else {"error": wait.failure.summary}
     return {
         "memo": wait.memo,

@@ -16,7 +16,7 @@ from django_pgjobs.store import finalising, gates, memos, notifying
 from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.gates import Opened
-from django_pgjobs.store.notifying import Notice
+from django_pgjobs.store.notifying import Notification
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EndTerms:
     remember: bool = False
     hurried: bool = False
     waits: bool = False
-    notify: Callable[[Database, Iterable[Notice]], object] = notifying.notify
+    notify: Callable[[Database, Iterable[Notification]], object] = notifying.notify
 
     @property
     def fast(self) -> bool:

@@ -57,16 +57,16 @@ class Turn:
     since: float = field(default=0.0, compare=False)
 
 
-class Seen(NamedTuple):
+class Scanned(NamedTuple):
     """The findings of a scan that began at ``since``: whether a held job is ``due``, and when the next one will be."""
 
     since: float
     due: bool = False
     next: float = math.inf
 
-    def joined(self, other: Seen) -> Seen:
+    def joined(self, other: Scanned) -> Scanned:
         """Return the findings of both scans together."""
-        return Seen(min(self.since, other.since), self.due or other.due, min(self.next, other.next))
+        return Scanned(min(self.since, other.since), self.due or other.due, min(self.next, other.next))
 
 
 @dataclass(slots=True)
@@ -74,8 +74,8 @@ class Ring:
     """The scan around a group's lanes: where it continues, the findings of the last full round and of the current."""
 
     after: Lane | None = None
-    round: Seen | None = None
-    whole: Seen | None = None
+    round: Scanned | None = None
+    whole: Scanned | None = None
     again: bool = False
     """True if it is to continue soon: the round is not complete, and may still find something."""
 
@@ -83,9 +83,9 @@ class Ring:
         """Discard the findings, since scanned lanes may have changed: only a new full round restores them."""
         self.round = self.whole = None
 
-    def record(self, found: Admitted, began: float) -> Seen:
+    def record(self, found: Admitted, began: float) -> Scanned:
         """Add a turn's findings; return those for all keys. Before a round is complete a job may always be due."""
-        part = Seen(began, found.due or found.closed, math.inf if found.seconds is None else began + found.seconds)
+        part = Scanned(began, found.due or found.closed, math.inf if found.seconds is None else began + found.seconds)
         ends = not found.cut or (found.turned and self.round is not None)
         if not found.cut:
             self.round, self.whole = None, part
@@ -100,9 +100,9 @@ class Ring:
         self.again = known.due and not ends
         return known
 
-    def _known(self, now: float) -> Seen:
+    def _known(self, now: float) -> Scanned:
         if self.whole is None:
-            return Seen(-math.inf, due=True)
+            return Scanned(-math.inf, due=True)
         known = self.whole if self.round is None else self.whole.joined(self.round)
         return known._replace(due=known.due or known.next <= now)
 
@@ -125,7 +125,7 @@ class AdmissionScan:
     conf: Conf
     rings: dict[tuple[str, str], Ring] = field(default_factory=dict)
     behind: tuple[str, str] = FIRST
-    seen: Seen | None = None
+    seen: Scanned | None = None
     unknown: set[str] = field(default_factory=set)
     """Names of held jobs that this code does not know, so not their limits either."""
 
@@ -175,9 +175,9 @@ class AdmissionScan:
         seconds = None if seen.next == math.inf else seen.next - began
         return replace(turn, due=seen.due, seconds=seconds, since=seen.since)
 
-    def _turn(self, db: Transacting, groups: list[tuple[str, str]], began: float) -> tuple[Turn, Seen]:
+    def _turn(self, db: Transacting, groups: list[tuple[str, str]], began: float) -> tuple[Turn, Scanned]:
         if not groups and not self.rates:
-            return Turn(), Seen(began)
+            return Turn(), Scanned(began)
         random.shuffle(groups)  # so that no name is always the first to get the room that its queue has
         admitted = admitting.admit_jobs(
             db,
@@ -189,8 +189,8 @@ class AdmissionScan:
             notify=self.conf.notify,
         )
         if admitted is None:
-            return Turn(busy=True, blocked=bool(groups)), Seen(began, due=bool(groups))
-        seen = Seen(began)
+            return Turn(busy=True, blocked=bool(groups)), Scanned(began, due=bool(groups))
+        seen = Scanned(began)
         for each in admitted:
             seen = seen.joined(self._ring(each).record(each, began))
         return self._summed(admitted), seen

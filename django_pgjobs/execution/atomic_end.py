@@ -35,12 +35,12 @@ from django_pgjobs.store import atomic, gates, notifying
 from django_pgjobs.store.atomic import LOCK_TIMEOUT, AtomicEnd, NoStep
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.notifying import Notice
+from django_pgjobs.store.notifying import Notification
 from django_pgjobs.store.sqlstates import is_data_trouble
 
 OUR_FILES.add(__file__)
 
-Done = decide.Succeed | decide.Next
+Returned = decide.Succeeded | decide.Stepped
 """Decisions of a body that has returned."""
 
 UNREACHED_SECONDS = 5.0
@@ -74,7 +74,7 @@ class _Course:
     decision: Decision | None = None
     committed: bool = False
     raised: BaseException | None = None
-    wakes: Collection[Notice] = ()
+    wakes: Collection[Notification] = ()
 
     def note(self) -> None:
         """Record that the transaction is committed, before any hook of the job's can hang or raise."""
@@ -93,7 +93,7 @@ class AtomicEnds:
     alias: str
     stored: bool = True
 
-    def run(self, prepared: Prepared, body: Callable[[Prepared], Done]) -> Decision:
+    def run(self, prepared: Prepared, body: Callable[[Prepared], Returned]) -> Decision:
         """Run ``body`` and commit it with the job's end. Raises what the body raises, or the server at the COMMIT."""
         course = _Course(self.alias)
         with prepared.guard.keeping_connections():
@@ -116,7 +116,7 @@ class AtomicEnds:
                     raise
         raise course.raised  # not what its ROLLBACK raised, on a connection that is gone
 
-    def _run(self, prepared: Prepared, body: Callable[[Prepared], Done], course: _Course) -> Decision:
+    def _run(self, prepared: Prepared, body: Callable[[Prepared], Returned], course: _Course) -> Decision:
         connection = connections[self.alias]
         outermost = not connection.in_atomic_block
         with transaction.atomic(using=self.alias):
@@ -134,10 +134,10 @@ class AtomicEnds:
                 raise
         return decision
 
-    def _written(self, prepared: Prepared, done: Done, course: _Course, *, outermost: bool) -> decide.Committed:
+    def _written(self, prepared: Prepared, done: Returned, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write what the body came to, as the last statement of its transaction."""
         item, seconds = prepared.item, clock.monotonic() - prepared.began
-        if isinstance(done, decide.Succeed):
+        if isinstance(done, decide.Succeeded):
             return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), course, outermost=outermost)
         end = End(item.id, item.claim_id, seconds, columns=done.columns)
         went_on = atomic.next_step_atomic(on(self.alias), end, outermost=outermost)
@@ -180,14 +180,14 @@ class AtomicEnds:
             set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
         return decide.Committed(marked=marks)
 
-    def _unreached(self, prepared: Prepared, error: Error) -> decide.Snooze:
+    def _unreached(self, prepared: Prepared, error: Error) -> decide.Snoozed:
         # Nothing of the job has run, so its attempt is not charged.
         about, words = events.facts(prepared.context), one_line(error)
         events.log.warning(
             "no connection for the job's transaction, again in %g s alias=%s %s: %s",
             UNREACHED_SECONDS, self.alias, about, words,
         )  # fmt: skip
-        return decide.Snooze(UNREACHED_SECONDS)
+        return decide.Snoozed(UNREACHED_SECONDS)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
 from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
-from django_pgjobs.execution.prepared import Definition, Guard, Memories, ReporterOf, Transaction
+from django_pgjobs.execution.prepared import Definition, Guard, MemoryOpener, ReporterOf, Transaction
 from django_pgjobs.execution.prepared import Item as Item
 from django_pgjobs.execution.prepared import Prepared as Prepared
 from django_pgjobs.execution.prepared import RunControl as RunControl
@@ -74,7 +74,7 @@ from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 OUR_FILES.update((__file__, middleware.__file__))
 
-NOTHING = decide.Succeed()
+NOTHING = decide.Succeeded()
 ASLEEP = "The job's deadline would pass while it sleeps."
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 NOT_DECLARED = (
@@ -105,7 +105,7 @@ def prepare(
     recall: Recall | None = None,
     history: History | None = None,
     transaction: Transaction | None = None,
-    memories: Memories | None = None,
+    memories: MemoryOpener | None = None,
 ) -> Prepared | Decision:
     """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
@@ -113,7 +113,7 @@ def prepare(
     except UnknownJob as error:
         words = "" if registry.why_unknown(item.name) else f" {NOT_DECLARED}"
         events.parked(item, f"{error}{words}")
-        return decide.Park(str(error))
+        return decide.Parked(str(error))
     if not item.is_plain and item.kind == BODY and (decision := _before_its_start(item)) is not None:
         return decision
     try:
@@ -138,24 +138,24 @@ def _before_its_start(item: Item) -> Decision | None:
     """Return the decision about a job that must not start any more."""
     if item.attempt > item.max_attempts:
         events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
-        return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+        return decide.Abandoned("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
     if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
-        return decide.Cancel(EXPIRED)
+        return decide.Cancelled(EXPIRED)
     if item.until is not None and clock.monotonic() >= item.until:
         events.log.error("job abandoned %s: its deadline had passed before it started", events.facts(item))
-        return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
+        return decide.Abandoned(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     return None
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
     if item.kind != ON_CANCEL:
         events.parked(item, f"{error} It resumes when a worker has code that accepts its arguments.")
-        return decide.Park(clean(str(error)), definition.fingerprint)
+        return decide.Parked(clean(str(error)), definition.fingerprint)
     # A cancelled job is never parked: its worker would mark it for this callback again and again.
     events.log.error(
         "callback cannot run, the job ends without it callback=%s %s: %s", item.kind, events.facts(item), error
     )
-    return decide.Succeed()
+    return decide.Succeeded()
 
 
 def run(prepared: Prepared) -> Decision:
@@ -219,7 +219,7 @@ def _run_atomically(prepared: Prepared) -> Decision:
     return prepared.transaction.run(prepared, _succeed)
 
 
-def _succeed(prepared: Prepared) -> decide.Succeed | decide.Next:
+def _succeed(prepared: Prepared) -> decide.Succeeded | decide.Stepped:
     return _success(prepared, _call(prepared))
 
 
@@ -282,7 +282,7 @@ def _callback(prepared: Prepared) -> Decision:
     item, definition, context = prepared.item, prepared.definition, prepared.context
     func: Callable[..., Any] | None = getattr(definition, f"{item.kind}_func")
     if func is None:
-        return decide.Succeed()
+        return decide.Succeeded()
     token = activate(prepared)
     try:
         _of_layers(prepared.guard.call(middleware.chain(_call_back(func, prepared)), context))
@@ -292,7 +292,7 @@ def _callback(prepared: Prepared) -> Decision:
         events.log.error("callback failed callback=%s %s: %s", item.kind, events.facts(context), words, exc_info=info)
     finally:
         deactivate(token)
-    return decide.Succeed()
+    return decide.Succeeded()
 
 
 def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobContext], None]:
@@ -313,7 +313,7 @@ async def awaited(value: Any) -> Any:
     return value
 
 
-def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Stepped:
     if prepared.memory is not None:
         prepared.memory.check_not_swallowed()
     if value is None:
@@ -325,7 +325,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
         return NOTHING
     conf = get_conf()
     try:
-        return decide.Succeed(encode_result(value, conf.result_limit_bytes))
+        return decide.Succeeded(encode_result(value, conf.result_limit_bytes))
     except UnstorableResult as error:
         if conf.unstorable_result == "abandon":
             raise
@@ -333,7 +333,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
         return NOTHING
 
 
-async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Stepped:
     if prepared.memory is not None:
         prepared.memory.check_not_swallowed()
     if type(value) is Next:  # the keys of limits are the project's code, and may ask the database
@@ -341,9 +341,9 @@ async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeed | decide.N
     return _success(prepared, value)
 
 
-def _next(value: Next) -> decide.Next:
+def _next(value: Next) -> decide.Stepped:
     try:
-        return decide.Next(value.step.name, value.step.stored())
+        return decide.Stepped(value.step.name, value.step.stored())
     except InvalidJob as error:
         raise UnstorableResult(f"The next step cannot be stored: {error}") from error
 
@@ -370,29 +370,29 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     # Use type(), never isinstance(), which reads the exception's own __class__.
     context, error, kind = prepared.context, account.error, type(account.error)
     if issubclass(kind, Cancel):
-        return decide.Cancel(text_of(error))
+        return decide.Cancelled(text_of(error))
     if context.cancelled:
         if issubclass(kind, JobControl) or besides_suspension(error) is None:
-            return decide.Cancel()
-        return decide.Cancel("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
+            return decide.Cancelled()
+        return decide.Cancelled("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
     if prepared.memory is not None and besides_suspension(error) is None:
-        suspension: decide.Suspend | None = prepared.memory.decision()
+        suspension: decide.Suspended | None = prepared.memory.decision()
         if suspension is not None:
             return _suspension(prepared, suspension)
     if issubclass(kind, Snooze):
-        return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
+        return decide.Snoozed(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, (Abandon, UnstorableResult, OtherArguments, *REMEMBERED)):
-        return decide.Abandon(text_of(error), kept(account))
+        return decide.Abandoned(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:
-        return decide.Release(RELEASE_REASON, kept(account))
+        return decide.Released(RELEASE_REASON, kept(account))
     if prepared.control.interrupt is DeadlinePassed:
         # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
         return by_default_backoff(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:
-        return decide.Abandon(NO_ATTEMPTS, kept(account))
+        return decide.Abandoned(NO_ATTEMPTS, kept(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
-        return decide.Abandon(NOT_RETRIED, kept(account))
+        return decide.Abandoned(NOT_RETRIED, kept(account))
     return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
 
 
@@ -406,22 +406,22 @@ def besides_suspension(error: BaseException) -> BaseException | None:
     return None if issubclass(kind, JobSuspended) else error
 
 
-def _suspension(prepared: Prepared, suspension: decide.Suspend) -> decide.Unwritten:
+def _suspension(prepared: Prepared, suspension: decide.Suspended) -> decide.Unwritten:
     """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
     until, waits = prepared.item.until, suspension.all
     if until is None or any(wait.event is not None or clock.monotonic() + wait.seconds < until for wait in waits):
         return suspension
-    return decide.Abandon(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)
+    return decide.Abandoned(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)
 
 
 def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Account) -> None:
     """Log a failed attempt where its live exception is: WARNING if the job is retried, ERROR if it is abandoned."""
     about, words = events.facts(prepared.context), account.message
     match decision:
-        case decide.Retry(seconds=seconds):
+        case decide.Retried(seconds=seconds):
             info, trace = account.for_log()
             events.log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
-        case decide.Abandon():
+        case decide.Abandoned():
             info, trace = account.for_log()
             events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
         case _:

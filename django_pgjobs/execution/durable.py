@@ -5,7 +5,7 @@ a memo, and with ``atomic`` only one leaves its effects. A result is encoded and
 differs between this run and the next one.
 
 A suspension reaches the body as ``JobSuspended``. It is an end of the attempt like others: the executor returns
-``Suspend``, which the worker writes.
+``Suspended``, which the worker writes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from django_pgjobs.execution.stepping import call_step, check_awaited, of_step, 
 from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result, encode_result
-from django_pgjobs.states import UNDO, Flow, MemoKind
+from django_pgjobs.states import UNDO, FlowFlag, MemoKind
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.memos import NewMemo, StoredMemo, Waited, finish_wait, read_memos, write_memo
@@ -202,11 +202,18 @@ class DurableMemory:
             delay = backoff.jittered(failures)
             events.log.warning("step failed, again in %.1f s step=%s %s: %s", delay, name, about, words)
             self.suspend(
-                decide.Suspend(name, MemoKind.STEP, delay, failures=failures, failure=of_step(name, failure)), error
+                decide.Suspended(name, MemoKind.STEP, delay, failures=failures, failure=of_step(name, failure)), error
             )
         events.log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
         new = NewMemo(
-            name, MemoKind.STEP, None, clock.monotonic() - began, int(Flow.REMEMBERS), None, failures, words or "failed"
+            name,
+            MemoKind.STEP,
+            None,
+            clock.monotonic() - began,
+            int(FlowFlag.REMEMBERS),
+            None,
+            failures,
+            words or "failed",
         )
         if not self._written(new):
             self._remembered_elsewhere(name)
@@ -235,7 +242,7 @@ class DurableMemory:
         if memo is not None and (memo.left_seconds or 0.0) <= 0:
             self._finished_wait(name, MemoKind.SLEEP, None)
             return
-        self.suspend(decide.Suspend(name, MemoKind.SLEEP, seconds if memo is None else memo.left_seconds or 0.0))
+        self.suspend(decide.Suspended(name, MemoKind.SLEEP, seconds if memo is None else memo.left_seconds or 0.0))
 
     def wait_for(self, event: str, seconds: float) -> Any:
         """Return the payload of ``event`` if it was sent; else suspend the job. Raises ``WaitTimedOut``."""
@@ -258,7 +265,7 @@ class DurableMemory:
         waited = self._finished_wait(event, MemoKind.EVENT, event)
         if waited.status == "waiting":
             left = seconds if waited.left_seconds is None else max(waited.left_seconds, 0.0)
-            self.suspend(decide.Suspend(event, MemoKind.EVENT, left, event=event))
+            self.suspend(decide.Suspended(event, MemoKind.EVENT, left, event=event))
         return _payload_of(self._memo_of(event))
 
     def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
@@ -278,7 +285,7 @@ class DurableMemory:
         self.load()
         memo = self.known(check_name("name", name), MemoKind.VERSION)
         if memo is None:
-            new = NewMemo(name, MemoKind.VERSION, str(number), 0.0, int(Flow.REMEMBERS))
+            new = NewMemo(name, MemoKind.VERSION, str(number), 0.0, int(FlowFlag.REMEMBERS))
             if not self._written(new):
                 return int(self._remembered_elsewhere(name))
             return int(self._noted(name, str(number), MemoKind.VERSION))
@@ -338,7 +345,7 @@ class DurableMemory:
         memo = self.known(name, MemoKind.STEP)
         if memo is not None and not memo.finished and self._pauses > 1 and (memo.left_seconds or 0.0) > 0:
             # The job continues because something else is over.
-            self.suspend(decide.Suspend(name, MemoKind.STEP, memo.left_seconds or 0.0, failures=memo.failures))
+            self.suspend(decide.Suspended(name, MemoKind.STEP, memo.left_seconds or 0.0, failures=memo.failures))
         if memo is None or not memo.finished:
             return _MISSING
         if memo.error:
@@ -441,22 +448,22 @@ class DurableMemory:
 
     def finish(self, name: str, kind: MemoKind, text: str, *, error: str = "") -> None:
         """Remember what a wait came to."""
-        if not self._written(NewMemo(name, kind, text, 0.0, int(Flow.REMEMBERS), error=error)):
+        if not self._written(NewMemo(name, kind, text, 0.0, int(FlowFlag.REMEMBERS), error=error)):
             self.lost()
         self._keep(StoredMemo(name, kind, text, True, error, 0, None, None))
 
-    def suspend(self, suspension: decide.Suspend, cause: BaseException | None = None) -> NoReturn:
+    def suspend(self, suspension: decide.Suspended, cause: BaseException | None = None) -> NoReturn:
         """Suspend the job: raise ``JobSuspended``. Raises ``StepLimit``."""
         self._check_room(suspension.memo)
         self.suspending.suspend(suspension, cause)
 
-    def decision(self) -> decide.Suspend | None:
+    def decision(self) -> decide.Suspended | None:
         """Return the suspension of the attempt; None if it is not suspended."""
         return self.suspending.decision(progressed=self.progressed)
 
 
 def _new_memo(name: str, text: str, undo: str | None, began: float) -> NewMemo:
-    flow = Flow.REMEMBERS | (0 if undo is None else Flow.UNDOABLE)
+    flow = FlowFlag.REMEMBERS | (0 if undo is None else FlowFlag.UNDOABLE)
     return NewMemo(name, MemoKind.STEP, text, clock.monotonic() - began, int(flow), undo)
 
 

@@ -47,7 +47,7 @@ def key_of(extras: Mapping[str, Any] | None) -> str | None:
     return None if extras is None else extras.get("idempotency_key")
 
 
-def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
+def recalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
     """Return the decision about a job whose result is stored already; None if the job must be called.
 
     Raises ``OtherArguments`` if that is the result of other arguments.
@@ -68,10 +68,10 @@ def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
             "of these: put into the key what tells them apart, such as a tenant."
         )
     events.idempotency_hit(definition, context, key, found.job_id)
-    return decide.Succeed(found.result)
+    return decide.Succeeded(found.result)
 
 
-async def arecalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
+async def arecalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
     """``recalled`` for a job on an event loop."""
     try:
         return await sync_to_async(recalled)(prepared)
@@ -79,9 +79,9 @@ async def arecalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | No
         return _snooze(prepared.context, error)
 
 
-def _snooze(context: Any, error: Exception) -> decide.Snooze:
+def _snooze(context: Any, error: Exception) -> decide.Snoozed:
     words = one_line(error)
     events.log.warning(
         "stored result cannot be read, again in %g s %s: %s", UNREADABLE_SECONDS, events.facts(context), words
     )
-    return decide.Snooze(UNREADABLE_SECONDS)
+    return decide.Snoozed(UNREADABLE_SECONDS)

@@ -139,12 +139,12 @@ UNGUARDED = Unguarded()
 class Transaction(Protocol):
     """Runs an atomic job inside the transaction that also ends it: see ``atomic_end``."""
 
-    def run(self, prepared: Prepared, body: Callable[[Prepared], decide.Succeed | decide.Next]) -> Decision:
+    def run(self, prepared: Prepared, body: Callable[[Prepared], decide.Succeeded | decide.Stepped]) -> Decision:
         """Return what ``body`` came to, already committed; raise what kept it from that."""
         ...
 
 
-class Memories(Protocol):
+class MemoryOpener(Protocol):
     """Opens the memory of a durable function: see ``durable``."""
 
     def of(self, prepared: Prepared) -> Memory:
@@ -159,7 +159,7 @@ class Prepared:
     error: Failure | None = None
     recall: Recall | None = None
     transaction: Transaction | None = None
-    memories: Memories | None = None
+    memories: MemoryOpener | None = None
     memory: Any = None
     """The memos of the job, once it has asked for them: a ``durable.DurableMemory``."""
 

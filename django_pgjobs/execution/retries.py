@@ -32,15 +32,15 @@ def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: fl
     ``until``: when the job's deadline passes, by ``clock.monotonic()``.
     """
     if job.attempt >= job.max_attempts:
-        return decide.Abandon(NO_ATTEMPTS, failure, cause)
+        return decide.Abandoned(NO_ATTEMPTS, failure, cause)
     return retry(default_delay(job), failure, cause, until)
 
 
 def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Unwritten:
     """Retry; or abandon now, while the failure is known, if the next attempt could not start before the deadline."""
     if until is not None and clock.monotonic() + delay >= until:
-        return decide.Abandon(TOO_LATE, failure, cause)
-    return decide.Retry(delay, failure, cause)
+        return decide.Abandoned(TOO_LATE, failure, cause)
+    return decide.Retried(delay, failure, cause)
 
 
 def default_delay(job: HasAttempts) -> float:

@@ -39,17 +39,17 @@ from django_pgjobs.states import Outcome
 from django_pgjobs.store import atomic, claiming, finalising, keys
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, Enclosing
-from django_pgjobs.store.finalising import Author, End, FenceReading, Stepped
+from django_pgjobs.store.finalising import Author, End, FenceReading, SteppedJob
 
 log = safe_logger("django_pgjobs")
 
 BUSY_SECONDS = 0.1
 
-ReporterOf = Callable[[Database, int, str], Reporter]
+ProgressOf = Callable[[Database, int, str], Reporter]
 """Takes database, job id and claim id; returns the function that ``context.progress()`` calls."""
 
 
-Settled = Unwritten | decide.Committed | decide.Lost
+CertainDecision = Unwritten | decide.Committed | decide.Lost
 """A decision that is not in doubt."""
 
 
@@ -63,7 +63,7 @@ def park_unclaimable(db: Database, job_id: int, error: Exception) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WrittenEnd:
     """The last write for a claimed job: its kind, its parameters, and whether it passed the fence."""
 
     kind: EndKind
@@ -115,14 +115,14 @@ class Performer:
     db: Enclosing
     author: Author
     run: Callable[[Prepared], Decision] = attempt.run_here
-    reporter_of: ReporterOf = write_at_once
+    reporter_of: ProgressOf = write_at_once
     control: Cancellation = field(default_factory=RunControl)
     waits: Callable[[ClaimedJob], Unwritten | None] = _never
     """Called between a body and its callback: returns a decision if the job must wait, None if the callback may run."""
     alias: str = DEFAULT_DB_ALIAS
     """Django's connection to the database of ``db``, for the transactions of atomic jobs."""
 
-    def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
+    def perform(self, job: ClaimedJob, claim_id: str) -> WrittenEnd:
         """Run a claimed job to the end of its attempt, callback included, and write that end.
 
         Imports the job's module if its name is not known yet: what is written depends on the callbacks that it has.
@@ -131,7 +131,7 @@ class Performer:
         if job.ending is not None:
             return self._callback(job, claim_id, job.ending)
         began = clock.monotonic()
-        decision: Decision = decide.Cancel() if job.cancelled else self._attempt(job, claim_id, BODY)
+        decision: Decision = decide.Cancelled() if job.cancelled else self._attempt(job, claim_id, BODY)
         ended = self._written(job, claim_id, decision, clock.monotonic() - began)
         if ended.kind != MARK or not ended.recorded:
             return ended
@@ -140,20 +140,20 @@ class Performer:
         error = ended.end.failure.summary if ended.end.failure else ""
         return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
 
-    def _written(self, job: ClaimedJob, claim_id: str, decision: Decision, seconds: float | None) -> Ended:
+    def _written(self, job: ClaimedJob, claim_id: str, decision: Decision, seconds: float | None) -> WrittenEnd:
         """Write the end of a body, unless its own transaction has."""
         if isinstance(decision, decide.InDoubt):
             return self._written(job, claim_id, self._settled(job, claim_id, decision), seconds)
         if isinstance(decision, decide.Committed):
             kind, end = finalise.atomic_end_of(decision, job.id, claim_id, seconds)
             self._notify_end(job, kind, end, None)
-            return Ended(kind, end, recorded=True)
+            return WrittenEnd(kind, end, recorded=True)
         if isinstance(decision, decide.Lost):
             end = End(job.id, claim_id, seconds)
             return self._refused(job, SUCCESS, end, finalising.read_fences(self.db, [(job.id, claim_id)]).get(job.id))
         return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, seconds))
 
-    def _settled(self, job: ClaimedJob, claim_id: str, doubt: decide.InDoubt) -> Settled:
+    def _settled(self, job: ClaimedJob, claim_id: str, doubt: decide.InDoubt) -> CertainDecision:
         """Return what the job's own transaction has written, or else what the attempt comes to."""
         while not (found := atomic.settle_doubts(self.db, [(job.id, claim_id)])):
             if not finalising.read_fences(self.db, [(job.id, claim_id)]):
@@ -162,13 +162,13 @@ class Performer:
         now = found[job.id]
         return decide.Committed(now.marked, now.stepped) if now.committed else doubt.otherwise
 
-    def release(self, job: ClaimedJob, claim_id: str) -> Ended:
+    def release(self, job: ClaimedJob, claim_id: str) -> WrittenEnd:
         """Release a claimed job, uncharged; if it was cancelled in the meantime, end it."""
-        return self._record(job, *finalise.end_of(decide.Release(), job.id, claim_id, job.name, None))
+        return self._record(job, *finalise.end_of(decide.Released(), job.id, claim_id, job.name, None))
 
-    def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> Ended:
+    def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> WrittenEnd:
         """Hold a claimed job whose name is paused, uncharged; if it was cancelled in the meantime, end it."""
-        return self._record(job, *finalise.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
+        return self._record(job, *finalise.end_of(decide.Held(reason), job.id, claim_id, job.name, None))
 
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
         try:
@@ -177,9 +177,9 @@ class Performer:
                 payload = finalising.read_payload(self.db, job.id, claim_id, partly=kind != BODY)
         except UnreadablePayload as error:
             log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
-            return decide.Succeed() if kind != BODY else decide.Abandon(str(error), failure_of(error))
+            return decide.Succeeded() if kind != BODY else decide.Abandoned(str(error), failure_of(error))
         if payload is None:
-            return decide.Release("the claim was lost before the payload was read")
+            return decide.Released("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
         item, recall = item_of(job, claim_id, kind, payload), partial(keys.find_result, self.db)
         history = partial(finalising.read_failure, self.db)
@@ -196,7 +196,7 @@ class Performer:
             return prepared
         return fresh_context().run(self.run, prepared)
 
-    def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> Ended:
+    def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> WrittenEnd:
         after = finalise.after_callback(job.id, claim_id, outcome)
         if job.ending_attempt > CALLBACK_STARTS:
             log.error(
@@ -209,11 +209,11 @@ class Performer:
         if finalise.is_counted(job.extras) and registry.find(job.name) is None:
             return self._record(job, END, after)
         decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
-        if isinstance(decision, decide.Succeed):
+        if isinstance(decision, decide.Succeeded):
             return self._record(job, END, after)
         return self._written(job, claim_id, decision, None)
 
-    def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> WrittenEnd:
         """Write an end. Wait while the row is locked; if the job was cancelled in the meantime, end it as cancelled."""
         remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
@@ -223,23 +223,23 @@ class Performer:
             if now.counted and not counted:  # another job has come to need it since its claim
                 counted = True
             elif now.cancelled and not now.ending and kind.requeues:
-                cancel = decide.Cancel("", end.failure, end.cause)
+                cancel = decide.Cancelled("", end.failure, end.cause)
                 kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
                 time.sleep(BUSY_SECONDS)
         self._notify_end(job, kind, end, rows[job.id])
-        return Ended(kind, end, recorded=True)
+        return WrittenEnd(kind, end, recorded=True)
 
     def _write(self, kind: EndKind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
         terms = EndTerms(self.author, remember, notify=lambda db, notices: waking.notify(self.alias, notices))
         return kinds.write(self.db, COUNTED if counted and kind.final else kind, [end], terms)
 
-    def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> Ended:
+    def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> WrittenEnd:
         action, reason = kind.verb, finalise.refusal(now)
         about = _facts(job, end.claim_id)
         log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
         _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
-        return Ended(kind, end, recorded=False)
+        return WrittenEnd(kind, end, recorded=False)
 
     def _notify_end(self, job: ClaimedJob, kind: EndKind, end: End, row: Any) -> None:
         about = {
@@ -248,7 +248,7 @@ class Performer:
             "duration": end.seconds,
             "error": end.failure.summary if end.failure else _earlier_error(job, kind, end),
         }
-        refused = isinstance(row, Stepped) and row.refused
+        refused = isinstance(row, SteppedJob) and row.refused
         if refused:
             events.step_refused(_facts(job, end.claim_id))
         elif lines.are_wanted():

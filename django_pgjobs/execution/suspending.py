@@ -31,7 +31,7 @@ class Suspending:
     """The waits of the job, in this run; none as long as it is not to be suspended."""
 
     def __init__(self) -> None:
-        self._waits: dict[str, decide.Suspend] = {}
+        self._waits: dict[str, decide.Suspended] = {}
         self._leaving = False
         self._busy = 0
         self._idle = asyncio.Event()
@@ -46,7 +46,7 @@ class Suspending:
         if self._waits:
             raise SuspensionSwallowed
 
-    def suspend(self, wait: decide.Suspend, cause: BaseException | None = None) -> NoReturn:
+    def suspend(self, wait: decide.Suspended, cause: BaseException | None = None) -> NoReturn:
         """Raise ``JobSuspended``: the task that calls waits for this."""
         known = self._waits.get(wait.memo)
         if known is None or wait.seconds < known.seconds:
@@ -54,7 +54,7 @@ class Suspending:
         self._leaving = self._leaving or not _awaits.get()
         raise JobSuspended from cause
 
-    def leave(self, wait: decide.Suspend) -> None:
+    def leave(self, wait: decide.Suspended) -> None:
         """Let the job be suspended, and none of its tasks do more."""
         self._waits[wait.memo] = wait
         self._leaving = True
@@ -87,7 +87,7 @@ class Suspending:
             await asyncio.sleep(0)
             rounds += 1
 
-    def decision(self, *, progressed: bool) -> decide.Suspend | None:
+    def decision(self, *, progressed: bool) -> decide.Suspended | None:
         """Return the suspension of the attempt; None if it is not suspended. A step that failed comes first."""
         if not self._waits:
             return None

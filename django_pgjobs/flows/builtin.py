@@ -24,7 +24,7 @@ from django_pgjobs.states import (
     MemoKind,
     Outcome,
 )
-from django_pgjobs.states import Flow as Bits
+from django_pgjobs.states import FlowFlag as Bits
 from django_pgjobs.values.backoff import Backoff
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob, Returned
 from django_pgjobs.middleware import registering
 from django_pgjobs.serialization.references import ResultOf, within
-from django_pgjobs.states import Flow as Bits
+from django_pgjobs.states import FlowFlag as Bits
 from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:

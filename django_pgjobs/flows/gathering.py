@@ -65,7 +65,7 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
         stored = _begin(memory, calls, name, stored.get("members", []), event, digest)
     members = _ended(memory, name, stored)
     if members is None:
-        memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
+        memory.suspend(decide.Suspended(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
     failed = any(member[0] != Outcome.SUCCEEDED for member in members)
     text = json.dumps({"members": members, "calls": digest}, ensure_ascii=False)
     if len(text) > get_conf().steps_limit_bytes and memory.prepared.context.name != UNDO:
@@ -154,7 +154,7 @@ def _begin(
         )
         if not kept:
             if Job.objects.using(alias).filter(pk=item.id, claim_id=item.claim_id).exclude(cancel_requested_at=None):
-                memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS))  # it ends as cancelled
+                memory.suspend(decide.Suspended(name, MemoKind.GATHER, LONGEST_SECONDS))  # it ends as cancelled
             memory.lost()
     return stored
 

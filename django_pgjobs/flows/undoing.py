@@ -27,7 +27,7 @@ from django_pgjobs.registering.encode import Row
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.headers import inherited
 from django_pgjobs.serialization.payload import decode_payload, decode_result
-from django_pgjobs.states import Flow, MemoKind, Outcome
+from django_pgjobs.states import FlowFlag, MemoKind, Outcome
 from django_pgjobs.store import passing
 from django_pgjobs.store.database import on
 from django_pgjobs.values.backoff import Backoff
@@ -46,7 +46,7 @@ UNKNOWN_BACKOFF = Backoff(10, factor=4)
 UNKNOWN = "?"
 """Begins the ``undo`` of a part whose job this code does not know, and so neither what undoes it; its name follows."""
 
-BEGUN = Flow.UNDONE | Flow.UNDOING
+BEGUN = FlowFlag.UNDONE | FlowFlag.UNDOING
 
 UNFIT = (InvalidJob, UnreadablePayload, ObjectDoesNotExist, TypeError)
 """Why a part cannot be undone, however often one tries."""
@@ -72,7 +72,7 @@ def undo(context: JobContext, job_id: int) -> None:
     target = Job.objects.using(alias).filter(pk=job_id)
     target.filter(flow__lt=BEGUN).update(flow=F("flow").bitor(BEGUN.value))
     left = _left(context, job_id, alias)
-    target.update(flow=F("flow").bitand(~Flow.UNDOING.value))
+    target.update(flow=F("flow").bitand(~FlowFlag.UNDOING.value))
     if left:
         raise Abandon(left[:2000])
 
@@ -142,11 +142,11 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
         for name, call in memos.order_by(LATEST_FIRST).values_list("name", "undo")[: MOST + 1]
     ]
     target = Job.objects.using(alias).filter(pk=job_id).first()
-    if target is None or not target.flow & Flow.GATED:
+    if target is None or not target.flow & FlowFlag.GATED:
         return parts
     members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
     undoes = {name: made for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
-    stepped = Q(GreaterThan(F("flow").bitand(Flow.STEPPED.value), 0))
+    stepped = Q(GreaterThan(F("flow").bitand(FlowFlag.STEPPED.value), 0))
     latest = members.filter(Q(name__in=list(undoes)) | stepped).order_by("-finished_at", "-pk")
     for member in latest.only("pk", "name", "flow", "idempotency_key").iterator():
         if not _is_hit(member, alias):
@@ -162,7 +162,7 @@ def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> 
 
     if member.name in undoes:
         yield {"job": member.pk, "step": "", "undo": undoes[member.name]}
-    if not member.flow & Flow.STEPPED:
+    if not member.flow & FlowFlag.STEPPED:
         return
     steps = list(member.steps.using(alias).order_by("-pk").values_list("pk", "name"))
     undone = {name: made for name in {name for _, name in steps} if (made := _undo_of(name))}

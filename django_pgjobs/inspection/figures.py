@@ -94,7 +94,7 @@ def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
     return queues[queue]
 
 
-def _add_held(queues: dict[str, dict[str, Any]], counted: list[troubles.Held]) -> None:
+def _add_held(queues: dict[str, dict[str, Any]], counted: list[troubles.HeldName]) -> None:
     for part in counted:
         found = _of(queues, part.queue)
         found["held"][part.hold] = part.jobs

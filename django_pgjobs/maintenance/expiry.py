@@ -22,7 +22,7 @@ BATCH = 1000
 TURN_SECONDS = 1.0
 ANEW_SECONDS = 600.0
 
-Batch = Callable[[Database, str], Expired]
+TakeNext = Callable[[Database, str], Expired]
 """Takes the next rows from an instant on, ``limit`` of them at most."""
 
 
@@ -30,7 +30,7 @@ Batch = Callable[[Database, str], Expired]
 class ExpiryWalk:
     """The progress through one kind of rows whose time is over."""
 
-    batch: Batch
+    batch: TakeNext
     limit: int
     after: str = pruning.OLDEST
     anew_at: float = 0.0

@@ -55,7 +55,7 @@ BOUNDS = (50_000, 1_000)
 MOST_KNOWN = 100
 MOST_CHARS = 200
 
-Key = tuple[str, str]
+ProblemKey = tuple[str, str]
 """The code and the subject of a problem."""
 
 PREPARED = "-1/"
@@ -112,7 +112,7 @@ class Notifier:
         self.term: int | None = None
         self.check_at = 0.0
         self.quiet_until = 0.0
-        self.found: dict[Key, str] | None = None
+        self.found: dict[ProblemKey, str] | None = None
         """The problems there were at the last check of this term."""
 
         self.unled = ""
@@ -190,7 +190,7 @@ def _read(db: Database, conf: NotifyFailures, after: str, until: str) -> Failure
         return noticing.read_failures(db, after=after, until=until, most=BOUNDS[1], **given)
 
 
-def _by_key(problems: list[HealthProblem]) -> dict[Key, str]:
+def _by_key(problems: list[HealthProblem]) -> dict[ProblemKey, str]:
     found = {(problem.code, problem.subject[:MOST_CHARS]): problem.text for problem in problems}
     return dict(sorted(found.items())[:MOST_KNOWN])
 

@@ -16,7 +16,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import numbers
 from django_pgjobs.store.database import Enclosing
-from django_pgjobs.store.numbers import Figures, MinuteFigures
+from django_pgjobs.store.numbers import AttemptFigures, MinuteFigures
 from django_pgjobs.values.histogram import added
 
 MERGE_SECONDS = 600.0
@@ -74,9 +74,9 @@ def _move(db: Enclosing, *, hourly: UUID | None, seconds: float) -> int:
     return len(rows)
 
 
-def totals(rows: Iterable[Figures]) -> list[Figures]:
+def totals(rows: Iterable[AttemptFigures]) -> list[AttemptFigures]:
     """Return the sums of rows of one queue, name and outcome."""
-    sums: dict[tuple[str, ...], Figures] = {}
+    sums: dict[tuple[str, ...], AttemptFigures] = {}
     for row in rows:
         _add(sums, row[:3], row)
     return list(sums.values())
@@ -90,11 +90,11 @@ def _trend(rows: Iterable[MinuteFigures]) -> list[MinuteFigures]:
     return list(sums.values())
 
 
-def _timeless(row: MinuteFigures) -> Figures:
-    return Figures(row.queue, row.name, row.outcome, *row[5:])
+def _timeless(row: MinuteFigures) -> AttemptFigures:
+    return AttemptFigures(row.queue, row.name, row.outcome, *row[5:])
 
 
-Row = TypeVar("Row", Figures, MinuteFigures)
+Row = TypeVar("Row", AttemptFigures, MinuteFigures)
 
 
 def _add(sums: dict[tuple[str, ...], Row], key: tuple[str, ...], row: Row) -> None:

@@ -16,7 +16,7 @@ from django_pgjobs.management import filters, output, stats, watching, workers
 from django_pgjobs.store import explaining, noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob
-from django_pgjobs.store.noticing import FailureGroup
+from django_pgjobs.store.noticing import AbandonedGroup
 
 MOST_WORKERS = 20
 MOST_JOBS = 5
@@ -90,7 +90,7 @@ def runs_now(jobs: list[RunningJob]) -> str:
     return ", ".join([*words, "…"] if len(jobs) > MOST_JOBS else words) or "-"
 
 
-def _failure(group: FailureGroup) -> tuple[str, ...]:
+def _failure(group: AbandonedGroup) -> tuple[str, ...]:
     return (
         str(group.jobs),
         f"{span(group.last_seconds)} ago",

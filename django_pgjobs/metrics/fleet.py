@@ -12,7 +12,7 @@ from django_pgjobs.metrics.families import Family, Point, one
 from django_pgjobs.metrics.worker import families_of_ends
 from django_pgjobs.store.counting import StoredFleet, read_fleet
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 
 MOST_QUEUES = 100
 MOST_NAMES = 200
@@ -113,11 +113,11 @@ class Totals:
 
     def families(self, found: StoredFleet) -> list[Family]:
         """Return what the fleet has ended since its tables were made."""
-        rows = [Figures._make(row) for row in (found.figures or {}).get("totals", ())]
+        rows = [AttemptFigures._make(row) for row in (found.figures or {}).get("totals", ())]
         rows.sort(key=lambda row: row.jobs, reverse=True)
         return families_of_ends(map(self._bounded, rows), m.FLEET_ENDS, m.FLEET_RUN_SECONDS, m.FLEET_WAIT_SECONDS)
 
-    def _bounded(self, row: Figures) -> Figures:
+    def _bounded(self, row: AttemptFigures) -> AttemptFigures:
         queue, name = _bounded(row.queue, self.queues, MOST_QUEUES), _bounded(row.name, self.names, MOST_NAMES)
         if (queue, name) not in self.pairs:
             if len(self.pairs) >= MOST_PAIRS:

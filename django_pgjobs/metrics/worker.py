@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django_pgjobs.metrics import families as m
 from django_pgjobs.metrics.families import Family, Metric, Point, one
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.values.histogram import added
 
 
@@ -15,7 +15,7 @@ from django_pgjobs.values.histogram import added
 class WorkerFigures:
     """Figures of a worker about itself at one moment."""
 
-    ends: Sequence[Figures]
+    ends: Sequence[AttemptFigures]
     claims: int
     jobs_claimed: int
     runs_sent: int
@@ -57,7 +57,7 @@ def families_of(found: WorkerFigures) -> list[Family]:
     ]
 
 
-def families_of_ends(ends: Iterable[Figures], counter: Metric, run: Metric, wait: Metric) -> list[Family]:
+def families_of_ends(ends: Iterable[AttemptFigures], counter: Metric, run: Metric, wait: Metric) -> list[Family]:
     """Return the counter of ends, by outcome too, and the histograms of runs and waits, with no row of it twice."""
     jobs: dict[tuple[str, ...], Point] = {}
     runs: dict[tuple[str, ...], Point] = {}

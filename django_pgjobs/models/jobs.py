@@ -20,7 +20,7 @@ from django_pgjobs.fields import ComputedStateField, GinIndex, InstantField, Tag
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import Ending, Flow, JobState, Outcome, label
+from django_pgjobs.states import Ending, FlowFlag, JobState, Outcome, label
 
 if TYPE_CHECKING:
     from django_pgjobs.steering.jobs import Steered
@@ -325,7 +325,7 @@ class Job(Steerable, PostgresModel):
             models.Index(
                 name="pgjobs_job_undoing",
                 fields=["id"],
-                condition=Q(flow__gte=Flow.UNDOING.value),
+                condition=Q(flow__gte=FlowFlag.UNDOING.value),
             ),
             models.Index(name="pgjobs_job_parent", fields=["parent", "id"], condition=Q(parent__isnull=False)),
             models.Index(

@@ -13,7 +13,7 @@ from django.db.models.functions import Left, Now
 from django_pgjobs.context import FAILED
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
 from django_pgjobs.presentation.fate import fate
-from django_pgjobs.states import UNDO, Flow, Outcome
+from django_pgjobs.states import UNDO, FlowFlag, Outcome
 
 MOST = 25
 """Number of jobs of each kind that are shown."""
@@ -77,19 +77,19 @@ def surroundings(job: Job) -> Surroundings:
     found = Surroundings()
     jobs = listed(job._state.db)
     _add_undoing(found, job, jobs)
-    if not job.flow & ~Flow.ITS_OWN:
+    if not job.flow & ~FlowFlag.ITS_OWN:
         return found
     if job.parent_id is not None:
         found.parent = jobs.filter(pk=job.parent_id).first()
-    if job.flow & Flow.GATED:
+    if job.flow & FlowFlag.GATED:
         found.gate = Gate.objects.using(job._state.db).filter(pk=job.pk, eager=False).first()
     if found.gate is not None and found.gate.unmet:
         found.failed = list(jobs.filter(FAILED, parent_id=job.pk).order_by("pk")[:MOST])
         found.more_failed = found.gate.unmet - MOST if len(found.failed) == MOST else 0
     links = Link.objects.using(job._state.db)
-    needs, found.more_needs = _first(links.filter(job_id=job.pk).order_by("parent_id"), job.flow & Flow.GATED)
+    needs, found.more_needs = _first(links.filter(job_id=job.pk).order_by("parent_id"), job.flow & FlowFlag.GATED)
     dependents, found.more_dependents = _first(
-        links.filter(parent_id=job.pk).order_by("job_id"), job.flow & Flow.NEEDED
+        links.filter(parent_id=job.pk).order_by("job_id"), job.flow & FlowFlag.NEEDED
     )
     rows = jobs.in_bulk([*(link.parent_id for link in needs), *(link.job_id for link in dependents)])
     found.needs = [Linked(link.rule, rows[link.parent_id]) for link in needs if link.parent_id in rows]
@@ -103,10 +103,10 @@ def _add_undoing(found: Surroundings, job: Job, jobs: JobQuerySet) -> None:
         target = jobs.filter(pk=job.target_id).first()
         own: Any = _with_step(jobs).filter(pk=job.pk).first()
         found.target = None if target is None else Undone((own and own.step) or "", target)
-    if not job.flow & (Flow.UNDOABLE | Flow.MEMBER):
+    if not job.flow & (FlowFlag.UNDOABLE | FlowFlag.MEMBER):
         return
     undoing = _with_step(jobs).filter(target_id=job.pk).order_by("pk")
-    if job.flow & Flow.UNDOABLE:
+    if job.flow & FlowFlag.UNDOABLE:
         found.undo = undoing.filter(name=UNDO).last()
     rows: list[Any] = list(undoing.exclude(name=UNDO)[: MOST + 1])
     found.compensations = [Undone(row.step or "", row) for row in rows[:MOST]]

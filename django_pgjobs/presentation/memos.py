@@ -16,7 +16,7 @@ from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.models import EventState, Job, Memo
 from django_pgjobs.presentation.sight import Fact, Hidden, may_see
 from django_pgjobs.presentation.wording import json_text, parsed
-from django_pgjobs.states import Flow, MemoKind, Outcome
+from django_pgjobs.states import FlowFlag, MemoKind, Outcome
 from django_pgjobs.store import memos
 from django_pgjobs.store.database import on
 from django_pgjobs.store.memos import Suspension
@@ -37,7 +37,7 @@ class Remembered(NamedTuple):
 
 def remembered(job: Job) -> Remembered:
     """Return what a job remembers, results as text; no query for one that remembers nothing."""
-    if not job.flow & Flow.REMEMBERS:
+    if not job.flow & FlowFlag.REMEMBERS:
         return Remembered([], 0)
     every = Memo.objects.using(job._state.db).filter(job_id=job.pk)
     texts: Any = {
@@ -54,7 +54,7 @@ def remembered(job: Job) -> Remembered:
 
 def suspension(job: Job) -> Suspension | None:
     """Return what a suspended job waits for; None for one that runs, has ended or waits for nothing."""
-    if not job.flow & Flow.REMEMBERS or job.outcome or job.ending or job.claim_id:
+    if not job.flow & FlowFlag.REMEMBERS or job.outcome or job.ending or job.claim_id:
         return None
     return memos.read_suspension(on(job._state.db or "default"), job.pk)
 

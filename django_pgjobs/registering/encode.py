@@ -18,7 +18,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.serialization.payload import encode_flat, encode_payload, encode_result, is_flat
 from django_pgjobs.signals import job_registered
-from django_pgjobs.states import Flow, KeyScope, Rule
+from django_pgjobs.states import FlowFlag, KeyScope, Rule
 from django_pgjobs.store.registering import NewJob, NewJobs
 from django_pgjobs.values.built_in import SERVANTS
 
@@ -88,7 +88,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         new = new._replace(target_id=plan.target[0])
     if plan.after:
         rule = plan.when or Rule.SUCCEEDED
-        new = new._replace(waits=True, flow=Flow.GATED, needs=tuple((needed, rule) for needed in plan.after))
+        new = new._replace(waits=True, flow=FlowFlag.GATED, needs=tuple((needed, rule) for needed in plan.after))
     if plan.expires is None:
         return new
     if isinstance(plan.expires, datetime):

@@ -27,7 +27,7 @@ from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.middleware import Registration, registering
 from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
-from django_pgjobs.states import Flow, KeyScope
+from django_pgjobs.states import FlowFlag, KeyScope
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 from django_pgjobs.store.registering import (
     SPECIAL_COLUMNS,
@@ -207,7 +207,7 @@ def _insert_all(
     if parent_id is not None:
         if any(parent_id in dict(new.needs) for new in each):
             raise InvalidJob(f"a member of batch {parent_id} cannot need it: the batch waits for its members")
-        each = [new._replace(flow=new.flow | Flow.MEMBER, parent_id=parent_id) for new in each]
+        each = [new._replace(flow=new.flow | FlowFlag.MEMBER, parent_id=parent_id) for new in each]
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):
         if batch.special:

@@ -14,7 +14,7 @@ from django_pgjobs import waking
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.states import Flow, Rule
+from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import gates
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import NewGate
@@ -85,7 +85,7 @@ def _add_gates(alias: str, new: Collection[NewGate]) -> None:
 
 def refuse_older_workers(alias: str, conf: Conf, flow: int = 0) -> None:
     """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them, or undo them."""
-    protocol = gates.KNOWS_UNDO if flow & Flow.UNDOABLE else gates.KNOWS_GATES
+    protocol = gates.KNOWS_UNDO if flow & FlowFlag.UNDOABLE else gates.KNOWS_GATES
     names = gates.list_old_workers(on(alias), protocol=protocol, silent_seconds=conf.silent_seconds)
     if names:
         raise OldWorkers(names=[one_line(name) for name in names])
@@ -104,12 +104,12 @@ def insert_batch(
     with at_read_committed(alias):
         refuse_older_workers(alias, conf, batch.flow)
         stored = insert_one(
-            alias, batch._replace(waits=True, flow=batch.flow | Flow.GATED | (Flow.NEEDED if callbacks else 0))
+            alias, batch._replace(waits=True, flow=batch.flow | FlowFlag.GATED | (FlowFlag.NEEDED if callbacks else 0))
         )
         if isinstance(stored, int):
             return stored, None
         new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]
-        after = [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks]
+        after = [job._replace(waits=True, flow=FlowFlag.GATED) for _, job in callbacks]
         if after:
             ids, fresh = insert_all(alias, after)
             after = [job._replace(id=job_id) for job, job_id in zip(after, ids, strict=True)]
@@ -128,10 +128,10 @@ def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf, flow.flow)
-        stored = insert_one(alias, flow._replace(waits=True, flow=flow.flow | Flow.GATED))
+        stored = insert_one(alias, flow._replace(waits=True, flow=flow.flow | FlowFlag.GATED))
         if isinstance(stored, int):
             return stored, False
-        members = [node._replace(parent_id=stored.id, flow=node.flow | Flow.MEMBER) for node in nodes]
+        members = [node._replace(parent_id=stored.id, flow=node.flow | FlowFlag.MEMBER) for node in nodes]
         insert_all(alias, members)
         waiting = [
             NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs))

@@ -80,15 +80,15 @@ def run(new: NewJob) -> None:
 def _outcome(decision: Decision, new: NewJob) -> str:
     """Return how the job ended. No queue can take the job back, even if it asks for that."""
     match decision:
-        case decide.Succeed():
+        case decide.Succeeded():
             return Outcome.SUCCEEDED
-        case decide.Cancel():
+        case decide.Cancelled():
             return Outcome.CANCELLED
-        case decide.Abandon():
+        case decide.Abandoned():
             return Outcome.ABANDONED
-        case decide.Next(name=step):
+        case decide.Stepped(name=step):
             log.error("job that bypassed the queue cannot take a next step, abandoned name=%s step=%s", new.name, step)
-        case decide.Park(reason=reason):
+        case decide.Parked(reason=reason):
             log.error("job that bypassed the queue cannot be run, abandoned name=%s: %s", new.name, reason)
         case _:
             log.error(

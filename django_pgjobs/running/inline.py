@@ -38,7 +38,7 @@ from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.shared.channel_messages import Event
+from django_pgjobs.worker.shared.channel_messages import SignalEvent
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -142,7 +142,7 @@ class InlineWorker:
         self.tallies.expired(jobs)
         self._report([event_of_expiry(job) for job in jobs if job.ended])
 
-    def _report(self, happened: list[Event]) -> None:
+    def _report(self, happened: list[SignalEvent]) -> None:
         """Call the receivers of what duties have written, as the executors of another worker do."""
         for what, fields in happened:
             if events.is_wanted(what, fields):
@@ -246,8 +246,8 @@ def _waits(db: WorkerConnection, job: ClaimedJob) -> Unwritten | None:
     """Return the decision for a job that was paused while it ran, with its callback still to come; else None."""
     pauses = pausing.read_pauses(db)
     if job.queue in pauses.queues:
-        return decide.Release()
-    return decide.Hold(pauses.names[job.name]) if job.name in pauses.names else None
+        return decide.Released()
+    return decide.Held(pauses.names[job.name]) if job.name in pauses.names else None
 
 
 def run(options: WorkerOptions) -> int:

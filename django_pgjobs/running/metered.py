@@ -14,14 +14,14 @@ from django_pgjobs.metrics.server import MetricsServer
 from django_pgjobs.metrics.text import render
 from django_pgjobs.metrics.worker import WorkerFigures, families_of
 from django_pgjobs.store.finalising import Author
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.worker.supervisor.executor_process import READY
 from django_pgjobs.worker.supervisor.supervisor import Supervisor
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class WorkerSizes:
     """Number of executors of a worker, and of jobs that each runs at once."""
 
     processes: int
@@ -32,7 +32,7 @@ class Sizes:
 class Metered:
     """The metrics of one worker. Without a port it serves nothing and asks for no duty."""
 
-    def __init__(self, host: str, port: int | None, author: Author, sizes: Sizes) -> None:
+    def __init__(self, host: str, port: int | None, author: Author, sizes: WorkerSizes) -> None:
         self.host = host
         self.port = port
         self.author = author
@@ -64,14 +64,16 @@ class Metered:
 
 
 def figures_of(
-    author: Author, sizes: Sizes, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader
+    author: Author, sizes: WorkerSizes, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader
 ) -> WorkerFigures:
     """Read a worker's parts; called by any thread."""
     tallies, table, children = supervisor.tallies, supervisor.table, list(supervisor.pool.children)
     asynchronous = any(definition.is_async for definition in registry.definitions())
     return WorkerFigures(
         ends=[
-            Figures(*key, tally.jobs, tally.run_seconds, tally.wait_seconds, tally.run_histogram, tally.wait_histogram)
+            AttemptFigures(
+                *key, tally.jobs, tally.run_seconds, tally.wait_seconds, tally.run_histogram, tally.wait_histogram
+            )
             for key, tally in tallies.read().items()
         ],
         claims=tallies.claims,

@@ -26,7 +26,7 @@ from django_pgjobs.maintenance.cron_firing import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
-from django_pgjobs.running.metered import Metered, Sizes
+from django_pgjobs.running.metered import Metered, WorkerSizes
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import gates
 from django_pgjobs.store.database import read_statements
@@ -43,7 +43,7 @@ from django_pgjobs.worker.supervisor.executor_process import Recipe
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.supervisor import Limits, Supervisor
+from django_pgjobs.worker.supervisor.supervisor import Supervisor, WorkerLimits
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
@@ -340,7 +340,7 @@ def _is_known(name: str) -> bool:
 
 def _metered(worker: Worker) -> Metered:
     options, conf = worker.options, worker.conf
-    sizes = Sizes(worker.processes, worker.threads, worker.async_slots)
+    sizes = WorkerSizes(worker.processes, worker.threads, worker.async_slots)
     port = options.metrics_port or conf.metrics_port
     return Metered(options.metrics_host or conf.metrics_host, port, worker.author, sizes)
 
@@ -358,14 +358,14 @@ def _recipe(worker: Worker) -> Recipe:
     )
 
 
-def _limits(worker: Worker) -> Limits:
+def _limits(worker: Worker) -> WorkerLimits:
     options = worker.options
     conf = worker.conf
     recycling = Recycling(
         options.executor_max_jobs or conf.executor_max_jobs,
         options.executor_max_megabytes or conf.executor_max_megabytes,
     )
-    return Limits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
+    return WorkerLimits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
 
 
 def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> LeaseKeeper:

@@ -25,7 +25,7 @@ from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts, listed, safe_logger
-from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, CancelMode, Flow, Hold, Outcome
+from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, CancelMode, FlowFlag, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
@@ -67,7 +67,7 @@ class Steered:
         return Steered(self.changed + other.changed, skipped)
 
 
-class Target(NamedTuple):
+class Destination(NamedTuple):
     """Destination to which ``reschedule`` moves jobs; None leaves a value as it is. ``delay`` is in seconds."""
 
     run_at: datetime | None = None
@@ -87,7 +87,7 @@ UNFINISHED = Q(finished_at=None)
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
 WAITING = UNCLAIMED & Q(hold=Hold.WAITING)
-SUSPENDED = UNCLAIMED & Q(ending=None) & Q(GreaterThan(F("flow").bitand(Flow.REMEMBERS.value), 0))
+SUSPENDED = UNCLAIMED & Q(ending=None) & Q(GreaterThan(F("flow").bitand(FlowFlag.REMEMBERS.value), 0))
 RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
 """The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
 it waited for a lock, and locks no other row."""
@@ -259,10 +259,10 @@ def _reverting(using: str, action_id: int, part: int) -> KeyedWrite:
     return keyed
 
 
-def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
+def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Destination:
     """Return the target, checked by the rules of a registration. Raises ``InvalidJob``."""
     try:
-        target = Target(
+        target = Destination(
             None if run_at is None else validation.check_run_at(run_at),
             None if delay is None else validation.seconds("delay", delay),
             None if queue is None else validation.check_queue(queue),
@@ -274,7 +274,7 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
             queue_names.notice(target.queue, facts("call=reschedule"), get_conf())
     except InvalidOption as error:
         raise InvalidJob(str(error)) from None
-    if target == Target():
+    if target == Destination():
         raise InvalidJob("reschedule() needs run_at, delay, queue or priority.")
     return target
 

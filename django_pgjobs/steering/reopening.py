@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.states import Flow, Rule
+from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import reopening
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.gates import is_met
@@ -28,20 +28,20 @@ from django_pgjobs.store.steering import Moved
 BESIDE = 10_000
 """Maximum number of jobs that one retry may concern, beside those asked for and the nodes of a flow."""
 
-Retry = Callable[[Sequence[int]], Moved]
+RetryRows = Callable[[Sequence[int]], Moved]
 
 Refuse = Callable[[Collection[int]], None]
 
 
 @dataclass(slots=True)
-class Plan:
+class RetryPlan:
     """The changes of a retry: figures of gates, by the id of their jobs, and the jobs that wait again."""
 
     gates: dict[int, Reopened] = field(default_factory=dict)
     revived: set[int] = field(default_factory=set)
 
 
-def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) -> Moved:
+def retry(db: Database, held: Sequence[int], retry_jobs: RetryRows, refuse: Refuse) -> Moved:
     """Retry locked jobs by ``retry_jobs``, in the caller's transaction, and reopen what waits for them.
 
     A batch is not retried itself: it waits again when one of its members is retried. What has been undone, or begun to
@@ -50,7 +50,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
     """
     keep_jobs(db)  # which a retried job needs, or a batch that waits again
     jobs = reopening.lock_flow(db, held)
-    if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
+    if not any(job.flow & ~FlowFlag.ITS_OWN for job in jobs.values()):
         undone = list_undone(db, held)
         refuse(undone)
         return retry_jobs([job_id for job_id in held if job_id not in undone])
@@ -61,7 +61,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) 
         if len(reached) > most + len(held):
             raise InvalidJob(f"This retry concerns more than {most} jobs that wait for others: retry fewer at once.")
         jobs |= reopening.lock_flow(db, further - jobs.keys())
-    gates = reopening.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
+    gates = reopening.read_gates(db, [job.id for job in jobs.values() if job.flow & FlowFlag.GATED])
     undone = list_undone(db, jobs)  # under the locks: none of these ends in the meantime
     refuse(undone.intersection(held))
     wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))} - undone
@@ -79,9 +79,9 @@ def planned(
     gates: Mapping[int, FlowGate],
     wanted: Collection[int],
     undone: Collection[int] = (),
-) -> Plan:
+) -> RetryPlan:
     """Return what a retry of ``wanted`` changes; what has been ``undone`` stays ended. Pure."""
-    plan = Plan()
+    plan = RetryPlan()
     fed = _fed(jobs, gates)
     left = [job_id for job_id in sorted(wanted) if jobs[job_id].outcome is not None]
     # Cancelled while they waited: they wait again.
@@ -117,7 +117,7 @@ def _links(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> Iterat
     for gate in gates.values():
         yield from ((needed, gate, rule) for needed, rule in gate.needs.items() if needed in jobs)
     for job in jobs.values():
-        if job.flow & Flow.MEMBER and job.parent_id is not None and job.parent_id in gates:
+        if job.flow & FlowFlag.MEMBER and job.parent_id is not None and job.parent_id in gates:
             yield job.id, gates[job.parent_id], None
 
 

@@ -7,7 +7,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, configure, set_lock_timeout
-from django_pgjobs.store.finalising import Author, End, Stepped, finalise_success, mark_ending, next_step, read_fences
+from django_pgjobs.store.finalising import (
+    Author,
+    End,
+    SteppedJob,
+    finalise_success,
+    mark_ending,
+    next_step,
+    read_fences,
+)
 
 LOCK_TIMEOUT = "5s"
 """Time that an atomic end waits for its job's row. ``end_atomic`` has the same value."""
@@ -54,7 +62,7 @@ class NoStep(Enum):
     LOST = 2
 
 
-def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> Stepped | NoStep:
+def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> SteppedJob | NoStep:
     """Turn the row into the job's next step, or return why not. Wakes no worker."""
     locked = lock_atomic(db, end, outermost=outermost)
     if locked is None:
@@ -86,7 +94,7 @@ def lock_atomic(db: Database, end: End, *, outermost: bool) -> Locked | None:
     return Locked(Author(rows[0][0]), rows[0][1])
 
 
-class Settled(NamedTuple):
+class AtomicState(NamedTuple):
     """State that a job's own transaction left behind, once it is over.
 
     ``ours``: the row carries our claim; ``succeeded``: the job has ended so; ``marked``: its ``on_success`` is left;
@@ -105,11 +113,11 @@ class Settled(NamedTuple):
         return self.stepped or (self.ours and (self.succeeded or self.marked))
 
 
-def settle_doubts(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Settled]:
+def settle_doubts(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, AtomicState]:
     """Read what became of jobs whose transactions may have committed; leave out rows that are locked or gone.
 
     The executor that reported the doubt sent its COMMIT while its transaction had the row locked. An unlocked row is
     therefore final.
     """
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
-    return {row[0]: Settled._make(row) for row in db.fetch("settle_doubts", params)}
+    return {row[0]: AtomicState._make(row) for row in db.fetch("settle_doubts", params)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.gates import notices_of, open_gates
-from django_pgjobs.store.notifying import Notice, wake_up
+from django_pgjobs.store.notifying import Notification, wake_up
 from django_pgjobs.store.servants import cancel_of, register_servants
 from django_pgjobs.store.steering import Gathering
 
@@ -16,7 +16,7 @@ def list_running_members(db: Database, ids: Sequence[int]) -> list[int]:
     return [row[0] for row in db.fetch("list_running_members", {"ids": list(ids)})]
 
 
-def cancel_members(using: str, batches: Sequence[Gathering], *, mode: str, by: str, reason: str) -> list[Notice]:
+def cancel_members(using: str, batches: Sequence[Gathering], *, mode: str, by: str, reason: str) -> list[Notification]:
     """Register the cancel of the members of these batches, in the transaction that has asked the batches to end.
 
     Return the notifications to send after the commit.

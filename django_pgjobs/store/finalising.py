@@ -163,7 +163,7 @@ STEPS = 100
 """Number of finished steps of a job that are kept, the latest ones; its first is kept beside them."""
 
 
-class Stepped(NamedTuple):
+class SteppedJob(NamedTuple):
     """A job that has become its next step; ``priority`` is None if a limit holds it.
 
     ``due``: at once. ``refused``: its key is taken in the queue of that step, so a worker is about to abandon it.
@@ -177,7 +177,7 @@ class Stepped(NamedTuple):
     refused: bool
 
 
-def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: bool = False) -> list[Stepped]:
+def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: bool = False) -> list[SteppedJob]:
     """Turn rows into the next steps of their jobs, and keep the finished steps.
 
     Waits while another transaction takes the key of a job in the queue of its next step. ``hurried``: 50 ms at most,
@@ -191,7 +191,7 @@ def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: boo
     )
     params = {"items": items, "worker": author.worker, "worker_name": author.name, "most": STEPS}
     params["lock_timeout"] = "50ms" if hurried else None
-    return [Stepped._make(row) for row in db.fetch("next_step", params)]
+    return [SteppedJob._make(row) for row in db.fetch("next_step", params)]
 
 
 def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
@@ -259,7 +259,7 @@ def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     return [row[0] for row in db.fetch("hold_jobs", {"items": items})]
 
 
-class Released(NamedTuple):
+class ReleasedJob(NamedTuple):
     """A released job; ``times``: how many attempts it lost that way while it ran, including this one."""
 
     id: int
@@ -268,14 +268,14 @@ class Released(NamedTuple):
     times: int = 0
 
 
-def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Released]:
+def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[ReleasedJob]:
     """Release jobs, uncharged; with ``cause`` (the job had started), keep the attempt in the history.
 
     A ``suspect`` stays one for the next worker that claims it.
     """
     items = as_array(end.with_failure("cause", "seconds", "suspect") for end in ends)
     rows = db.fetch("release_jobs", {"items": items, **_author(author)})
-    return [Released._make(row) for row in rows]
+    return [ReleasedJob._make(row) for row in rows]
 
 
 def write_progress(db: Database, reports: Sequence[tuple[int, str, str]]) -> list[int]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, Params, Rows
-from django_pgjobs.store.notifying import Notice, wake_up
+from django_pgjobs.store.notifying import Notification, wake_up
 
 MOST_LISTED = 1000
 """Number of entries of one kind that the leader reads at a time."""
@@ -176,7 +176,7 @@ class RunNow(NamedTuple):
 
     busy: bool
     job_id: int | None
-    wakes: Notice | None
+    wakes: Notification | None
 
 
 def run_cron(db: Database, name: str) -> RunNow | None:

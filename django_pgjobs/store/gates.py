@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from django_pgjobs.states import FAIL_FAST, UNDO, Outcome, Rule
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
+from django_pgjobs.store.notifying import Notification, scan_behind, wake_up
 from django_pgjobs.store.servants import cancel_of, register_servants, undo_of
 
 KNOWS_UNDO = 2
@@ -40,9 +40,9 @@ def _opened(rows: Iterable[tuple[Any, ...]]) -> list[Opened]:
     return [Opened._make(row) for row in rows]
 
 
-def notices_of(opened: Iterable[Opened]) -> set[Notice]:
+def notices_of(opened: Iterable[Opened]) -> set[Notification]:
     """Return the notifications to send after the commit that releases these jobs."""
-    notices: set[Notice] = set()
+    notices: set[Notification] = set()
     for job in opened:
         notices.add(wake_up(job.queue, job.priority))
         if job.old:

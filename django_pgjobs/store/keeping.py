@@ -9,7 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.store.database import Database, Transacting
-from django_pgjobs.store.finalising import Author, Released
+from django_pgjobs.store.finalising import Author, ReleasedJob
 
 
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
@@ -64,10 +64,10 @@ def record_crashes(db: Database, crashes: Sequence[tuple[Crash, float]], author:
     db.fetch("record_crashes", {"items": items, **about})
 
 
-def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:
+def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[ReleasedJob]:
     """Resume up to ``limit`` jobs that code other than that of ``fingerprints`` (name → fingerprint) has parked."""
     params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
-    return [Released(*row) for row in db.fetch("unpark_jobs", params)]
+    return [ReleasedJob(*row) for row in db.fetch("unpark_jobs", params)]
 
 
 def list_parked_names(db: Database, known: Iterable[str], *, limit: int) -> list[str]:

@@ -86,7 +86,7 @@ def finish_wait(
     return Waited._make(rows[0]) if rows else None
 
 
-class Suspended(NamedTuple):
+class SuspendedJob(NamedTuple):
     """A job that continues at ``run_at``; ``priority`` is None if a limit holds it. ``due``: at once."""
 
     id: int
@@ -96,14 +96,14 @@ class Suspended(NamedTuple):
     due: bool
 
 
-def suspend_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Suspended]:
+def suspend_jobs(db: Database, ends: Sequence[End], author: Author) -> list[SuspendedJob]:
     """Suspend jobs; their ``columns`` say until when. Skips locked rows.
 
     Lock the events that they wait for before, by ``await_events`` in the same transaction.
     """
     items = as_array(_suspended(end) for end in ends)
     params = {"items": items, "worker": author.worker, "worker_name": author.name, "release": author.release}
-    return [Suspended._make(row) for row in db.fetch("suspend_jobs", params)]
+    return [SuspendedJob._make(row) for row in db.fetch("suspend_jobs", params)]
 
 
 def _suspended(end: End) -> str:

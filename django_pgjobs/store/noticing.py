@@ -58,7 +58,7 @@ class FailedGroup(NamedTuple):
     releases: list[str]
 
 
-class FailureGroup(NamedTuple):
+class AbandonedGroup(NamedTuple):
     """Jobs of one name that were abandoned with one error class, which is empty if an operator abandoned them."""
 
     name: str
@@ -125,13 +125,13 @@ def read_failures(
     return Failures(read, read >= most, [FailedGroup._make(row[1:8]) for row in rows], *rows[0][8:])
 
 
-def list_failures(db: Database, *, seconds: float, groups: int, most: int) -> tuple[list[FailureGroup], int]:
+def list_failures(db: Database, *, seconds: float, groups: int, most: int) -> tuple[list[AbandonedGroup], int]:
     """Return the largest groups of jobs that were abandoned within ``seconds``, and how many jobs were read.
 
     Reads at most ``most``, the latest.
     """
     rows = db.fetch("list_failures", {"seconds": seconds, "groups": groups, "most": most})
-    return [FailureGroup._make(row[:6]) for row in rows], rows[0][6] if rows else 0
+    return [AbandonedGroup._make(row[:6]) for row in rows], rows[0][6] if rows else 0
 
 
 def write_notice(

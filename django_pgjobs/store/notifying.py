@@ -13,7 +13,7 @@ WAITERS = "pgjobs_ended"
 LIMITED = "limited"
 
 
-class Notice(NamedTuple):
+class Notification(NamedTuple):
     """One notification: a channel and a payload."""
 
     channel: str
@@ -30,32 +30,32 @@ class Notice(NamedTuple):
         return self.payload.partition(":")[2]
 
 
-PAUSES = Notice(WORKERS, "pauses")
+PAUSES = Notification(WORKERS, "pauses")
 """Something was paused, or a pause has ended."""
 
 
 @lru_cache(maxsize=256)
-def wake_up(queue: str, priority: int | None) -> Notice:
+def wake_up(queue: str, priority: int | None) -> Notification:
     """Return the notice that wakes workers of the queue at this priority; None wakes the queue's admitters."""
-    return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
+    return Notification(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
 
 
-def scan_behind(queue: str) -> Notice:
+def scan_behind(queue: str) -> Notification:
     """Return the notice that makes workers scan behind their frontier: older jobs may be claimable again."""
-    return Notice(WORKERS, f"behind:{queue}")
+    return Notification(WORKERS, f"behind:{queue}")
 
 
-def busy(queue: str) -> Notice:
+def busy(queue: str) -> Notification:
     """Return the notice that asks workers of the queue to keep polling: more jobs follow without a notification."""
-    return Notice(WORKERS, f"busy:{queue}")
+    return Notification(WORKERS, f"busy:{queue}")
 
 
-def ended(job_id: int) -> Notice:
+def ended(job_id: int) -> Notification:
     """Return the notice that wakes the waiters of this job."""
-    return Notice(WAITERS, str(job_id))
+    return Notification(WAITERS, str(job_id))
 
 
-def notify(db: Database, notices: Iterable[Notice]) -> None:
+def notify(db: Database, notices: Iterable[Notification]) -> None:
     """Send notifications, at the commit of the open transaction if there is one."""
     unique = sorted(set(notices))
     if len(unique) == 1:  # nearly always: half the cost

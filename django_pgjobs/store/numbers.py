@@ -13,7 +13,7 @@ from django_pgjobs.store.database import Database
 _FIRST_WORKER, _LAST_WORKER = UUID(int=FLEET.int + 1), UUID(int=TREND.int - 1)
 
 
-class Figures(NamedTuple):
+class AttemptFigures(NamedTuple):
     """Number of attempts of a name that ended in one way, with their waits and durations, in seconds and as
     histograms."""
 
@@ -42,7 +42,9 @@ class MinuteFigures(NamedTuple):
     wait_histogram: Sequence[int]
 
 
-def write_minutes(db: Database, figures: Sequence[Figures], *, worker: UUID, release: str, minute: str | None) -> str:
+def write_minutes(
+    db: Database, figures: Sequence[AttemptFigures], *, worker: UUID, release: str, minute: str | None
+) -> str:
     """Replace the worker's figures of this minute, and return the minute that has begun by now. Repeatable.
 
     Without figures it only reads the clock.
@@ -81,14 +83,14 @@ def add_minutes(db: Database, figures: Sequence[MinuteFigures], *, whose: UUID =
     db.fetch("add_minutes", {"items": _items(figures), "fleet": whose})
 
 
-def add_totals(db: Database, figures: Sequence[Figures]) -> None:
+def add_totals(db: Database, figures: Sequence[AttemptFigures]) -> None:
     """Add figures to the totals; no two of one row."""
     db.fetch("add_totals", {"items": _items(figures)})
 
 
-def read_totals(db: Database) -> list[Figures]:
+def read_totals(db: Database) -> list[AttemptFigures]:
     """Return what the fleet has ended so far: several rows of one queue, name and outcome add up."""
-    return [Figures._make(row) for row in db.fetch("read_totals", {"fleet": FLEET, "trend": TREND})]
+    return [AttemptFigures._make(row) for row in db.fetch("read_totals", {"fleet": FLEET, "trend": TREND})]
 
 
 def delete_minutes(db: Database, *, seconds: float) -> int:
@@ -140,5 +142,5 @@ def read_depths(db: Database, *, step: int, buckets: int, most: int) -> list[Que
     return [QueueDepth._make(row) for row in rows]
 
 
-def _items(figures: Sequence[Figures | MinuteFigures]) -> str:
+def _items(figures: Sequence[AttemptFigures | MinuteFigures]) -> str:
     return json.dumps([each._asdict() for each in figures])

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Released
+from django_pgjobs.store.finalising import ReleasedJob
 from django_pgjobs.values.built_in import OWN_QUEUE, is_built_in
 
 
@@ -77,9 +77,9 @@ def _words(by: str, reason: str) -> str:
     return f"{head}: {reason}" if reason else f"{head}."
 
 
-def unpause_jobs(db: Database, *, limit: int) -> list[Released]:
+def unpause_jobs(db: Database, *, limit: int) -> list[ReleasedJob]:
     """Resume up to ``limit`` held jobs whose name is no longer paused. Repeatable, also by several at once."""
-    return [Released(*row) for row in db.fetch("unpause_jobs", {"limit": limit})]
+    return [ReleasedJob(*row) for row in db.fetch("unpause_jobs", {"limit": limit})]
 
 
 def expire_pauses(db: Database, *, kept_seconds: float) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
-from django_pgjobs.states import Flow, Rule
+from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import database
 from django_pgjobs.store.database import WrapperDatabase, on
 
@@ -313,7 +313,7 @@ def _copy_jobs(using: str, new: Sequence[NewJobs], count: int, parent_id: int | 
     statement, more = database.statement("copy_jobs"), b""
     if parent_id is not None:
         statement = database.statement("copy_members")
-        more = _sized(pack(">h", Flow.MEMBER)) + _sized(pack(">q", parent_id))
+        more = _sized(pack(">h", FlowFlag.MEMBER)) + _sized(pack(">q", parent_id))
     ids, now = _reserved(using, count)
     encoding = connections[using].connection.info.encoding
     rows = _binary_rows(new, iter(ids), now, encoding, more)

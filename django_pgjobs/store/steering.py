@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_pgjobs.states import CancelMode, Ending, Outcome
 from django_pgjobs.store.database import Database, Rows
-from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
+from django_pgjobs.store.notifying import Notification, ended, scan_behind, wake_up
 
 
 class Gathering(NamedTuple):
@@ -37,7 +37,7 @@ class Changed(NamedTuple):
     """
 
     ids: list[int]
-    notices: list[Notice]
+    notices: list[Notification]
     gathering: Sequence[Gathering] = ()
     ended: Sequence[EndedJob] = ()
 
@@ -82,7 +82,7 @@ class Moved(NamedTuple):
 
     changed: list[int]
     taken: list[int]
-    notices: list[Notice]
+    notices: list[Notification]
 
 
 def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> Moved:

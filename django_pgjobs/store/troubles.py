@@ -13,7 +13,7 @@ _FAILED = (Ended.RETRIED.value, Ended.ABANDONED.value)
 _COUNTED = (*_FAILED, Ended.SUCCEEDED.value, Ended.STEPPED.value)
 
 
-class Held(NamedTuple):
+class HeldName(NamedTuple):
     """Number of jobs of a queue that have this hold; with ``more``, that and ``retrying`` are lower bounds.
 
     ``retrying``: those that are tried again at a later time. ``seconds``: for how long the first one could have run but
@@ -55,10 +55,10 @@ def list_held_pairs(db: Database) -> list[tuple[str, str]]:
     return [(queue, hold) for queue, hold in db.fetch("list_held_pairs", {})]
 
 
-def count_held(db: Database, pairs: Sequence[tuple[str, str]], *, most: int) -> list[Held]:
+def count_held(db: Database, pairs: Sequence[tuple[str, str]], *, most: int) -> list[HeldName]:
     """Count the held jobs of each (queue, hold), up to ``most`` each."""
     params = {"queues": [queue for queue, _ in pairs], "holds": [hold for _, hold in pairs], "most": most}
-    return [Held._make(row) for row in db.fetch("count_held", params)] if pairs else []
+    return [HeldName._make(row) for row in db.fetch("count_held", params)] if pairs else []
 
 
 def count_minutes(db: Database, *, seconds: float, most: int) -> list[Counted]:

@@ -26,7 +26,7 @@ def failure_in(decision: Decision, error: BaseException | None) -> Failure | Non
     reported: what it raised is how it stopped.
     """
     came_to = settled(decision)
-    if not isinstance(came_to, decide.Retry | decide.Abandon):
+    if not isinstance(came_to, decide.Retried | decide.Abandoned):
         return None
     # By type, as the decision itself: an exception's __class__ is code of the job.
     return None if error is not None and issubclass(type(error), STEERING) else came_to.failure

@@ -71,9 +71,9 @@ def _status_of(decision: Decision) -> str | None:
     match settled(decision):
         case decide.Committed(stepped=True):
             return None
-        case decide.Succeed() | decide.Committed() | decide.Cancel():
+        case decide.Succeeded() | decide.Committed() | decide.Cancelled():
             return "ok"
-        case decide.Abandon():
+        case decide.Abandoned():
             # A transaction in doubt may have succeeded, and the outcome is found out elsewhere.
             return None if isinstance(decision, decide.InDoubt) else "error"
         case _:

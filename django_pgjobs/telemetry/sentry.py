@@ -141,7 +141,7 @@ def _end(*, context: JobContext, decision: Decision, exception: BaseException | 
         scope.set_tag("pgjobs.outcome", decision.outcome)
         with use_isolation_scope(scope):
             if exception is not None and failure_in(decision, exception) is not None:
-                _capture(exception, "warning" if isinstance(settled(decision), decide.Retry) else "error")
+                _capture(exception, "warning" if isinstance(settled(decision), decide.Retried) else "error")
             checkins.end(context, decision)
 
 

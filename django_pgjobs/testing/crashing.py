@@ -107,7 +107,7 @@ class Mortal:
 
     def check_alive(self, decision: Decision) -> None:
         """Raise ``Crashed`` if the process has died, or dies before it writes this end."""
-        point = BEFORE_SUSPEND if isinstance(decision, decide.Suspend) else BEFORE_SETTLE
+        point = BEFORE_SUSPEND if isinstance(decision, decide.Suspended) else BEFORE_SETTLE
         written = isinstance(decision, decide.Committed | decide.Lost)
         if self.dead or not (written or self.passes(point)):
             raise Crashed
@@ -134,7 +134,7 @@ class MortalMemory(DurableMemory):
 
     def die(self, at: str) -> NoReturn:
         """Unwind the function; nothing is remembered afterwards."""
-        self.suspending.leave(decide.Suspend(at, MemoKind.STEP, 0.0))
+        self.suspending.leave(decide.Suspended(at, MemoKind.STEP, 0.0))
         self.prepared.memory = self
         raise Crashed
 

@@ -83,7 +83,7 @@ class ReplayMemory(DurableMemory):
         self.asked.add(name)
         if memo is None or not memo.finished:
             self.stop = self.stop or StoppedAt(name, kind)
-            self.suspend(decide.Suspend(name, kind, 0.0))
+            self.suspend(decide.Suspended(name, kind, 0.0))
         return memo
 
     def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:

@@ -32,7 +32,7 @@ from django_pgjobs.ends.kinds import HOLD, RELEASE, SUCCESS
 from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
-from django_pgjobs.execution.single_job import Ended, Performer, park_unclaimable, write_at_once
+from django_pgjobs.execution.single_job import Performer, WrittenEnd, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
 from django_pgjobs.store import admitting, claiming, finalising, pausing, steering
@@ -231,7 +231,7 @@ class _Runner:
             return None
         return claimed[0] if claimed else None
 
-    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended | None:
+    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> WrittenEnd | None:
         """Run a claimed job and write its end; return None if it crashed, and was rescued."""
         guest = _Guest(errors)
         performer = Performer(self.db, self.author, guest.run, guest.reporter, alias=self.alias)
@@ -256,7 +256,7 @@ class _Runner:
                 raise error
 
 
-def _heading(ended: Ended) -> str:
+def _heading(ended: WrittenEnd) -> str:
     """Return the list of the summary that a start belongs to."""
     if not ended.recorded or ended.kind in (HOLD, RELEASE):
         return "lost"
@@ -296,7 +296,7 @@ class _Guest:
 
     def run(self, prepared: Prepared) -> Decision:
         """Run the job and return the decision."""
-        decision: Decision = decide.Succeed()
+        decision: Decision = decide.Succeeded()
         mortal = crashing.Mortal.made(prepared)
         try:
             with ExitStack() as stack:
@@ -308,7 +308,10 @@ class _Guest:
                 if any(_is_broken(alias) for alias in aliases):
                     raise _Spoiled
         except _Spoiled:
-            if isinstance(decision, decide.Succeed | decide.Next | decide.Committed) and prepared.item.kind == BODY:
+            if (
+                isinstance(decision, decide.Succeeded | decide.Stepped | decide.Committed)
+                and prepared.item.kind == BODY
+            ):
                 decision, self.unwritten = self._failed(prepared), None
         if mortal is not None:
             mortal.check_alive(decision)

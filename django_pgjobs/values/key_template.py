@@ -12,6 +12,9 @@ from string import Formatter
 from typing import Any
 from urllib.parse import quote
 
+KeyOption = str | Callable[..., str | None]
+"""A key, or a callable that makes one from the job's arguments; it returns None for no key."""
+
 CONVERSIONS = (None, "r", "s", "a")
 DEPTH = 2
 """Depth to which Python nests format strings: fields, and fields in their specifications."""

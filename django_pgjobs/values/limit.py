@@ -13,7 +13,7 @@ from inspect import Signature
 from typing import Any
 
 from django_pgjobs.values.invalid_option import abridged
-from django_pgjobs.values.key_template import Template
+from django_pgjobs.values.key_template import KeyOption, Template
 
 MOST_CONCURRENCY = 1_000_000
 MOST_RATE = 1_000_000
@@ -21,8 +21,6 @@ LEAST_WINDOW_SECONDS = 0.1
 MOST_WINDOW_SECONDS = 31 * 86400.0
 KEY_LIMIT = 200
 """Characters of a limit's key."""
-
-Key = str | Callable[..., str | None]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -40,14 +38,14 @@ class Limit:
     concurrency: int | None
     rate: int | None
     per: float
-    key: Key | None
+    key: KeyOption | None
 
     def __init__(
         self,
         concurrency: int | None = None,
         rate: int | None = None,
         per: float | timedelta = 60.0,
-        key: Key | None = None,
+        key: KeyOption | None = None,
     ) -> None:
         if concurrency is None and rate is None:
             raise ValueError("Limit: give concurrency, rate or both")
@@ -69,7 +67,7 @@ class JobLimits:
     keyed: Limit | None = None
 
     @property
-    def key(self) -> Key | None:
+    def key(self) -> KeyOption | None:
         """The template or function of a job's key; None if no limit has a key."""
         return None if self.keyed is None else self.keyed.key
 
@@ -107,7 +105,7 @@ def read_limit(value: Any) -> Limit:
         raise ValueError(f"a dict of limits ({error})") from None
 
 
-def key_rule(key: Key, signature: Signature) -> Callable[..., str | None]:
+def key_rule(key: KeyOption, signature: Signature) -> Callable[..., str | None]:
     """Return a function from a job's fitting arguments to its key. Raises ValueError with the bare sentence."""
     if not isinstance(key, str):
         return key
@@ -135,7 +133,7 @@ def key_of(rule: Callable[..., str | None], args: tuple[Any, ...], kwargs: Mappi
     return str.__str__(found)
 
 
-def _key(value: object) -> Key | None:
+def _key(value: object) -> KeyOption | None:
     if value is None:
         return None
     if isinstance(value, str):

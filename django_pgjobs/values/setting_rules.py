@@ -30,7 +30,7 @@ MOST_SECONDS = 3650 * 86400.0
 
 MOST_FACTOR = 1_000_000.0
 
-Rule = Callable[[Any], Any]
+SettingRule = Callable[[Any], Any]
 """Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
 
 
@@ -58,7 +58,7 @@ def host(value: Any) -> str:
     return found
 
 
-def whole(least: int, most: int) -> Rule:
+def whole(least: int, most: int) -> SettingRule:
     """A whole number between bounds."""
 
     def rule(value: Any) -> int:
@@ -71,7 +71,7 @@ def whole(least: int, most: int) -> Rule:
     return rule
 
 
-def seconds(least: float = 0.0) -> Rule:
+def seconds(least: float = 0.0) -> SettingRule:
     """A duration, as float seconds."""
 
     def rule(value: Any) -> float:
@@ -85,7 +85,7 @@ def seconds(least: float = 0.0) -> Rule:
     return rule
 
 
-def or_none(rule: Rule) -> Rule:
+def or_none(rule: SettingRule) -> SettingRule:
     """A value that ``rule`` accepts, or None."""
 
     def either(value: Any) -> Any:
@@ -116,7 +116,7 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
-def one_of(*words: str) -> Rule:
+def one_of(*words: str) -> SettingRule:
     """One of some words."""
 
     def rule(value: Any) -> str:

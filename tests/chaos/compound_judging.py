@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_pgjobs.states import GATHERING, NOT_MET, NOT_NEEDED, UNDO, Flow, MemoKind, Rule
+from django_pgjobs.states import GATHERING, NOT_MET, NOT_NEEDED, UNDO, FlowFlag, MemoKind, Rule
 from django_pgjobs.store.gates import is_met
 from tests.chaos.history import OURS
 from tests.chaos.witnesses import SKEW_SECONDS, Execution, Violation
@@ -107,7 +107,7 @@ class _Judge:
         self.parts: Mapping[int, Part] = {part.job: part for part in known.parts}
         self.members: dict[int, list[Part]] = defaultdict(list)
         for part in known.parts:
-            if part.parent is not None and part.flow & Flow.MEMBER:
+            if part.parent is not None and part.flow & FlowFlag.MEMBER:
                 self.members[part.parent].append(part)
         self.memos: dict[int, list[Remembered]] = defaultdict(list)
         for memo in known.memos:
@@ -125,7 +125,7 @@ class _Judge:
         for part in self.known.parts:
             if part.outcome is None and not part.gone:
                 yield Violation("asleep", part.key, part.job, f"{part.name} has not ended")
-            if part.flow & Flow.UNDOING and not part.gone:
+            if part.flow & FlowFlag.UNDOING and not part.gone:
                 yield Violation("asleep", part.key, part.job, f"{part.name} is to be undone, and has not been")
 
     def wrong(self) -> Iterator[Violation]:
@@ -182,18 +182,18 @@ class _Judge:
             if not wanted or part.gone:
                 continue
             missing = [each for each in wanted if not found[each]]
-            begun = bool(part.flow & Flow.UNDONE)
+            begun = bool(part.flow & FlowFlag.UNDONE)
             if begun and missing:
                 yield Violation("not undone", part.key, part.job, f"{missing} of {sorted(wanted)} were not undone")
             if not begun and len(missing) < len(wanted):
                 yield Violation("undone unasked", part.key, part.job, f"all but {missing} was undone, never begun")
-            failed = part.outcome in ("abandoned", "cancelled") and part.flow & Flow.UNDOABLE
+            failed = part.outcome in ("abandoned", "cancelled") and part.flow & FlowFlag.UNDOABLE
             if failed and not begun and part.job not in undos:
                 yield Violation("not undone", part.key, part.job, f"it was {part.outcome}, and nothing undoes it")
 
     def _undoable(self, part: Part) -> set[tuple[int, str]]:
         found = {(part.job, memo.name) for memo in self.memos[part.job] if memo.undoable and memo.finished}
-        if part.name in GATHERING and part.flow & Flow.UNDOABLE and not self._is_touched(part.job):
+        if part.name in GATHERING and part.flow & FlowFlag.UNDOABLE and not self._is_touched(part.job):
             members = self.members[part.job]
             found |= {(one.job, "") for one in members if one.name == UNDOABLE_MEMBERS and one.outcome == "succeeded"}
         return found

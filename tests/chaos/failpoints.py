@@ -29,7 +29,7 @@ from typing import Any
 import psycopg
 
 from django_pgjobs.worker.executor.run_queue import Buffers
-from django_pgjobs.worker.shared.channel_messages import Done, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Decided, Successes
 from tests.chaos import journal
 from tests.e2e import stage
 
@@ -55,7 +55,7 @@ def _of_kind(kind: str) -> Callable[[tuple[Any, ...], Any], bool]:
 
 
 def _is_outcome(args: tuple[Any, ...], result: Any) -> bool:
-    return isinstance(args[-1], Done | Succeeded)
+    return isinstance(args[-1], Decided | Successes)
 
 
 def _behind_a_job(args: tuple[Any, ...], result: Any) -> bool:

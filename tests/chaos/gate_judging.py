@@ -13,7 +13,7 @@ from typing import Any
 
 from django_pgjobs.ends import kinds
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
-from django_pgjobs.states import CANCEL_MEMBERS, Flow, Rule
+from django_pgjobs.states import CANCEL_MEMBERS, FlowFlag, Rule
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.gates import is_met
 from django_pgjobs.testing import run_jobs
@@ -86,7 +86,7 @@ class Rows:
         members = [
             (job["outcome"], _is_well(job))
             for job in self.jobs.values()
-            if job["parent_id"] == waiting and job["flow"] & Flow.MEMBER
+            if job["parent_id"] == waiting and job["flow"] & FlowFlag.MEMBER
         ]
         outcomes = [(self.jobs[needed]["outcome"], rule) for needed, each, rule in self.links if each == waiting]
         return members + [(outcome, outcome is not None and is_met(rule, outcome)) for outcome, rule in outcomes]

@@ -22,7 +22,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job, Memo, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, resume_job
-from django_pgjobs.states import GATHERING, UNDO, Flow, Hold, MemoKind, Outcome
+from django_pgjobs.states import GATHERING, UNDO, FlowFlag, Hold, MemoKind, Outcome
 from django_pgjobs.steering.jobs import Steered, close_batches
 from django_pgjobs.store.database import on
 from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
@@ -217,7 +217,7 @@ class Operators:
 
     def take_up(self) -> bool:
         """Undo again what is not undone; return whether all is undone, or nobody wants it."""
-        begun = Job.objects.filter(flow__gte=Flow.UNDONE.value)
+        begun = Job.objects.filter(flow__gte=FlowFlag.UNDONE.value)
         undos = Job.objects.filter(name=UNDO, target__in=begun.values("pk"))
         latest = undos.order_by("target", "-pk").distinct("target").values_list("pk", "outcome")
         again = [pk for pk, outcome in latest if outcome in ("abandoned", "cancelled")]
@@ -225,4 +225,4 @@ class Operators:
             self.journal.note("reopen", job=pk)
         if again:
             self._count("undo again", Job.objects.filter(pk__in=again).retry(by=BY))
-        return not again and not begun.filter(flow__gte=Flow.UNDOING.value).exists()
+        return not again and not begun.filter(flow__gte=FlowFlag.UNDOING.value).exists()

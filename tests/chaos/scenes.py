@@ -12,9 +12,9 @@ import psycopg
 from django.db import transaction
 
 from django_pgjobs.models import Job
-from django_pgjobs.states import Flow
+from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import atomic, finalising, keeping, memos, steering
-from django_pgjobs.store.finalising import End, Stepped
+from django_pgjobs.store.finalising import End, SteppedJob
 from django_pgjobs.store.memos import NewMemo
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
@@ -248,7 +248,7 @@ def suspends(world: World, actor: Actor) -> None:
 def remembers_a_step(world: World, actor: Actor) -> None:
     """It remembers its first step."""
     [end] = world.end()
-    memo = NewMemo("pay", "step", "1", 0.0, int(Flow.REMEMBERS))
+    memo = NewMemo("pay", "step", "1", 0.0, int(FlowFlag.REMEMBERS))
     world.answer(actor, int(memos.write_memo(actor, end.id, end.claim_id, memo)))
 
 
@@ -276,7 +276,7 @@ def goes_on_in_its_transaction(world: World, actor: Actor) -> None:
     """The same as part of the transaction of the step's own effects."""
     [end] = world.end(columns=STEP)
     actor.raw.query("BEGIN")
-    stepped = isinstance(atomic.next_step_atomic(actor, end), Stepped)
+    stepped = isinstance(atomic.next_step_atomic(actor, end), SteppedJob)
     actor.query("COMMIT" if stepped else "ROLLBACK")
     world.answer(actor, int(stepped))
 

@@ -18,7 +18,7 @@ from django.db import OperationalError, connection, transaction
 from django_pgjobs import Event, JobContext, job
 from django_pgjobs import decisions as decide
 from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.execution.single_job import Ended, Performer
+from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping
 from django_pgjobs.store.claiming import ClaimedJob
@@ -93,20 +93,20 @@ class Once(Performer):
 
     left: list[tuple[ClaimedJob, kinds.EndKind, End]] = field(default_factory=list)
 
-    def _record(self, job: ClaimedJob, kind: kinds.EndKind, end: End) -> Ended:
+    def _record(self, job: ClaimedJob, kind: kinds.EndKind, end: End) -> WrittenEnd:
         counted = finalise.is_counted(job.extras)
         if self._write(kind, end, remember=False, counted=counted):
-            return Ended(kind, end, recorded=True)
+            return WrittenEnd(kind, end, recorded=True)
         now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
         if now is not None and now.ours and not now.ended:
             if now.cancelled and not now.ending and kind.requeues:
                 cancel = finalise.end_of(
-                    decide.Cancel("", end.failure, end.cause), end.id, end.claim_id, job.name, None
+                    decide.Cancelled("", end.failure, end.cause), end.id, end.claim_id, job.name, None
                 )
                 self.left.append((job, *cancel))
             else:
                 self.left.append((job, kind, end))
-        return Ended(kind, end, recorded=False)
+        return WrittenEnd(kind, end, recorded=False)
 
     def again(self, job: ClaimedJob, kind: kinds.EndKind, end: End) -> None:
         """Write an end that was left."""

@@ -15,7 +15,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.ends.kinds import NEXT, RETRY, SUCCESS
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Prepared
-from django_pgjobs.execution.single_job import Ended, Performer
+from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Job
 from django_pgjobs.store import atomic, finalising, keeping, steering
 from django_pgjobs.store.database import on
@@ -189,7 +189,7 @@ def test_a_success_of_its_own_is_no_loss(raw: RawDatabase) -> None:
 # --- one job in this thread ------------------------------------------------------------------------------------------
 
 
-def perform(raw: RawDatabase, **parts: Any) -> Ended:
+def perform(raw: RawDatabase, **parts: Any) -> WrittenEnd:
     taken = claim(raw)
     [one] = taken.jobs
     return Performer(raw, AUTHOR, **parts).perform(one, str(taken.claim_id))
@@ -202,7 +202,7 @@ def test_a_commit_that_raised_and_came_through_is_a_success(raw: RawDatabase) ->
     def loses_the_answer(prepared: Prepared) -> decide.Decision:
         decision = attempt.run_here(prepared)
         assert decision == decide.Committed()
-        return decide.InDoubt(decide.Retry(0.0, decide.Failure("OSError", "lost")))
+        return decide.InDoubt(decide.Retried(0.0, decide.Failure("OSError", "lost")))
 
     ended = perform(raw, run=loses_the_answer)
     assert (ended.kind, ended.recorded, job(made.pk).outcome) == (SUCCESS, True, "succeeded")
@@ -217,7 +217,7 @@ def test_a_mark_that_raised_and_came_through_is_followed_by_its_callback(raw: Ra
         if prepared.item.kind != "body":
             return decision
         assert decision == decide.Committed(marked=True)
-        return decide.InDoubt(decide.Abandon("no attempts left", decide.Failure("OSError", "lost")))
+        return decide.InDoubt(decide.Abandoned("no attempts left", decide.Failure("OSError", "lost")))
 
     perform(raw, run=loses_the_answer)
     assert job(made.pk).outcome == "succeeded"
@@ -231,7 +231,7 @@ def test_a_next_step_that_raised_and_came_through_is_taken(raw: RawDatabase) -> 
     def loses_the_answer(prepared: Prepared) -> decide.Decision:
         decision = attempt.run_here(prepared)
         assert decision == decide.Committed(stepped=True, step_in=("default", 0))
-        return decide.InDoubt(decide.Retry(0.0, decide.Failure("OSError", "lost")))
+        return decide.InDoubt(decide.Retried(0.0, decide.Failure("OSError", "lost")))
 
     ended = perform(raw, run=loses_the_answer)
     after = job(made.pk)
@@ -348,7 +348,7 @@ def test_a_job_that_is_atomic_needs_a_database() -> None:
     prepared = attempt.prepare(item, lambda _: lambda *_: None, attempt.RunControl())
     assert isinstance(prepared, Prepared)
     decision = attempt.run_here(prepared)
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert "no database here" in decision.failure.message  # type: ignore[union-attr]
 
 

@@ -15,7 +15,7 @@ from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.kinds import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Prepared
-from django_pgjobs.execution.single_job import Ended, Performer
+from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import Author
@@ -71,7 +71,7 @@ def forgets(context: JobContext, what: str) -> None:
     said.append((job(context.id).state, job(context.id).ending, context.error))
 
 
-def perform(raw: RawDatabase, **parts: Any) -> Ended:
+def perform(raw: RawDatabase, **parts: Any) -> WrittenEnd:
     """Claim the one job that is due and perform it."""
     taken = claim(raw)
     [one] = taken.jobs
@@ -230,13 +230,13 @@ def claimed(raw: RawDatabase, number: int, name: str = "attempts.does") -> tuple
 @pytest.mark.parametrize(
     ("decision", "state"),
     [
-        (decide.Succeed("1"), "succeeded"),
-        (decide.Retry(5.0, decide.Failure("ValueError", "no")), "ready"),
-        (decide.Snooze(5.0), "ready"),
-        (decide.Park("why", "f00"), "parked"),
-        (decide.Release(), "ready"),
-        (decide.Abandon("why"), "abandoned"),
-        (decide.Cancel("why"), "cancelled"),
+        (decide.Succeeded("1"), "succeeded"),
+        (decide.Retried(5.0, decide.Failure("ValueError", "no")), "ready"),
+        (decide.Snoozed(5.0), "ready"),
+        (decide.Parked("why", "f00"), "parked"),
+        (decide.Released(), "ready"),
+        (decide.Abandoned("why"), "abandoned"),
+        (decide.Cancelled("why"), "cancelled"),
     ],
 )
 def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Unwritten, state: str) -> None:
@@ -250,6 +250,6 @@ def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Unwri
 
 def test_marked_jobs_stay_with_their_claim(raw: RawDatabase) -> None:
     jobs, claim_id = claimed(raw, 2)
-    ends = [finalise.end_of(decide.Abandon("why"), one.id, claim_id, "attempts.careful", 0.5)[1] for one in jobs]
+    ends = [finalise.end_of(decide.Abandoned("why"), one.id, claim_id, "attempts.careful", 0.5)[1] for one in jobs]
     assert set(kinds.write(raw, MARK, ends, EndTerms(AUTHOR))) == {one.id for one in jobs}
     assert {(job(one.id).state, job(one.id).ending) for one in jobs} == {("running", "abandoned")}

@@ -282,7 +282,7 @@ def test_receivers_hear_of_its_start_and_end_and_of_no_stored_job() -> None:
     finally:
         for signal, receiver in pairs:
             signal.disconnect(receiver)
-    assert heard == [("started", send.name), ("ended", "Succeed")]
+    assert heard == [("started", send.name), ("ended", "Succeeded")]
 
 
 # Apart

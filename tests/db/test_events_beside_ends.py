@@ -61,7 +61,7 @@ class Flushing:
             self.finaliser.put_many(SUCCESS, list(zip(runs, taken.ends(), strict=True)))
             return
         for run, event in zip(runs, events, strict=True):
-            waits = decide.Suspend(event, "event", 3600.0, event=event)
+            waits = decide.Suspended(event, "event", 3600.0, event=event)
             self.finaliser.put(*self._entry(run, waits))
 
     def _entry(self, run: HeldRun, decision: decide.Unwritten) -> tuple[EndKind, HeldRun, End]:

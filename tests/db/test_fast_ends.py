@@ -28,7 +28,7 @@ from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads.finaliser import DEADLOCK_SECONDS, Finaliser
-from django_pgjobs.worker.threads.inbox_messages import Lost
+from django_pgjobs.worker.threads.inbox_messages import RefusedEnds
 from tests.plugins.fix_db import (
     AUTHOR,
     TABLES,
@@ -424,7 +424,7 @@ class Flushing:
         self.heard.posts.clear()
         self.sent.clear()
         self.finaliser._flush(self.link)
-        assert not self.heard.of(Lost)
+        assert not self.heard.of(RefusedEnds)
         return sorted(self.heard.told("stored")), self.sent
 
 

@@ -10,10 +10,10 @@ import pytest
 from django.utils import timezone
 
 from django_pgjobs.models import Attempt, Claim, Job
-from django_pgjobs.states import Flow
+from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import finalising, keeping, memos, steering
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import End, Released
+from django_pgjobs.store.finalising import End, ReleasedJob
 from django_pgjobs.store.memos import NewMemo
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -169,7 +169,7 @@ def test_a_release_without_a_cause_leaves_the_job_as_it_was(raw: RawDatabase) ->
     before = raw.row(one)
     claimed = claim(raw)
     [back] = finalising.release_jobs(raw, claimed.ends(), AUTHOR)
-    assert back == Released(one, "default", 0, times=0)
+    assert back == ReleasedJob(one, "default", 0, times=0)
     after = raw.row(one)
     assert after["ready_at"] is not None, "it counts as late from now on"
     assert after == {**before, "claimed_at": after["claimed_at"], "ready_at": after["ready_at"]}
@@ -344,7 +344,7 @@ def test_a_lost_answer_to_a_suspension_is_known_as_done_by_what_the_job_waits_fo
     memos.suspend_jobs(raw, [replace(end, columns=later)], AUTHOR)
     reading = finalising.read_fences(raw, claimed.fences())[one]
     assert (reading.ours, reading.recorded) == (False, "suspend")
-    assert job(one).flow == Flow.REMEMBERS
+    assert job(one).flow == FlowFlag.REMEMBERS
 
 
 def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:

@@ -206,7 +206,7 @@ def test_a_job_is_told_to_have_started_then_to_be_a_hit_then_to_have_ended(caplo
     assert told == [
         ("started", second.pk),
         ("hit", charge.name, second.pk, "order:7", first.pk),
-        ("ended", "Succeed", None),
+        ("ended", "Succeeded", None),
         ("completed", second.pk, "succeeded"),
     ]
     lines = [record.getMessage() for record in caplog.records if record.name == "django_pgjobs.jobs"]

@@ -17,12 +17,12 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, Step
 from django_pgjobs.store import admitting, finalising, pruning
 from django_pgjobs.store.database import Database, on
-from django_pgjobs.store.finalising import Stepped
+from django_pgjobs.store.finalising import SteppedJob
 from django_pgjobs.testing import isolated_registry, run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads.finaliser import Finaliser
-from django_pgjobs.worker.threads.inbox_messages import Lost
+from django_pgjobs.worker.threads.inbox_messages import RefusedEnds
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -47,7 +47,7 @@ def columns(**changed: Any) -> str:
     return json.dumps({**COLUMNS, **changed})
 
 
-def steps(db: Database, claimed: Claimed, **changed: Any) -> list[Stepped]:
+def steps(db: Database, claimed: Claimed, **changed: Any) -> list[SteppedJob]:
     return finalising.next_step(db, claimed.ends(columns=columns(**changed), seconds=1.5), AUTHOR)
 
 
@@ -196,7 +196,7 @@ def flushed(finaliser: Finaliser, link: WorkerConnection, heard: Heard) -> list[
     heard.posts.clear()
     finaliser.busy.until = 0.0
     finaliser._flush(link)
-    assert not heard.of(Lost)
+    assert not heard.of(RefusedEnds)
     return sorted(heard.told("stored"))
 
 

@@ -18,7 +18,7 @@ from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import finalising, numbers
-from django_pgjobs.store.numbers import Bucket, Figures
+from django_pgjobs.store.numbers import AttemptFigures, Bucket
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, pages
 from tests.plugins.fix_db import (
@@ -41,8 +41,8 @@ MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
-def figures(**changes: Any) -> Figures:
-    return Figures(**{"queue": "default", "name": "shop.mail", "outcome": "succeeded", **ONE, **changes})
+def figures(**changes: Any) -> AttemptFigures:
+    return AttemptFigures(**{"queue": "default", "name": "shop.mail", "outcome": "succeeded", **ONE, **changes})
 
 
 def wrote(raw: RawDatabase, minute: datetime, worker: UUID = WORKER, **changes: Any) -> None:

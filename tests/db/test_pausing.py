@@ -21,7 +21,7 @@ from django_pgjobs.models import Job, QueueState
 from django_pgjobs.store import finalising
 from django_pgjobs.store import pausing as stored_pauses
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Released
+from django_pgjobs.store.finalising import ReleasedJob
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, claim, job, patience, register, wait_until
@@ -270,7 +270,7 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     seen: list[int] = []
     whole = stored_pauses.unpause_jobs
 
-    def counted(db: Database, *, limit: int) -> list[Released]:
+    def counted(db: Database, *, limit: int) -> list[ReleasedJob]:
         seen.append(limit)
         return whole(db, limit=limit)
 

@@ -17,7 +17,7 @@ from django_pgjobs.exceptions import Abandon
 from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job
-from django_pgjobs.states import Flow as Flags
+from django_pgjobs.states import FlowFlag as Flags
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.database import on
 from django_pgjobs.store.pruning import prune_jobs

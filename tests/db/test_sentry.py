@@ -515,6 +515,6 @@ def test_names_that_sentry_does_not_allow_get_a_hash(name: str) -> None:
 
 
 def test_a_transaction_in_doubt_says_nothing() -> None:
-    assert checkins._status_of(decide.InDoubt(decide.Abandon("no attempts left"))) is None
+    assert checkins._status_of(decide.InDoubt(decide.Abandoned("no attempts left"))) is None
     assert checkins._status_of(decide.Committed(stepped=True)) is None
     assert checkins._status_of(decide.Committed()) == "ok"

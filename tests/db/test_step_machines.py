@@ -275,7 +275,7 @@ def test_an_attempt_that_goes_on_is_told_as_such(caplog: pytest.LogCaptureFixtur
     one = extract.register("may")
     with caplog.at_level(logging.DEBUG, "django_pgjobs"):
         run_jobs()
-    assert heard == ["Next", "Next", "Succeed", "succeeded"]
+    assert heard == ["Stepped", "Stepped", "Succeeded", "succeeded"]
     lines = [record.message for record in caplog.records if record.message.startswith("attempt ended, the job has not")]
     assert [re.sub(r"(claim|seconds|run_at)=\S+", "", line).split()[-5:] for line in lines] == [
         ["name=steps.extract", f"job={one.pk}", "attempt=1/2", "queue=bulk", "outcome=stepped"],

@@ -17,7 +17,7 @@ from django_pgjobs.maintenance import mending
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.models import Job, Memo
-from django_pgjobs.states import Flow as Bits
+from django_pgjobs.states import FlowFlag as Bits
 from django_pgjobs.testing import crash_at, run_jobs
 from django_pgjobs.testing.crashing import rescue
 from tests.plugins.fix_db import Background, RawDatabase

@@ -19,7 +19,7 @@ from django_pgjobs import Batch, job, pausing, reverting
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, Job, QueueState
-from django_pgjobs.states import WAKE, Flow
+from django_pgjobs.states import WAKE, FlowFlag
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import acting
@@ -163,7 +163,7 @@ def test_parked_jobs_are_parked_again() -> None:
 def test_what_must_be_undone_when_it_ends_does_not_end_unseen() -> None:
     ids = abandoned(1)
     some(ids).retry()
-    some(ids).update(flow=F("flow").bitor(Flow.UNDOABLE.value))
+    some(ids).update(flow=F("flow").bitor(FlowFlag.UNDOABLE.value))
     assert undo() == Steered(0, {"needed": 1})
     assert Job.objects.get(pk=ids[0]).state == "ready"
 
@@ -171,7 +171,7 @@ def test_what_must_be_undone_when_it_ends_does_not_end_unseen() -> None:
 GUARDS: dict[str, dict[str, Any]] = {
     "AND j.finished_at IS NULL": {"outcome": "succeeded", "finished_at": Now()},
     "AND j.claim_id IS NULL": {"claim_id": UUID(int=7)},
-    "AND (r.outcome IS NULL OR j.flow & 7 = 0)": {"flow": Flow.MEMBER.value},
+    "AND (r.outcome IS NULL OR j.flow & 7 = 0)": {"flow": FlowFlag.MEMBER.value},
 }
 """What each of the statement's own conditions keeps from a job that the judgement has let pass."""
 

@@ -37,7 +37,7 @@ def test_a_success_is_told_in_order_and_finished_after_the_write(shared_worker: 
     one = job.register("k")
     assert heard(shared_worker, one, 3) == [
         ("started", "1"),
-        ("ended", "Succeed", "NoneType"),
+        ("ended", "Succeeded", "NoneType"),
         ("finished", "succeeded", "succeeded"),
     ]
 
@@ -47,8 +47,8 @@ def test_a_failure_is_told_with_its_exception_a_retry_with_its_delay(shared_work
     one = jobs.doomed.register()
     told = heard(shared_worker, one, 6)
     assert [words for words in told if words[0] == "ended"] == [
-        ("ended", "Retry", "ValueError"),
-        ("ended", "Abandon", "ValueError"),
+        ("ended", "Retried", "ValueError"),
+        ("ended", "Abandoned", "ValueError"),
     ]
     ((_, attempt, delay, _state),) = [words for words in told if words[0] == "retried"]
     assert (attempt, float(delay)) == ("1", 0.0)

@@ -35,7 +35,7 @@ def test_a_hit_is_told_between_start_and_end_and_runs_nothing(worker: Workers, s
     assert [trace.words[2:] for trace in stage.traces("signal", hits[0].pk)] == [
         ("started", "1"),
         ("hit", "k", str(first.pk)),
-        ("ended", "Succeed", "NoneType"),
+        ("ended", "Succeeded", "NoneType"),
         ("finished", "succeeded", "succeeded"),
     ]
     process.wait_for_log(f"HIT result of job {first.pk} key=k name={job.name} job={hits[0].pk} attempt=1/")

@@ -10,7 +10,7 @@ import pytest
 
 from django_pgjobs.store import claiming, finalising, notifying
 from django_pgjobs.store.claiming import ClaimedJob, Pair
-from django_pgjobs.store.finalising import Released
+from django_pgjobs.store.finalising import ReleasedJob
 
 DB: Any = object()
 
@@ -44,7 +44,7 @@ class Ledger:
         self.reads += 1
         return list(self.jobs)
 
-    def release(self, db: Any, ends: Any, author: Any) -> list[Released]:
+    def release(self, db: Any, ends: Any, author: Any) -> list[ReleasedJob]:
         free = [end.id for end in ends if end.id not in self.locked]
         self.jobs = [id for id in self.jobs if id in self.locked]
-        return [Released(id, "a", 0) for id in free]
+        return [ReleasedJob(id, "a", 0) for id in free]

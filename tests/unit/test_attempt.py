@@ -205,7 +205,7 @@ def perform(
 
 
 def failure(decision: Decision) -> Failure:
-    assert isinstance(decision, decide.Retry | decide.Abandon | decide.Cancel)
+    assert isinstance(decision, decide.Retried | decide.Abandoned | decide.Cancelled)
     assert decision.failure is not None
     return decision.failure
 
@@ -220,14 +220,14 @@ def failure(decision: Decision) -> Failure:
 def test_any_value_is_a_success(definition: JobDefinition[..., Any], value: Any) -> None:
     """A1, A2, C31: also what is false; None needs no room."""
     CHOICES["given"] = lambda: value
-    assert perform(definition, "given") == decide.Succeed(None if value is None else encode_result(value, 1000))
+    assert perform(definition, "given") == decide.Succeeded(None if value is None else encode_result(value, 1000))
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_a_value_that_cannot_be_stored_abandons(definition: JobDefinition[..., Any]) -> None:
     """The work was done: never a retry, even with attempts left."""
     decision = perform(definition, "unstorable")
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
     assert "Unstorable" in decision.reason
 
@@ -243,7 +243,7 @@ def test_a_body_that_refuses_its_result_abandons_and_its_reason_is_second_in_the
 
     CHOICES["refused"] = refuses
     decision = perform(definition, "refused")
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
     assert failure(decision).chain[1] == ("TypeError", "Unsupported type: set")
 
@@ -257,7 +257,7 @@ def test_a_value_that_cannot_be_stored_is_dropped_if_the_project_says_so(
     monkeypatch.setattr(events, "_logged", {})
     with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop", "RESULT_LIMIT_BYTES": limit}):
         given = "unstorable" if limit > 2 else "text"
-        assert perform(definition, given) == perform(definition, given) == decide.Succeed()
+        assert perform(definition, given) == perform(definition, given) == decide.Succeeded()
     [line] = [record.message for record in caplog.records if "result dropped" in record.message]
     assert line.startswith(f"result dropped, the job succeeds without one name={definition.name} job=12: ")
     assert "RESULT_LIMIT_BYTES" in line if limit == 2 else "Unstorable" in line
@@ -265,19 +265,19 @@ def test_a_value_that_cannot_be_stored_is_dropped_if_the_project_says_so(
 
 def test_an_unstorable_result_that_the_job_raises_is_an_error_even_so() -> None:
     with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
-        assert isinstance(perform(does, "unstorable error"), decide.Abandon)
+        assert isinstance(perform(does, "unstorable error"), decide.Abandoned)
 
 
 def test_a_large_value_abandons() -> None:
     with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": 2000}):
         decision = perform(does, "x" * 3000)
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert "3002 bytes" in decision.reason
 
 
 def test_a_value_nobody_wants_is_dropped() -> None:
     """A2: an exception that is returned, not raised, is a value like any other."""
-    assert perform(keeps_nothing) == decide.Succeed()
+    assert perform(keeps_nothing) == decide.Succeeded()
 
 
 def test_the_context_tells_what_the_claim_said() -> None:
@@ -300,13 +300,13 @@ def test_the_job_gets_its_context(number: int) -> None:
     """A64: what remains counts down."""
     expected = json.dumps([7, 8, number, 4 - number], separators=(",", ":"))
     decision = perform(in_context, 7, kwargs={"again": 8}, attempt=number, max_attempts=3)
-    assert isinstance(decision, decide.Succeed)
+    assert isinstance(decision, decide.Succeeded)
     assert json.loads(decision.result or "") == json.loads(expected)
     assert reported == [(7, 10, "going")]
 
 
 def test_an_async_job_gets_its_context() -> None:
-    assert perform(ain_context, 7) == decide.Succeed("7")
+    assert perform(ain_context, 7) == decide.Succeeded("7")
 
 
 def test_the_context_ends_with_the_attempt() -> None:
@@ -338,7 +338,7 @@ FAMILIES = {
 def test_whatever_is_raised_is_a_failure(definition: JobDefinition[..., Any], family: str) -> None:
     """A3, C27, C28: and this process goes on."""
     decision = perform(definition, family)
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert decision.cause == "failed"
     assert 15 * 0.9 <= decision.seconds <= 15 * 1.1
     assert failure(decision).kind == FAMILIES[family]
@@ -357,7 +357,7 @@ def test_an_iterator_that_ends_is_a_failure_in_both_colours() -> None:
 def test_the_delay_grows(number: int, expected: float) -> None:
     """C34: base × factor^(attempt − 1), jittered."""
     decision = perform(does, "value", attempt=number)
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert decision.seconds == pytest.approx(expected, rel=0.1)
 
 
@@ -365,9 +365,9 @@ def test_the_delay_grows(number: int, expected: float) -> None:
 def test_attempts_are_charged_until_none_is_left(limit: int, runs: int) -> None:
     """C32, C33, P23, P26, A4: max_attempts counts all starts; the last failure ends the job and keeps its error."""
     decisions = [perform(does, "value", attempt=number, max_attempts=limit) for number in range(1, runs + 1)]
-    assert [type(decision) for decision in decisions] == [decide.Retry] * (runs - 1) + [decide.Abandon]
+    assert [type(decision) for decision in decisions] == [decide.Retried] * (runs - 1) + [decide.Abandoned]
     last = decisions[-1]
-    assert isinstance(last, decide.Abandon)
+    assert isinstance(last, decide.Abandoned)
     assert (last.reason, last.cause) == ("no attempts left", "failed")
     assert failure(last).summary == "ValueError: no"
 
@@ -376,7 +376,7 @@ def test_more_attempts_than_allowed_are_never_run() -> None:
     """C17, C18: after a kill on the last attempt."""
     decision = perform(does, "value", attempt=6, max_attempts=5)
     assert said == []
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert (decision.reason, decision.cause) == ("attempts exhausted", None)
     assert failure(decision).kind == "django_pgjobs.exceptions.AttemptsExhausted"
 
@@ -397,17 +397,17 @@ def test_rules_are_asked_about_the_live_exception(
     """P22, with callables evaluated where the exception lives."""
     decision = perform(definition, argument, attempt=2)
     if expected is None:
-        assert isinstance(decision, decide.Abandon)
+        assert isinstance(decision, decide.Abandoned)
         assert decision.reason == "not to be retried"
         failure(decision)
     else:
-        assert isinstance(decision, decide.Retry)
+        assert isinstance(decision, decide.Retried)
         assert decision.seconds == expected
 
 
 def test_broken_rules_mean_a_retry(caplog: pytest.LogCaptureFixture) -> None:
     decision = perform(broken_rules)
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert failure(decision).summary == "ValueError: the job's"
     assert "retry rule failed name=attempt.broken_rules" in caplog.text
     assert "backoff failed name=attempt.broken_rules" in caplog.text
@@ -420,30 +420,30 @@ def test_broken_rules_mean_a_retry(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_a_job_asks_for(definition: JobDefinition[..., Any]) -> None:
     """On its last attempt as well: none of these is a failure to be counted."""
     last: dict[str, Any] = {"attempt": 5, "max_attempts": 5}
-    assert perform(definition, "snooze", **last) == decide.Snooze(90)
-    assert perform(definition, "cancel", **last) == decide.Cancel("changed\\0")
-    assert perform(definition, "subclass") == decide.Cancel("by a subclass")
+    assert perform(definition, "snooze", **last) == decide.Snoozed(90)
+    assert perform(definition, "cancel", **last) == decide.Cancelled("changed\\0")
+    assert perform(definition, "subclass") == decide.Cancelled("by a subclass")
     abandoned = perform(definition, "abandon")
-    assert isinstance(abandoned, decide.Abandon)
+    assert isinstance(abandoned, decide.Abandoned)
     assert abandoned.reason == "pointless"
     assert failure(abandoned).kind == "django_pgjobs.exceptions.Abandon"
 
 
 def test_a_snooze_stays_on_the_calendar() -> None:
     """A year of five digits can be stored, and never read again."""
-    assert perform(does, "eternity") == decide.Snooze(LONGEST_SECONDS)
+    assert perform(does, "eternity") == decide.Snoozed(LONGEST_SECONDS)
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefinition[..., Any]) -> None:
     control = asked_to_stop("anna", "not needed")
-    assert perform(definition, "fine", control=control) == decide.Succeed('"fine"')
-    assert perform(definition, "snooze", control=control) == decide.Cancel()
-    assert perform(definition, "abandon", control=control) == decide.Cancel()
-    assert perform(definition, "cancel", control=control) == decide.Cancel("changed\\0")
+    assert perform(definition, "fine", control=control) == decide.Succeeded('"fine"')
+    assert perform(definition, "snooze", control=control) == decide.Cancelled()
+    assert perform(definition, "abandon", control=control) == decide.Cancelled()
+    assert perform(definition, "cancel", control=control) == decide.Cancelled("changed\\0")
     for family in ("value", "exit", "unstorable"):
         decision = perform(definition, family, control=control, attempt=5)
-        assert isinstance(decision, decide.Cancel)
+        assert isinstance(decision, decide.Cancelled)
         assert decision.cause == "failed"  # it was only asked
         failure(decision)
 
@@ -459,7 +459,7 @@ def test_the_attempt_of_a_cancelled_job_keeps_why_it_was_stopped(
     control = interrupted(kind)
     control.requested = True
     decision = perform(definition, "value", control=control)
-    assert isinstance(decision, decide.Cancel)
+    assert isinstance(decision, decide.Cancelled)
     assert (decision.cause, failure(decision).summary) == (cause, "ValueError: no")
 
 
@@ -468,17 +468,17 @@ def test_a_failure_of_an_interrupted_job_is_laid_to_the_interrupt(definition: Jo
     """C26: whatever it raises in the end. What it says by its own word, or returns, stands."""
     late = interrupted(DeadlinePassed)
     retried = perform(definition, "value", control=late, attempt=1)
-    assert isinstance(retried, decide.Retry)
+    assert isinstance(retried, decide.Retried)
     assert retried.cause == "timeout"
     given_up = perform(definition, "value", control=late, attempt=5)
-    assert isinstance(given_up, decide.Abandon)
+    assert isinstance(given_up, decide.Abandoned)
     assert (given_up.reason, given_up.cause) == ("no attempts left", "timeout")
     handed_back = perform(definition, "value", control=interrupted(WorkerStopping), attempt=5)
-    assert isinstance(handed_back, decide.Release)
+    assert isinstance(handed_back, decide.Released)
     assert handed_back.failure is not None
     for control in (late, interrupted(WorkerStopping)):
-        assert perform(definition, "fine", control=control) == decide.Succeed('"fine"')
-        assert isinstance(perform(definition, "snooze", control=control), decide.Snooze)
+        assert perform(definition, "fine", control=control) == decide.Succeeded('"fine"')
+        assert isinstance(perform(definition, "snooze", control=control), decide.Snoozed)
 
 
 def test_a_job_hears_of_the_wish_while_it_runs() -> None:
@@ -492,7 +492,7 @@ def test_a_job_hears_of_the_wish_while_it_runs() -> None:
 
     CHOICES["given"] = notices
     decision = perform(does, "given", control=control)
-    assert decision == decide.Succeed(encode_result([False, True, "anna", "not needed"], 1000))
+    assert decision == decide.Succeeded(encode_result([False, True, "anna", "not needed"], 1000))
 
 
 # What cannot be called
@@ -500,7 +500,7 @@ def test_a_job_hears_of_the_wish_while_it_runs() -> None:
 
 def test_an_unknown_job_is_parked() -> None:
     decision = perform(does, name="attempt.doess")
-    assert isinstance(decision, decide.Park)
+    assert isinstance(decision, decide.Parked)
     assert "attempt.doess" in decision.reason
     assert "attempt.does" in decision.reason
     assert decision.fingerprint == ""
@@ -509,20 +509,20 @@ def test_an_unknown_job_is_parked() -> None:
 @pytest.mark.parametrize("payload", [None, "", "{", "[]", '{"args": [1, 2]}', '{"args": [], "kwargs": {"no": 1}}'])
 def test_an_unreadable_payload_is_parked_with_the_code_that_could_not_read_it(payload: str | None) -> None:
     decision = perform(does, payload=payload)
-    assert isinstance(decision, decide.Park)
+    assert isinstance(decision, decide.Parked)
     assert decision.fingerprint == does.fingerprint
     assert decision.reason
     assert said == []
 
 
 def test_unreadable_headers_are_parked() -> None:
-    assert isinstance(perform(does, headers="{"), decide.Park)
+    assert isinstance(perform(does, headers="{"), decide.Parked)
 
 
 def test_an_unreadable_payload_parks_on_abandon_and_skips_on_cancel(caplog: pytest.LogCaptureFixture) -> None:
     """A cancelled job cannot be parked; marked again for its callback it would go round for ever."""
-    assert isinstance(perform(with_callbacks, payload="{", kind=ON_ABANDON), decide.Park)
-    assert perform(with_callbacks, payload="{", kind=ON_CANCEL) == decide.Succeed()
+    assert isinstance(perform(with_callbacks, payload="{", kind=ON_ABANDON), decide.Parked)
+    assert perform(with_callbacks, payload="{", kind=ON_CANCEL) == decide.Succeeded()
     assert "callback cannot run, the job ends without it callback=on_cancel name=attempt.with_callbacks " in caplog.text
 
 
@@ -533,20 +533,20 @@ def test_an_unreadable_payload_parks_on_abandon_and_skips_on_cancel(caplog: pyte
 def test_a_callback_gets_the_context_and_the_arguments(kind: str) -> None:
     """A5: with what ended the job, even when no attempt is left."""
     facts: dict[str, Any] = {"kind": kind, "attempt": 6, "kwargs": {"text": "y"}}
-    assert perform(with_callbacks, 7, **facts, error="ValueError: no") == decide.Succeed()
-    assert perform(with_callbacks, 7, **facts) == decide.Succeed()
+    assert perform(with_callbacks, 7, **facts, error="ValueError: no") == decide.Succeeded()
+    assert perform(with_callbacks, 7, **facts) == decide.Succeeded()
     assert said == [(Failure("", "ValueError: no"), 7, "y", True), (None, 7, "y", True)]
 
 
 @pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
 def test_without_a_callback_nothing_happens(kind: str) -> None:
     """A8."""
-    assert perform(does, "value", kind=kind) == decide.Succeed()
+    assert perform(does, "value", kind=kind) == decide.Succeeded()
     assert said == []
 
 
 def test_an_async_callback_runs(caplog: pytest.LogCaptureFixture) -> None:
-    assert perform(awith_callbacks, kind=ON_ABANDON) == decide.Succeed()
+    assert perform(awith_callbacks, kind=ON_ABANDON) == decide.Succeeded()
     assert said == [True]
     assert caplog.records == []
 
@@ -558,7 +558,7 @@ def test_an_error_in_a_callback_is_logged_and_changes_nothing(
     """A7, C28."""
     monkeypatch.setattr(with_callbacks, "on_abandon_func", lambda context, n: 1 / 0)
     arguments = (7,) if definition is with_callbacks else ()
-    assert perform(definition, *arguments, kind=kind) == decide.Succeed()
+    assert perform(definition, *arguments, kind=kind) == decide.Succeeded()
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info
@@ -573,9 +573,9 @@ def test_callbacks_in_the_loop_of_the_executor() -> None:
         assert isinstance(prepared, Prepared)
         return await attempt.arun(prepared)
 
-    assert async_to_sync(in_loop)(item(awith_callbacks, kind=ON_ABANDON)) == decide.Succeed()
-    assert async_to_sync(in_loop)(item(with_callbacks, 7, kind=ON_ABANDON)) == decide.Succeed()
-    assert async_to_sync(in_loop)(item(adoes, "text")) == decide.Succeed('"text"')
+    assert async_to_sync(in_loop)(item(awith_callbacks, kind=ON_ABANDON)) == decide.Succeeded()
+    assert async_to_sync(in_loop)(item(with_callbacks, 7, kind=ON_ABANDON)) == decide.Succeeded()
+    assert async_to_sync(in_loop)(item(adoes, "text")) == decide.Succeeded('"text"')
     assert said == [True, (None, 7, "x", True), "text"]
 
 
@@ -618,9 +618,9 @@ def layers(*names: str) -> Any:
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_middleware_is_around_the_body(definition: JobDefinition[..., Any]) -> None:
     with layers("outer"):
-        assert perform(definition, "text") == decide.Succeed(encode_result(["text", "outer"], 100))
+        assert perform(definition, "text") == decide.Succeeded(encode_result(["text", "outer"], 100))
         assert said == [("in", 12, True), "text", ("out", 12)]
-        assert isinstance(perform(definition, "value"), decide.Retry)
+        assert isinstance(perform(definition, "value"), decide.Retried)
         assert said[3:] == [("in", 12, True), "value", ("out", 12)]
 
 
@@ -629,12 +629,12 @@ def test_middleware_may_fail_or_settle_an_attempt(definition: JobDefinition[...,
     with layers("failing"):
         assert failure(perform(definition, "text")).summary == "OSError: after the body"
     with layers("settled"):
-        assert perform(definition, "value") == decide.Snooze(5)
+        assert perform(definition, "value") == decide.Snoozed(5)
 
 
 def test_middleware_is_not_around_callbacks() -> None:
     with layers("failing"):
-        assert perform(with_callbacks, 7, kind=ON_ABANDON) == decide.Succeed()
+        assert perform(with_callbacks, 7, kind=ON_ABANDON) == decide.Succeeded()
 
 
 def test_middleware_that_cannot_be_loaded_is_a_failure() -> None:

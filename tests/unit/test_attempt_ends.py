@@ -40,34 +40,34 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
 @pytest.mark.parametrize(
     ("decision", "kind", "facts"),
     [
-        (decide.Succeed("7"), kinds.SUCCESS, {"seconds": 2.0, "result": "7"}),
-        (decide.Succeed(), kinds.SUCCESS, {"seconds": 2.0}),
+        (decide.Succeeded("7"), kinds.SUCCESS, {"seconds": 2.0, "result": "7"}),
+        (decide.Succeeded(), kinds.SUCCESS, {"seconds": 2.0}),
         (
-            decide.Retry(5.0, FAILURE),
+            decide.Retried(5.0, FAILURE),
             kinds.RETRY,
             {"seconds": 2.0, "delay": 5.0, "cause": "failed", "failure": FAILURE},
         ),
         (
-            decide.Retry(5.0, FAILURE, "crashed"),
+            decide.Retried(5.0, FAILURE, "crashed"),
             kinds.RETRY,
             {"seconds": 2.0, "delay": 5.0, "cause": "crashed", "failure": FAILURE},
         ),
-        (decide.Next("b", "{}"), kinds.NEXT, {"seconds": 2.0, "cause": "next", "columns": "{}"}),
-        (decide.Snooze(9.0), kinds.SNOOZE, {"seconds": 2.0, "delay": 9.0}),
-        (decide.Park("why", "f00"), kinds.PARK, {"reason": "why", "fingerprint": "f00"}),
-        (decide.Release("why"), kinds.RELEASE, {"seconds": 2.0}),
-        (decide.Release("why", FAILURE), kinds.RELEASE, {"seconds": 2.0, "cause": "released", "failure": FAILURE}),
-        (decide.Abandon("why", FAILURE), kinds.END, {"seconds": 2.0, **ABANDONED}),
-        (decide.Abandon("why", FAILURE, None), kinds.END, {"seconds": 2.0, **ABANDONED, "cause": None}),
-        (decide.Abandon("why"), kinds.END, {"seconds": 2.0, "outcome": "abandoned"}),
-        (decide.Cancel("why"), kinds.END, {"seconds": 2.0, "outcome": "cancelled", "reason": "why"}),
+        (decide.Stepped("b", "{}"), kinds.NEXT, {"seconds": 2.0, "cause": "next", "columns": "{}"}),
+        (decide.Snoozed(9.0), kinds.SNOOZE, {"seconds": 2.0, "delay": 9.0}),
+        (decide.Parked("why", "f00"), kinds.PARK, {"reason": "why", "fingerprint": "f00"}),
+        (decide.Released("why"), kinds.RELEASE, {"seconds": 2.0}),
+        (decide.Released("why", FAILURE), kinds.RELEASE, {"seconds": 2.0, "cause": "released", "failure": FAILURE}),
+        (decide.Abandoned("why", FAILURE), kinds.END, {"seconds": 2.0, **ABANDONED}),
+        (decide.Abandoned("why", FAILURE, None), kinds.END, {"seconds": 2.0, **ABANDONED, "cause": None}),
+        (decide.Abandoned("why"), kinds.END, {"seconds": 2.0, "outcome": "abandoned"}),
+        (decide.Cancelled("why"), kinds.END, {"seconds": 2.0, "outcome": "cancelled", "reason": "why"}),
         (
-            decide.Cancel("", FAILURE),
+            decide.Cancelled("", FAILURE),
             kinds.END,
             {"seconds": 2.0, "outcome": "cancelled", "cause": "cancelled", "failure": FAILURE},
         ),
         (
-            decide.Cancel("", FAILURE, "timeout"),
+            decide.Cancelled("", FAILURE, "timeout"),
             kinds.END,
             {"seconds": 2.0, "outcome": "cancelled", "cause": "timeout", "failure": FAILURE},
         ),
@@ -85,7 +85,9 @@ def test_there_is_no_other_decision() -> None:
 
 
 @pytest.mark.parametrize("name", ["ends.careful", "ends.once"])
-@pytest.mark.parametrize("decision", [decide.Abandon("why", FAILURE), decide.Cancel("why")], ids=["abandon", "cancel"])
+@pytest.mark.parametrize(
+    "decision", [decide.Abandoned("why", FAILURE), decide.Cancelled("why")], ids=["abandon", "cancel"]
+)
 def test_a_job_with_a_callback_is_marked_first(name: str, decision: Unwritten) -> None:
     """A5: fenced, before the callback starts."""
     marked, end = finalise.end_of(decision, 7, "c1a1", name, 2.0)
@@ -95,7 +97,7 @@ def test_a_job_with_a_callback_is_marked_first(name: str, decision: Unwritten) -
 
 
 def test_a_retry_without_a_duration_has_none() -> None:
-    assert finalise.end_of(decide.Retry(5.0, FAILURE), 7, "c", "ends.plain", None)[1].seconds == 0.0
+    assert finalise.end_of(decide.Retried(5.0, FAILURE), 7, "c", "ends.plain", None)[1].seconds == 0.0
 
 
 def test_who_has_a_callback() -> None:

@@ -216,7 +216,7 @@ def test_signals_are_sent_in_the_jobs_thread(listen: Callable[..., None]) -> Non
 def test_an_error_in_a_receiver_changes_nothing(listen: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     listen(signals.job_started, lambda **facts: 1 / 0)
     listen(signals.attempt_ended, lambda **facts: 1 / 0)
-    assert perform("ends") == decide.Succeed()
+    assert perform("ends") == decide.Succeeded()
 
 
 def test_callbacks_are_no_attempts(listen: Callable[..., None]) -> None:

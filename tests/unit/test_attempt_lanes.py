@@ -112,7 +112,7 @@ def told(decision: Decision) -> tuple[Any, ...]:
     failure = getattr(decision, "failure", None)
     error = failure and (failure.kind, failure.message, failure.chain)
     kind = type(decision)
-    if kind is decide.Retry:
+    if kind is decide.Retried:
         return kind, error, getattr(decision, "cause", None)
     return kind, error, getattr(decision, "result", None), getattr(decision, "reason", None)
 
@@ -141,7 +141,7 @@ def watched() -> Iterator[list[JobContext]]:
 
 @pytest.mark.parametrize("how", ["none", "number", "text", "nested"])
 def test_a_plain_job_makes_no_context(how: str) -> None:
-    assert isinstance(perform(how=how), decide.Succeed)
+    assert isinstance(perform(how=how), decide.Succeeded)
     assert asked == []
 
 

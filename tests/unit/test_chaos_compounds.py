@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from django_pgjobs.states import GATHERING, NOT_MET, UNDO, Flow
+from django_pgjobs.states import GATHERING, NOT_MET, UNDO, FlowFlag
 from tests.chaos import compound_judging as c
 from tests.chaos import history as h
 
 SAGA, BATCH, MEMBER, AFTER, UNDOER, COMPENSATION, OTHER = 1, 2, 3, 4, 5, 6, 7
-MEMBER_BITS = int(Flow.MEMBER)
+MEMBER_BITS = int(FlowFlag.MEMBER)
 
 
 def orderly() -> c.Compounds:
     """A saga of one step, abandoned and undone; a batch of one member with what comes after its success."""
-    undone = int(Flow.REMEMBERS | Flow.UNDOABLE | Flow.UNDONE)
+    undone = int(FlowFlag.REMEMBERS | FlowFlag.UNDOABLE | FlowFlag.UNDONE)
     return c.Compounds(
         parts=[
             c.Part(SAGA, "saga", "s", "abandoned", undone),
-            c.Part(UNDOER, UNDO, UNDO, "succeeded", int(Flow.REMEMBERS), target_id=SAGA),
+            c.Part(UNDOER, UNDO, UNDO, "succeeded", int(FlowFlag.REMEMBERS), target_id=SAGA),
             c.Part(
                 COMPENSATION, "take_back", "s/undo/6", "succeeded", MEMBER_BITS, target_id=SAGA, target=(SAGA, "do-0")
             ),
-            c.Part(BATCH, GATHERING[0], GATHERING[0], "succeeded", int(Flow.GATED | Flow.NEEDED)),
+            c.Part(BATCH, GATHERING[0], GATHERING[0], "succeeded", int(FlowFlag.GATED | FlowFlag.NEEDED)),
             c.Part(MEMBER, c.UNDOABLE_MEMBERS, "b/m0", "succeeded", MEMBER_BITS, parent=BATCH),
-            c.Part(AFTER, c.UNDOABLE_MEMBERS, "b/succeeded", "succeeded", int(Flow.GATED)),
+            c.Part(AFTER, c.UNDOABLE_MEMBERS, "b/succeeded", "succeeded", int(FlowFlag.GATED)),
         ],
         memos=[
             c.Remembered(SAGA, "token", "step", 1.5, result="t"),
@@ -68,7 +68,7 @@ def test_what_has_not_ended_is_found_whoever_it_belongs_to(job: int) -> None:
 
 def test_a_job_that_is_still_to_be_undone_is_found() -> None:
     known = orderly()
-    change(known, SAGA, flow=int(Flow.REMEMBERS | Flow.UNDOABLE | Flow.UNDONE | Flow.UNDOING))
+    change(known, SAGA, flow=int(FlowFlag.REMEMBERS | FlowFlag.UNDOABLE | FlowFlag.UNDONE | FlowFlag.UNDOING))
     assert found(known) == {"asleep"}
 
 
@@ -123,7 +123,7 @@ def test_what_was_undone_twice_or_not_is_found() -> None:
     drop(known, COMPENSATION)
     assert found(known) == {"not undone"}
     known = orderly()
-    change(known, SAGA, flow=int(Flow.REMEMBERS | Flow.UNDOABLE))
+    change(known, SAGA, flow=int(FlowFlag.REMEMBERS | FlowFlag.UNDOABLE))
     assert found(known) == {"undone unasked"}
 
 
@@ -131,7 +131,7 @@ def test_a_failed_job_that_nothing_undoes_is_found_unless_its_undo_was_called_of
     known = orderly()
     drop(known, COMPENSATION)
     known.effects.pop()
-    change(known, SAGA, flow=int(Flow.REMEMBERS | Flow.UNDOABLE))
+    change(known, SAGA, flow=int(FlowFlag.REMEMBERS | FlowFlag.UNDOABLE))
     change(known, UNDOER, outcome="cancelled")
     assert not found(known)
     drop(known, UNDOER)
@@ -143,7 +143,12 @@ def test_a_failed_job_that_nothing_undoes_is_found_unless_its_undo_was_called_of
 def test_a_member_of_an_undone_batch_that_was_not_undone_is_found() -> None:
     known = orderly()
     known.parts.append(c.Part(OTHER, c.UNDOABLE_MEMBERS, "b/m1", "abandoned", MEMBER_BITS, parent=BATCH))
-    change(known, BATCH, outcome="abandoned", flow=int(Flow.GATED | Flow.NEEDED | Flow.UNDOABLE | Flow.UNDONE))
+    change(
+        known,
+        BATCH,
+        outcome="abandoned",
+        flow=int(FlowFlag.GATED | FlowFlag.NEEDED | FlowFlag.UNDOABLE | FlowFlag.UNDONE),
+    )
     change(known, AFTER, outcome="cancelled", cancel_by=NOT_MET)
     known.gates = [c.Counted(BATCH, 0, 2, 1, 1, 0), c.Counted(AFTER, 0, 1, 0, 1, 0)]
     assert found(known) == {"not undone"}

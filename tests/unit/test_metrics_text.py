@@ -14,7 +14,7 @@ from django_pgjobs.metrics import fleet, text, worker
 from django_pgjobs.metrics.families import Family, Metric, Point
 from django_pgjobs.metrics.registry import client_metric
 from django_pgjobs.store.counting import StoredFleet
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.values.histogram import BOUNDS
 
 DECLARED = (*m.WORKER, *m.FLEET, *m.TOTALS)
@@ -97,7 +97,7 @@ def test_a_histogram_counts_up_to_each_bound_and_ends_with_all() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_is_one_label_of_its_own_line(hostile: str) -> None:
     """Neither a line of its own nor marks that turn text around, and no more than 200 characters."""
-    row = Figures(hostile, hostile, "succeeded", 1, 1.0, 1.0, [1], [1])
+    row = AttemptFigures(hostile, hostile, "succeeded", 1, 1.0, 1.0, [1], [1])
     found = worker.families_of_ends([row], m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS)
     page = text.render([*found, Family(m.WORKER_INFO, [Point((hostile, hostile, hostile), 1)])])
     samples = read(page)
@@ -117,9 +117,9 @@ def test_infinity_and_whole_numbers_are_written_as_prometheus_reads_them() -> No
 
 def test_ends_of_one_queue_name_and_outcome_add_up() -> None:
     rows = [
-        Figures("mail", "shop.send", "succeeded", 2, 1.0, 4.0, [1, 1], [0, 0, 2]),
-        Figures("mail", "shop.send", "retried", 1, 3.0, 1.0, [0, 0, 1], [1]),
-        Figures("mail", "shop.bill", "succeeded", 1, 0.5, 0.5, [1], [1]),
+        AttemptFigures("mail", "shop.send", "succeeded", 2, 1.0, 4.0, [1, 1], [0, 0, 2]),
+        AttemptFigures("mail", "shop.send", "retried", 1, 3.0, 1.0, [0, 0, 1], [1]),
+        AttemptFigures("mail", "shop.bill", "succeeded", 1, 0.5, 0.5, [1], [1]),
     ]
     samples = read(text.render(worker.families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS)))
     send = {("queue", "mail"), ("name", "shop.send")}

@@ -61,3 +61,26 @@ def test_what_documentation_names_can_be_imported(path: str) -> None:
         if not hasattr(found, part):
             import_module(".".join(parts[:at]))
         found = getattr(found, part)
+
+
+def types_by_name() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "migrations" not in path.parts:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    names = [node.name]
+                elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+                    targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                    names = [name for name in targets if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name)]
+                else:
+                    names = []
+                for name in names:
+                    found.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_a_type_has_a_name_of_its_own() -> None:
+    """``Command`` is Django's name for a command."""
+    twice = {name: paths for name, paths in types_by_name().items() if len(paths) > 1}
+    assert list(twice) == ["Command"]

@@ -10,7 +10,7 @@ import pytest
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.admission import AdmissionScan, Ring, Seen, Turn
+from django_pgjobs.execution.admission import AdmissionScan, Ring, Scanned, Turn
 from django_pgjobs.store import admitting
 from django_pgjobs.store.admitting import Admitted, StartRate
 from django_pgjobs.worker.threads import admitter as admitter_module
@@ -215,8 +215,8 @@ def test_of_keys_that_are_cut_it_is_known_what_is_due_when_the_round_is_whole() 
     """A round ends where the walk begins at the first key again; until then something may be due."""
     ring, known = walked(cut(), cut(seconds=90.0), cut(turned=True), cut(), cut(due=True), cut(turned=True))
     assert known == [(True, False), (True, False), (False, True), (False, True), (True, True), (True, True)]
-    assert ring.whole == Seen(2.0, True)
-    assert ring.record(cut(turned=True), 6.0) == Seen(5.0)
+    assert ring.whole == Scanned(2.0, True)
+    assert ring.record(cut(turned=True), 6.0) == Scanned(5.0)
 
 
 def test_a_round_that_found_nothing_due_is_not_hurried_until_its_next_is_due() -> None:

@@ -14,7 +14,7 @@ from django_pgjobs.worker.shared.channel import MAX_FRAME_BYTES, PROTOCOL, Execu
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
     Bye,
-    Done,
+    Decided,
     Drain,
     FromExecutor,
     Interest,
@@ -29,7 +29,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     RunsReleased,
     StackRead,
     StopRun,
-    Succeeded,
+    Successes,
     ToExecutor,
     TrustUntil,
     encode,
@@ -38,10 +38,10 @@ from django_pgjobs.worker.shared.channel_messages import (
 )
 
 MESSAGES: list[FromExecutor] = [
-    Done([[1, 0.5, "succeed", '"ä"']]),
+    Decided([[1, 0.5, "succeeded", '"ä"']]),
     RunsReleased([], "asked"),
     Bye(2**40),
-    Succeeded([1, 2], [500, 700], ["1", None]),
+    Successes([1, 2], [500, 700], ["1", None]),
     Progress(3, {"n": 1, "total": None, "message": "é"}),
     Interest(["abandoned", "retried"]),
     Notified(7),

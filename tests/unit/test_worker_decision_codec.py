@@ -18,32 +18,32 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
 @pytest.mark.parametrize(
     "decision",
     [
-        decide.Succeed(),
-        decide.Succeed('{"a": 1}'),
-        decide.Next("shop.publish", '{"name": "shop.publish"}'),
-        decide.Retry(1.5, FAILURE),
-        decide.Retry(0.0, FAILURE, "crashed"),
-        decide.Snooze(9.0),
-        decide.Suspend("sleep", "sleep", 60.0),
-        decide.Suspend("order.approval:7", "event", 86400.0, event="order.approval:7", progressed=True),
-        decide.Suspend("charge[7]", "step", 1.5, failures=2, failure=FAILURE),
-        decide.Suspend(
-            "nap", "sleep", 1.5, besides=(decide.Suspend("charge[7]", "step", 2.5, failures=2, failure=FAILURE),)
+        decide.Succeeded(),
+        decide.Succeeded('{"a": 1}'),
+        decide.Stepped("shop.publish", '{"name": "shop.publish"}'),
+        decide.Retried(1.5, FAILURE),
+        decide.Retried(0.0, FAILURE, "crashed"),
+        decide.Snoozed(9.0),
+        decide.Suspended("sleep", "sleep", 60.0),
+        decide.Suspended("order.approval:7", "event", 86400.0, event="order.approval:7", progressed=True),
+        decide.Suspended("charge[7]", "step", 1.5, failures=2, failure=FAILURE),
+        decide.Suspended(
+            "nap", "sleep", 1.5, besides=(decide.Suspended("charge[7]", "step", 2.5, failures=2, failure=FAILURE),)
         ),
-        decide.Abandon("why", FAILURE, "timeout"),
-        decide.Abandon("why", None, None),
-        decide.Cancel("why", FAILURE),
-        decide.Cancel("", FAILURE, "failed"),
-        decide.Cancel(),
-        decide.Park("why", "f00"),
-        decide.Release("why"),
-        decide.Release("why", FAILURE),
+        decide.Abandoned("why", FAILURE, "timeout"),
+        decide.Abandoned("why", None, None),
+        decide.Cancelled("why", FAILURE),
+        decide.Cancelled("", FAILURE, "failed"),
+        decide.Cancelled(),
+        decide.Parked("why", "f00"),
+        decide.Released("why"),
+        decide.Released("why", FAILURE),
         decide.Committed(),
         decide.Committed(marked=True),
         decide.Committed(stepped=True, step_in=("default", 3)),
-        decide.Hold("why"),
+        decide.Held("why"),
         decide.Lost(),
-        decide.InDoubt(decide.Retry(1.5, FAILURE)),
+        decide.InDoubt(decide.Retried(1.5, FAILURE)),
     ],
 )
 def test_a_decision_arrives_as_it_was(decision: Decision) -> None:
@@ -51,7 +51,7 @@ def test_a_decision_arrives_as_it_was(decision: Decision) -> None:
 
 
 def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
-    assert unpack_decision(["retry", 1.0, None, "failed"]) == decide.Retry(1.0, Failure("", ""))
+    assert unpack_decision(["retried", 1.0, None, "failed"]) == decide.Retried(1.0, Failure("", ""))
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
     [
         [],
         ["dance"],
-        ["succeed"],
-        ["retry", 1.0],
+        ["succeeded"],
+        ["retried", 1.0],
         ["suspend", "sleep", "sleep", 60.0],
         ["indoubt", ["lost"]],
         ["indoubt", "lost"],
-        [["retry"], 1.0, None, "failed"],
+        [["retried"], 1.0, None, "failed"],
     ],
 )
 def test_what_is_no_decision_is_refused(values: list[object]) -> None:
@@ -76,5 +76,5 @@ def test_each_annotation_that_is_no_json_has_its_codec() -> None:
     """A field of a new type would otherwise arrive as a list."""
     plain = {"str", "str | None", "float", "int", "bool"}
     for each in get_args(Decision):
-        written = {each.__annotations__[name] for name in each.__match_args__ if each is not decide.Succeed}
+        written = {each.__annotations__[name] for name in each.__match_args__ if each is not decide.Succeeded}
         assert written <= plain | set(decision_codec._CODECS), each

@@ -156,13 +156,13 @@ def test_after_sigterm_the_executor_gets_nothing_new_and_goes_on_when_the_guilty
     assert ReleaseRuns([1, 2, 3]) in end_of(child).sent
     escalation.spare(child)
     assert child.state == TERMINATING
-    assert escalation.judged(neighbour, decide.Retry(5.0, FAILURE)) == decide.Release("collateral", FAILURE)
-    assert escalation.judged(neighbour, decide.Succeed("1")) == decide.Succeed("1")
+    assert escalation.judged(neighbour, decide.Retried(5.0, FAILURE)) == decide.Released("collateral", FAILURE)
+    assert escalation.judged(neighbour, decide.Succeeded("1")) == decide.Succeeded("1")
     child.remove(1)
     escalation.spare(child)
     assert (child.state, child.culprits) == (READY, {})
     later = running(child, 4, slot=2)
-    assert escalation.judged(later, decide.Retry(5.0, FAILURE)) == decide.Retry(5.0, FAILURE)
+    assert escalation.judged(later, decide.Retried(5.0, FAILURE)) == decide.Retried(5.0, FAILURE)
 
 
 def test_of_a_killed_executor_each_that_was_being_stopped_answers_for_itself(child: ExecutorProcess) -> None:
@@ -186,14 +186,15 @@ def test_who_ends_while_its_executor_is_killed_is_still_why_the_others_died(chil
 
 
 @pytest.mark.parametrize(
-    "decision", [decide.Retry(5.0, FAILURE), decide.Abandon(NO_ATTEMPTS, FAILURE), decide.Retry(0.0, FAILURE, TIMEOUT)]
+    "decision",
+    [decide.Retried(5.0, FAILURE), decide.Abandoned(NO_ATTEMPTS, FAILURE), decide.Retried(0.0, FAILURE, TIMEOUT)],
 )
 def test_a_failure_after_the_deadline_is_a_timeout(child: ExecutorProcess, decision: Unwritten) -> None:
     """C26: whatever it failed of, a cancelled query for one; that is kept as the cause of it."""
     run = running(child, 1)
     escalation.stop(run, TIMEOUT, TIMEOUT, 100.0)
     after = escalation.judged(run, decision)
-    assert isinstance(after, decide.Retry)
+    assert isinstance(after, decide.Retried)
     assert (after.cause, after.failure.kind, after.failure.traceback) == (TIMEOUT, DEADLINE, FAILURE.traceback)
     assert after.failure.chain[1:] == FAILURE.chain
     words = "The attempt ran longer than 8 s (its timeout)."
@@ -204,15 +205,15 @@ def test_the_interrupt_itself_stands_in_the_chain_once(child: ExecutorProcess) -
     run = running(child, 1)
     escalation.stop(run, TIMEOUT, TIMEOUT, 100.0)
     raised = Failure(DEADLINE, "words", ((DEADLINE, "words"), ("OSError", "why")), "Traceback: …")
-    after = escalation.judged(run, decide.Retry(1.0, raised, TIMEOUT))
-    assert isinstance(after, decide.Retry)
+    after = escalation.judged(run, decide.Retried(1.0, raised, TIMEOUT))
+    assert isinstance(after, decide.Retried)
     assert [kind for kind, _ in after.failure.chain] == [DEADLINE, "OSError"]
 
 
 @pytest.mark.parametrize(
     "decision",
-    [decide.Succeed("1"), decide.Snooze(9.0), decide.Cancel("no need"), decide.Abandon("no use", FAILURE),
-     decide.Park("unknown")],
+    [decide.Succeeded("1"), decide.Snoozed(9.0), decide.Cancelled("no need"), decide.Abandoned("no use", FAILURE),
+     decide.Parked("unknown")],
 )  # fmt: skip
 @pytest.mark.parametrize("cause", [TIMEOUT, RELEASED])
 def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Unwritten, cause: str) -> None:
@@ -225,7 +226,7 @@ def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Unwrit
 def test_a_failure_of_what_was_to_be_handed_back_is_not_charged(child: ExecutorProcess) -> None:
     run = running(child, 1)
     escalation.stop(run, RELEASED, RELEASED, 100.0)
-    assert escalation.judged(run, decide.Retry(5.0, FAILURE)) == decide.Release("released", FAILURE)
+    assert escalation.judged(run, decide.Retried(5.0, FAILURE)) == decide.Released("released", FAILURE)
 
 
 def test_the_ladder_is_as_long_as_the_settings_allow_for() -> None:
@@ -243,6 +244,6 @@ def test_an_executor_that_was_leaving_goes_on_leaving(child: ExecutorProcess, si
     child.remove(1)
     escalation.spare(child)
     assert child.state == DRAINING
-    assert escalation.judged(neighbour, decide.Retry(5.0, FAILURE)) == decide.Retry(5.0, FAILURE), (
+    assert escalation.judged(neighbour, decide.Retried(5.0, FAILURE)) == decide.Retried(5.0, FAILURE), (
         "a failure of its own"
     )

@@ -44,7 +44,7 @@ def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision 
     return asyncio.run(loop._decide(item(1)._replace(attempt=1, max_attempts=1), RunControl()))
 
 
-@pytest.mark.parametrize("outcome", [decide.Succeed('"done"'), decide.Snooze(5.0)], ids=["succeeded", "snoozed"])
+@pytest.mark.parametrize("outcome", [decide.Succeeded('"done"'), decide.Snoozed(5.0)], ids=["succeeded", "snoozed"])
 def test_a_clean_up_that_fails_replaces_no_outcome(
     loop: EventLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: Decision
 ) -> None:
@@ -56,7 +56,7 @@ def test_a_clean_up_that_fails_replaces_no_outcome(
 def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its only attempt is its last."""
     decision = decided(loop, monkeypatch, RuntimeError("ours"))
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert decision.cause == "failed"
 
 

@@ -28,12 +28,12 @@ from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import (
     Bye,
-    Done,
+    Decided,
     Drain,
     Notify,
     RunsReleased,
     StopRun,
-    Succeeded,
+    Successes,
     TrustUntil,
 )
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
@@ -87,7 +87,7 @@ def perform(working: Executor, item: Item) -> decide.Decision:
 
 
 def outcomes(end: End) -> dict[int, decide.Decision]:
-    done = [outcome for message in end.sent if isinstance(message, Done) for outcome in message.items]
+    done = [outcome for message in end.sent if isinstance(message, Decided) for outcome in message.items]
     return {run: unpack_decision(packed) for run, _, *packed in done}
 
 
@@ -130,11 +130,13 @@ def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, mon
 def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working: Executor, end: End) -> None:
     """The limits of settings allow it. Its thread must not die of it, nor its job be held for ever."""
     end.most = 5000
-    working.outbox.items.extend([[1, 0.1, "succeed", "1"], [2, 0.1, "succeed", "x" * 6000], [3, 0.1, "succeed", "3"]])
+    working.outbox.items.extend(
+        [[1, 0.1, "succeeded", "1"], [2, 0.1, "succeeded", "x" * 6000], [3, 0.1, "succeeded", "3"]]
+    )
     working.outbox.flush()
     decisions = outcomes(end)
-    assert (decisions[1], decisions[3]) == (decide.Succeed("1"), decide.Succeed("3"))
-    assert isinstance(decisions[2], decide.Abandon)
+    assert (decisions[1], decisions[3]) == (decide.Succeeded("1"), decide.Succeeded("3"))
+    assert isinstance(decisions[2], decide.Abandoned)
     assert decisions[2].failure is not None
     assert decisions[2].failure.kind.endswith("UnstorableResult")
     assert not working.outbox.items
@@ -142,25 +144,25 @@ def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working:
 
 def test_a_result_that_is_longer_than_a_frame_is_dropped_if_the_project_says_so(working: Executor, end: End) -> None:
     end.most = 5000
-    working.outbox.items.append([2, 0.1, "succeed", "x" * 6000])
+    working.outbox.items.append([2, 0.1, "succeeded", "x" * 6000])
     with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
         working.outbox.flush()
-    assert outcomes(end) == {2: decide.Succeed()}
+    assert outcomes(end) == {2: decide.Succeeded()}
 
 
 def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retried(working: Executor, end: End) -> None:
     end.most = 5000
     failure = Failure("ValueError", "no", (), "x" * 6000)
-    working.outbox.items.append([1, 0.1, *pack_decision(decide.Retry(5.0, failure, "failed"))])
+    working.outbox.items.append([1, 0.1, *pack_decision(decide.Retried(5.0, failure, "failed"))])
     working.outbox.flush()
-    assert outcomes(end) == {1: decide.Retry(5.0, Failure("ValueError", "no"), "failed")}
+    assert outcomes(end) == {1: decide.Retried(5.0, Failure("ValueError", "no"), "failed")}
 
 
 def test_a_frame_is_filled_by_failures_as_by_results(working: Executor, end: End) -> None:
     failure = ["E", "no", [["E", "no"]], "x" * FRAME_CHARS]
-    working.outbox.items.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
+    working.outbox.items.extend([[1, 0.1, "retried", 1.0, failure, "failed"], [2, 0.1, "succeeded", None]])
     working.outbox.flush()
-    assert [[run for run, *_ in message.items] for message in end.sent if isinstance(message, Done)] == [[1], [2]]
+    assert [[run for run, *_ in message.items] for message in end.sent if isinstance(message, Decided)] == [[1], [2]]
     assert not working.outbox.waits
 
 
@@ -191,19 +193,19 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
 
     monkeypatch.setattr(finalising, "read_payload", read)
     decision = perform(working, item(1, payload=None))
-    assert isinstance(decision, decide.Snooze)
+    assert isinstance(decision, decide.Snoozed)
     assert decision.seconds > 0
-    assert isinstance(perform(working, item(1, ON_ABANDON, payload=None)), decide.Retry)
+    assert isinstance(perform(working, item(1, ON_ABANDON, payload=None)), decide.Retried)
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: None)
-    assert isinstance(perform(working, item(1, payload=None)), decide.Release)
+    assert isinstance(perform(working, item(1, payload=None)), decide.Released)
     monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: f'"{job_id} {claim_id}"')
     whole = with_payload(item(2, payload=None), "default")
     assert whole == item(2, payload='"20 claim-2"')
-    assert isinstance(perform(working, item(2, payload=None)), decide.Park)  # a name nobody knows
+    assert isinstance(perform(working, item(2, payload=None)), decide.Parked)  # a name nobody knows
 
 
 # Neighbours on the loop
@@ -221,7 +223,7 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(pump_and_cancel())
-    assert isinstance(outcomes(end)[1], decide.Release)
+    assert isinstance(outcomes(end)[1], decide.Released)
     assert (sorted(working.loop.free_slots), working.buffers.controls) == ([2, 3], {})
     assert working.buffers.board.running() == {}
 
@@ -243,7 +245,7 @@ def test_a_task_that_ends_without_an_outcome_fails_its_attempt_and_says_so(
         await asyncio.gather(*working.loop.tasks, return_exceptions=True)
 
     asyncio.run(pump())
-    assert isinstance(outcomes(end)[1], decide.Retry)
+    assert isinstance(outcomes(end)[1], decide.Retried)
     assert "task ended without an outcome slot=3 job=10" in caplog.text
     assert (sorted(working.loop.free_slots), working.loop.doors) == ([2, 3], {})
 
@@ -258,7 +260,7 @@ def test_what_a_job_of_the_loop_comes_to_is_reported_as_it_is(working: Executor,
         await asyncio.gather(*working.loop.tasks)
 
     asyncio.run(pump())
-    assert isinstance(outcomes(end)[1], decide.Park)
+    assert isinstance(outcomes(end)[1], decide.Parked)
 
 
 def test_each_job_of_the_loop_has_a_place_of_its_own(
@@ -271,7 +273,7 @@ def test_each_job_of_the_loop_has_a_place_of_its_own(
 
     async def decide_(item: Item, control: RunControl) -> decide.Decision:
         seen.append((control.slot, set(working.buffers.board.running())))
-        return decide.Succeed(str(item.run))
+        return decide.Succeeded(str(item.run))
 
     monkeypatch.setattr(working.loop, "_decide", decide_)
 
@@ -286,7 +288,7 @@ def test_each_job_of_the_loop_has_a_place_of_its_own(
     working.outbox.flush()
     assert sorted(slot for slot, _ in seen[:2]) == [2, 3]
     assert seen[0][1] == {1, 2}
-    succeeded = [run for message in end.sent if isinstance(message, Succeeded) for run in message.runs]
+    succeeded = [run for message in end.sent if isinstance(message, Successes) for run in message.runs]
     assert sorted(succeeded) == [1, 2, 3]
     assert (sorted(working.loop.free_slots), working.loop.doors) == ([2, 3], {})
 
@@ -321,12 +323,12 @@ def test_an_end_is_told_with_how_long_it_took_and_its_slot_is_free(
         started, control = working.buffers.next(0, rouse=False)
         control.started = now[0]
         now[0] += took
-        assert working.buffers.finish(0, started, decide.Succeed(None), control.started) == pytest.approx(took)
+        assert working.buffers.finish(0, started, decide.Succeeded(None), control.started) == pytest.approx(took)
         assert working.buffers.board.running() == {}
         assert (working.buffers.active, run in working.buffers.controls) == (0, False)
         assert bool(end.sent) is (run == 2), "the long one is told at once"
     [message] = end.sent
-    assert isinstance(message, Succeeded)
+    assert isinstance(message, Successes)
     assert (message.runs, [round(each, -2) for each in message.micros]) == ([1, 2], [500, 5_000_000])
 
 
@@ -337,13 +339,13 @@ def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
     monkeypatch.setattr(working.buffers, "leave", lambda: left.append(working.buffers.active))
     buffer(working, *[(FUTURE, run) for run in (1, 2, 3, 4)])
     running = [working.buffers.next(slot, rouse=False) for slot in (0, 1)]
-    working.buffers.finish(0, running[0][0], decide.Succeed(None), 0.0)
+    working.buffers.finish(0, running[0][0], decide.Succeeded(None), 0.0)
     running[0] = working.buffers.next(0, rouse=False)
     working._obey(Drain())
     assert end.sent[-1] == RunsReleased([4], "drain")
     for slot, (started, control) in enumerate(running):
         assert left == []
-        working.buffers.finish(slot, started, decide.Succeed(None), control.started)
+        working.buffers.finish(slot, started, decide.Succeeded(None), control.started)
     assert left == [0]
 
 
@@ -363,11 +365,11 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     monkeypatch.setattr(lifecycle, "end_after", lambda seconds: None)
     monkeypatch.setattr(lifecycle, "last_steps", lambda reason, seconds: steps.append(reason))
     monkeypatch.setattr(working.sender, "close", lambda seconds: steps.append("told"))
-    working.outbox.put(1, 0.1, decide.Succeed("1"))
+    working.outbox.put(1, 0.1, decide.Succeeded("1"))
     with pytest.raises(Ended) as status:
         working._obey(Drain())
     assert status.value.args == (0,)
-    assert [type(message) for message in end.sent] == [Succeeded, Bye]
+    assert [type(message) for message in end.sent] == [Successes, Bye]
     assert steps == ["told", lifecycle.DRAINED]
 
 
@@ -443,7 +445,7 @@ def test_before_and_after_each_job_its_threads_connections_are_seen_to(
     door = Door()
     for connections_ in ([], [object()]):
         door.connections = connections_
-        assert isinstance(working.threads.run(item(1), RunControl(), door), decide.Park)
+        assert isinstance(working.threads.run(item(1), RunControl(), door), decide.Parked)
     assert seen == ["tidy 10", "refresh", "tidy 10"]
 
 

@@ -74,7 +74,7 @@ def test_a_job_that_dies_alone_with_its_executor_is_charged_with_the_signal(chil
     death = Death.of(child, -11, NOW)
     found, decision = only(death)
     assert found is run
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert decision.cause == "crashed"
     assert "SIGSEGV" in decision.failure.message
     assert death.seconds[3] == pytest.approx(2.5)
@@ -84,7 +84,7 @@ def test_an_exit_is_named_by_its_status(child: ExecutorProcess) -> None:
     sent(child, 3)
     starts(child, 3)
     _, decision = only(Death.of(child, 5, NOW))
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert "5" in decision.failure.message
 
 
@@ -92,7 +92,7 @@ def test_the_last_attempt_is_abandoned(child: ExecutorProcess) -> None:
     sent(child, 3, attempt=3, max_attempts=3)
     starts(child, 3)
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert (decision.reason, decision.cause) == ("no attempts left", "crashed")
 
 
@@ -103,7 +103,7 @@ def test_the_next_attempt_waits_by_the_numeric_backoff(
     sent(child, 3, name=name)
     starts(child, 3)
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert least <= decision.seconds <= most
 
 
@@ -128,7 +128,7 @@ def test_a_finished_job_whose_outcome_is_lost_is_charged_whoever_was_to_blame(
     death = Death.of(child, -9, NOW)
     assert death.charged == [finished, other]
     decisions = {run.run: decision for run, decision in death.decisions()}
-    assert isinstance(decisions[3], decide.Retry)
+    assert isinstance(decisions[3], decide.Retried)
     assert "outcome was lost" in decisions[3].failure.message
 
 
@@ -140,11 +140,11 @@ def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(chil
     culprit.stack = "where it hung"
     (first, timed_out), (second, released) = Death.of(child, -9, NOW).decisions()
     assert (first, second) == (culprit, neighbour)
-    assert isinstance(timed_out, decide.Retry)
+    assert isinstance(timed_out, decide.Retried)
     assert timed_out.cause == "timeout"
     assert timed_out.failure.traceback == "where it hung"
     assert "longer than 8 s (its timeout)" in timed_out.failure.message
-    assert isinstance(released, decide.Release)
+    assert isinstance(released, decide.Released)
     assert released.failure is not None
     assert "not charged" in released.failure.message
 
@@ -154,7 +154,7 @@ def test_a_timeout_that_nobody_has_chosen_says_where_it_comes_from(child: Execut
     starts(child, 3)
     child.culprits = {3: "timeout"}
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Retry)
+    assert isinstance(decision, decide.Retried)
     assert "the default timeout, set timeout= to change it" in decision.failure.message
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_was_to_be_killed_is_cancelled(child: ExecutorProcess) -> Non
     starts(child, 3)
     child.culprits = {3: "cancelled"}
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Cancel)
+    assert isinstance(decision, decide.Cancelled)
     assert (decision.reason, decision.cause) == ("too dear", "cancelled")
     assert decision.failure is not None
     assert decision.failure.summary == "ExecutorDied: The job was cancelled, and the process that ran it was killed."
@@ -174,7 +174,7 @@ def test_what_was_handed_back_while_it_ran_is_released(child: ExecutorProcess) -
     starts(child, 3)
     child.culprits = {3: "released"}
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Release)
+    assert isinstance(decision, decide.Released)
     assert decision.failure is not None
 
 
@@ -187,9 +187,9 @@ def test_what_ran_while_its_worker_stood_still_is_not_charged(child: ExecutorPro
     death = Death.of(child, -6, NOW, frozen=True)
     assert death.unstarted == [unstarted]
     decisions = dict(death.decisions())
-    assert isinstance(decisions[finished], decide.Retry)
+    assert isinstance(decisions[finished], decide.Retried)
     release = decisions[alone]
-    assert isinstance(release, decide.Release)
+    assert isinstance(release, decide.Released)
     assert release.failure is not None
     assert "stood still" in release.failure.message
 
@@ -201,7 +201,7 @@ def test_a_job_that_had_finished_when_it_was_to_be_handed_back_is_charged(child:
     child.board.clear(0)
     child.culprits = {3: "released"}
     _, decision = only(Death.of(child, -9, NOW))
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert decision.failure is not None
     assert "outcome was lost" in decision.failure.message
 
@@ -222,7 +222,7 @@ def test_a_job_that_must_not_run_again_is_abandoned_by_a_crash_in_company(child:
         starts(child, number, slot)
     death = Death.of(child, -9, NOW)
     decision = judged(death, once)
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert decision.cause == "crashed"
     assert decision.failure is not None
     assert decision.failure.summary.endswith('SIGKILL. It is not run again: on_crash="abandon".')
@@ -246,14 +246,14 @@ def test_a_process_that_is_killed_because_of_others_is_a_crash_for_it(child: Exe
     if not frozen:
         child.culprits[2] = "timeout"
     decision = judged(Death.of(child, -9, NOW, frozen=frozen), once)
-    assert isinstance(decision, decide.Abandon)
+    assert isinstance(decision, decide.Abandoned)
     assert decision.failure is not None
     assert ("of another job" in decision.failure.message) is not frozen
     assert guilty not in child.runs.values()
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"), [("released", decide.Abandon), ("timeout", decide.Retry), ("cancelled", decide.Cancel)]
+    ("cause", "kind"), [("released", decide.Abandoned), ("timeout", decide.Retried), ("cancelled", decide.Cancelled)]
 )
 def test_only_its_own_timeout_and_its_own_cancel_are_no_crash(
     child: ExecutorProcess, cause: str, kind: type[Decision]
@@ -268,10 +268,10 @@ def test_only_its_own_timeout_and_its_own_cancel_are_no_crash(
 def test_its_callback_runs_again_after_a_crash(child: ExecutorProcess) -> None:
     [run] = sent(child, 1, kind="on_abandon", **ONCE)
     starts(child, 1)
-    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retry)
+    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retried)
 
 
 def test_options_that_somebody_wrote_by_hand_break_nothing(child: ExecutorProcess) -> None:
     [run] = sent(child, 1, extras={"options": ["on_crash"]})
     starts(child, 1)
-    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retry)
+    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retried)

@@ -17,16 +17,16 @@ from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
     Bye,
-    Done,
+    Decided,
     Drain,
-    Event,
     Hello,
     Interest,
     Notified,
     Notify,
     Ready,
     RunsReleased,
-    Succeeded,
+    SignalEvent,
+    Successes,
 )
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -255,7 +255,7 @@ def test_an_executor_that_sees_another_database_runs_no_job(pool: ExecutorPool) 
 
 def test_successes_reach_those_who_hold_the_jobs(pool: ExecutorPool) -> None:
     child = ready(pool)
-    end_of(child).arriving = [Succeeded([1, 2], [1000, 2000], ["1", None])]
+    end_of(child).arriving = [Successes([1, 2], [1000, 2000], ["1", None])]
     pool._on_frames(child)
     assert pool.held_jobs.successes == [(1, 1000, "1"), (2, 2000, None)]  # type: ignore[attr-defined]
 
@@ -277,7 +277,7 @@ def test_of_executors_that_are_killed_those_are_told_that_have_jobs(
 
 def test_an_executor_that_sends_nonsense_is_killed_after_what_it_said_before(pool: ExecutorPool) -> None:
     child, other = ready(pool), ready(pool)
-    end_of(child).arriving = [Done([[1]]), Done([["bad"]])]
+    end_of(child).arriving = [Decided([[1]]), Decided([["bad"]])]
     pool._on_frames(child)
     assert pool.held_jobs.outcomes == [[1]]  # type: ignore[attr-defined]
     assert (child.state, other.state) == (KILLED, READY)
@@ -308,7 +308,7 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(pool: Ex
     assert states == [READY, READY, KILLED, KILLED]
 
 
-def events(number: int) -> Callable[[], list[Event]]:
+def events(number: int) -> Callable[[], list[SignalEvent]]:
     return lambda: [("finished", {"job_id": number, "outcome": "abandoned"})]
 
 

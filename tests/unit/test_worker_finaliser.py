@@ -16,7 +16,7 @@ from django_pgjobs.ends import kinds
 from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.store import finalising, keeping, notifying
-from django_pgjobs.store.finalising import Author, End, FenceReading, Released
+from django_pgjobs.store.finalising import Author, End, FenceReading, ReleasedJob
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import finaliser as finaliser_module
 from django_pgjobs.worker.threads.busy_ends import PAUSE_SECONDS
@@ -27,7 +27,7 @@ from django_pgjobs.worker.threads.finaliser import (
     UNFLUSHED_BYTES,
     Finaliser,
 )
-from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Stored
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, RefusedEnds, Stored
 from tests.unit.worker_fakes import Heard, run_of
 
 FAILURE = Failure("ValueError", "no", (), "traceback")
@@ -58,7 +58,7 @@ class Server:
         self.remembered.append(terms.remember)
         self.fails(kind, ends)
         not_now = self.locked | set(self.readings) | self.gone
-        row = Released(0, "a", 0) if kind == RELEASE else None
+        row = ReleasedJob(0, "a", 0) if kind == RELEASE else None
         return {end.id: row for end in ends if end.id not in not_now}
 
     def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
@@ -399,7 +399,7 @@ def test_a_refused_write_is_told_with_what_it_was_and_why(
         ours, ended, cause, claimed = reading
         server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed, False)
     flush(finaliser)
-    assert heard.posts == [Lost([(runs[0], "complete the job", reason)])]
+    assert heard.posts == [RefusedEnds([(runs[0], "complete the job", reason)])]
     assert finaliser.refused == {"complete the job": 1}
 
 
@@ -629,7 +629,7 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
     monkeypatch.setattr(notifying, "notify_queues", notify)
 
     def write(db: Any, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, Any]:
-        return {end.id: Released(end.id, "a", 0) for end in ends}
+        return {end.id: ReleasedJob(end.id, "a", 0) for end in ends}
 
     monkeypatch.setattr(kinds, "write", write)
     finaliser = Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))

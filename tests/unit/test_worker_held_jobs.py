@@ -16,10 +16,10 @@ from django_pgjobs.ends.callbacks import CALLBACK_STARTS
 from django_pgjobs.ends.kinds import END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, EndKind
 from django_pgjobs.ends.lines import jobs_log
 from django_pgjobs.store import claiming
-from django_pgjobs.store.finalising import End, Released
+from django_pgjobs.store.finalising import End, ReleasedJob
 from django_pgjobs.store.keeping import Flag
 from django_pgjobs.store.pausing import Pauses
-from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
+from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, SignalEvent, StopRun
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, SENT, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
@@ -107,10 +107,10 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(
 @pytest.mark.parametrize(
     ("decision", "cause"),
     [
-        (decide.Retry(5.0, FAILURE, "crashed"), "crashed"),
-        (decide.Abandon("no attempts left", FAILURE, "timeout"), "timeout"),
-        (decide.Release("collateral", FAILURE), "released"),
-        (decide.Snooze(5.0), None),
+        (decide.Retried(5.0, FAILURE, "crashed"), "crashed"),
+        (decide.Abandoned("no attempts left", FAILURE, "timeout"), "timeout"),
+        (decide.Released("collateral", FAILURE), "released"),
+        (decide.Snoozed(5.0), None),
     ],
 )
 def test_a_job_that_ended_before_its_cancel_got_there_keeps_why(
@@ -205,7 +205,7 @@ def test_a_job_that_is_handed_back_again_and_again_is_told(
     """Uncharged it could go on for ever: too long for every drain, or always beside a job that is killed."""
     for times in (0, 1, 2, 3):
         [run] = held_jobs.table.adopt(f"claim {times}", 0.0, [claimed(7)])
-        held_jobs.stored(RELEASE, [(run, End(7, run.claim.claim_id), Released(7, "default", 0, times))])
+        held_jobs.stored(RELEASE, [(run, End(7, run.claim.claim_id), ReleasedJob(7, "default", 0, times))])
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("job was released while it ran, once more times=3 ")
     assert "job=7" in line
@@ -266,7 +266,7 @@ def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(
     child = child_of(mean_seconds=0.001)
     child.add(run_of(1, number=1), run_of(2, number=2, is_async=True), run_of(3, number=3, is_async=True))
     held_jobs.succeeded(child, [1, 2], [1000, 60_000_000], [None, None])
-    held_jobs.done(child, [[3, 60.0, "snooze", 1.0]])
+    held_jobs.done(child, [[3, 60.0, "snoozed", 1.0]])
     assert child.done == 3
     assert child.mean_seconds == pytest.approx(0.001)
 
@@ -456,7 +456,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     finaliser: Finaliser, caplog: pytest.LogCaptureFixture, batched: bool
 ) -> None:
     """Its fence would refuse it; whoever holds the job now says how it ends."""
-    told: list[Event] = []
+    told: list[SignalEvent] = []
     parts: Any = (RunTable(), Dispatcher(), finaliser)
     held_jobs = HeldJobs(
         *parts, wake_for=lambda pair: None, notify=lambda events, kinds: told.extend(events()), tallies=Tallies(bool)
@@ -466,7 +466,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     if batched:
         held_jobs.succeeded(child, [1, 2], [1000, 1000], ["1", "2"])
     else:
-        held_jobs.done(child, [[1, 0.001, "succeed", "1"], [2, 0.001, "succeed", "2"]])
+        held_jobs.done(child, [[1, 0.001, "succeeded", "1"], [2, 0.001, "succeeded", "2"]])
     assert [(kind, end.id) for kind, end in finaliser.puts] == [(SUCCESS, 2)]
     assert list(held_jobs.table.held) == [2]
     assert [(name, about["job_id"], about["action"]) for name, about in told] == [("lost", 1, "record how it ended")]
@@ -481,7 +481,7 @@ def test_a_callback_that_came_to_an_end_ends_its_job_and_one_that_failed_is_trie
         run.kind, run.outcome = "on_abandon", "abandoned"
     child = on_an_executor(held_jobs, *runs)
     held_jobs.succeeded(child, [1], [1000], [None])
-    held_jobs.done(child, [[2, 0.1, "succeed", None], [3, 0.1, "retry", 5.0, ["E", "no", [], ""], "failed"]])
+    held_jobs.done(child, [[2, 0.1, "succeeded", None], [3, 0.1, "retried", 5.0, ["E", "no", [], ""], "failed"]])
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [
         (END, 1, "abandoned"), (END, 2, "abandoned"), (RETRY, 3, ""),
     ]  # fmt: skip

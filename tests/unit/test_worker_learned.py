@@ -83,14 +83,14 @@ def test_a_job_that_ends_without_a_start_is_said_all_the_same(executor: Executor
     found: JobDefinition[..., Any] = JobDefinition(work, {"name": "distant.work"})
     found.on_abandon(apologise)
     registry.add_resolver(lambda name: found)
-    assert isinstance(perform(executor, "distant.work", attempt=2), decide.Abandon)
+    assert isinstance(perform(executor, "distant.work", attempt=2), decide.Abandoned)
     assert end.sent == [Learned("distant.work", ["on_abandon"])]
     perform(executor, "distant.work", attempt=2)
     assert len(end.sent) == 1, "once is enough"
 
 
 def test_nothing_is_said_of_a_name_that_nobody_knows(executor: Executor, end: End) -> None:
-    assert isinstance(perform(executor, "distant.work"), decide.Park)
+    assert isinstance(perform(executor, "distant.work"), decide.Parked)
     assert not end.sent
 
 

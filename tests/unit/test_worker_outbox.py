@@ -9,7 +9,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import signals
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared import channel
-from django_pgjobs.worker.shared.channel_messages import Done, Interest, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Decided, Interest, Successes
 from tests.plugins.fix_db import patience
 
 
@@ -31,7 +31,7 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     """Who says BYE flushes first: an outcome still in another thread's hands would be lost with the process."""
     end = SlowEnd()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.1, decide.Succeed("1"))
+    outbox.put(1, 0.1, decide.Succeeded("1"))
     sending = threading.Thread(target=outbox.flush)
     sending.start()
     assert end.entered.wait(patience(10))
@@ -47,7 +47,7 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     sending.join(10)
     leaving.join(10)
     assert end.sent[-1] == "BYE"
-    assert end.sent[0] == Succeeded([1], [100_000], ["1"])
+    assert end.sent[0] == Successes([1], [100_000], ["1"])
 
 
 class Small:
@@ -65,13 +65,13 @@ class Small:
 def test_successes_travel_in_columns_and_all_else_one_by_one() -> None:
     end = Small()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.5, decide.Succeed())
-    outbox.put(2, 0.25, decide.Snooze(3.0))
-    outbox.put(3, 0.125, decide.Succeed('"x"'))
+    outbox.put(1, 0.5, decide.Succeeded())
+    outbox.put(2, 0.25, decide.Snoozed(3.0))
+    outbox.put(3, 0.125, decide.Succeeded('"x"'))
     outbox.flush()
     assert end.sent == [
-        Succeeded([1, 3], [500_000, 125_000], [None, '"x"']),
-        Done([[2, 0.25, "snooze", 3.0]]),
+        Successes([1, 3], [500_000, 125_000], [None, '"x"']),
+        Decided([[2, 0.25, "snoozed", 3.0]]),
     ]
     assert not outbox.waits
 
@@ -80,10 +80,10 @@ def test_successes_too_long_for_a_frame_are_told_one_by_one() -> None:
     """Of a result that no frame takes the job hears as an error; its neighbours' outcomes are not lost with it."""
     end = Small()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.5, decide.Succeed('"a"'))
-    outbox.put(2, 0.5, decide.Succeed(f'"{"b" * 10_000}"'))
+    outbox.put(1, 0.5, decide.Succeeded('"a"'))
+    outbox.put(2, 0.5, decide.Succeeded(f'"{"b" * 10_000}"'))
     outbox.flush()
-    assert end.sent[0] == Done([[1, 0.5, "succeed", '"a"']])
+    assert end.sent[0] == Decided([[1, 0.5, "succeeded", '"a"']])
     assert not outbox.waits
 
 
@@ -107,19 +107,19 @@ def test_a_changed_interest_is_told_before_the_outcomes_and_only_when_it_changes
     signals.job_finished.add_listener(listener, wanted.__contains__)
     try:
         assert outbox.declared_interest() == ["abandoned"]
-        outbox.put(1, 0.1, decide.Succeed("1"))
+        outbox.put(1, 0.1, decide.Succeeded("1"))
         outbox.flush()
         wanted.add("succeeded")
         for run in (2, 3):
-            outbox.put(run, 0.1, decide.Succeed("1"))
+            outbox.put(run, 0.1, decide.Succeeded("1"))
             outbox.flush()
     finally:
         signals.job_finished.remove_listener(listener)
     outbox.flush()
     assert end.sent == [
-        Succeeded([1], [100_000], ["1"]),
+        Successes([1], [100_000], ["1"]),
         Interest(["abandoned", "succeeded"]),
-        Succeeded([2], [100_000], ["1"]),
-        Succeeded([3], [100_000], ["1"]),
+        Successes([2], [100_000], ["1"]),
+        Successes([3], [100_000], ["1"]),
         Interest([]),
     ]

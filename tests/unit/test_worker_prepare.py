@@ -47,8 +47,8 @@ def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(capl
     first = failed_outside(item(1), error)
     last = failed_outside(item(2)._replace(attempt=3), error)
     callback = failed_outside(item(3, ON_ABANDON)._replace(attempt=3), error)
-    assert [type(each) for each in (first, last, callback)] == [decide.Retry, decide.Abandon, decide.Retry]
-    assert isinstance(first, decide.Retry)
+    assert [type(each) for each in (first, last, callback)] == [decide.Retried, decide.Abandoned, decide.Retried]
+    assert isinstance(first, decide.Retried)
     assert (first.failure.kind, first.failure.message) == ("RuntimeError", "no room")
     assert [(record.levelname, record.getMessage()) for record in caplog.records][:1] == [
         ("ERROR", "executor failed around name=executor.unknown job=10: RuntimeError: no room")
@@ -59,11 +59,11 @@ def test_an_attempt_that_our_code_failed_in_is_retried_while_attempts_are_left()
     """*attempt 2 of 1* is what nobody shall see."""
     error = RuntimeError("its thread ended")
     again = failed_outside(item(1)._replace(attempt=1, max_attempts=2), error)
-    assert isinstance(again, decide.Retry)
+    assert isinstance(again, decide.Retried)
     assert (again.cause, again.failure.summary) == ("failed", "RuntimeError: its thread ended")
     last = failed_outside(item(1)._replace(attempt=2, max_attempts=2), error)
-    assert isinstance(last, decide.Abandon)
+    assert isinstance(last, decide.Abandoned)
     assert (last.reason, last.cause) == (NO_ATTEMPTS, "failed")
     late = failed_outside(item(1)._replace(attempt=1, max_attempts=2, until=clock.monotonic()), error)
-    assert isinstance(late, decide.Abandon)
+    assert isinstance(late, decide.Abandoned)
     assert late.reason == TOO_LATE

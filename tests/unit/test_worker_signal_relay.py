@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from django_pgjobs.execution.events import OUTCOMES
-from django_pgjobs.worker.shared.channel_messages import Event
+from django_pgjobs.worker.shared.channel_messages import SignalEvent
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, ExecutorProcess
 from django_pgjobs.worker.supervisor.signal_relay import (
     MOST_DEATHS,
@@ -19,7 +19,7 @@ from django_pgjobs.worker.supervisor.signal_relay import (
 from tests.unit.worker_fakes import child_of, end_of
 
 
-def events(*numbers: int) -> list[Event]:
+def events(*numbers: int) -> list[SignalEvent]:
     return [("finished", {"job_id": number, "outcome": "succeeded"}) for number in numbers]
 
 
@@ -118,7 +118,7 @@ def test_one_that_dies_by_itself_with_all_confirmed_leaves_nothing_to_send_again
     assert told_to(two) == [[1]]
 
 
-def ends(*outcomes: str) -> list[Event]:
+def ends(*outcomes: str) -> list[SignalEvent]:
     return [("finished", {"job_id": number, "outcome": outcome}) for number, outcome in enumerate(outcomes, 1)]
 
 

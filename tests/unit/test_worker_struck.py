@@ -26,7 +26,7 @@ from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
-from django_pgjobs.worker.shared.channel_messages import Done, Drain, RunJobs, Succeeded, TrustUntil
+from django_pgjobs.worker.shared.channel_messages import Decided, Drain, RunJobs, Successes, TrustUntil
 from tests.plugins.fix_db import wait_until
 from tests.unit.worker_fakes import groups_of
 
@@ -106,10 +106,10 @@ class Room:
         """Take in what has been sent."""
         for message in self.end.receive():
             match message:
-                case Succeeded():
+                case Successes():
                     for run, result in zip(message.runs, message.results, strict=True):
-                        self.outcomes[run].append(["succeed", result])
-                case Done():
+                        self.outcomes[run].append(["succeeded", result])
+                case Decided():
                     for run, _, *packed in message.items:
                         self.outcomes[run].append(packed)
 
@@ -183,7 +183,7 @@ def test_thousands_of_exceptions_from_outside_cost_no_outcome_and_no_slot(room: 
         wait_until(room.is_at_rest, 20, "each thread has met what was meant for it")
     last = [room.run("struck.returns") for _ in range(50)]
     wait_until(room.is_at_rest, 20, "they have run")
-    assert [room.outcomes[run] for run in last] == [[["succeed", "7"]]] * 50
+    assert [room.outcomes[run] for run in last] == [[["succeeded", "7"]]] * 50
     assert all(owner is not None and owner.is_alive() for owner in room.executor.threads.owners)
     room.end.send(Drain())
     wait_until(lambda: room.executor.has_left, 20, "it leaves when asked")

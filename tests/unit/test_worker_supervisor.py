@@ -21,7 +21,7 @@ from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.inbox import Inbox
-from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Limits, Supervisor
+from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Supervisor, WorkerLimits
 from django_pgjobs.worker.threads.busy_ends import BusyEnds
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
 from tests.unit.test_worker_lease_guard import FakeWatchdog
@@ -91,7 +91,7 @@ class Worker:
     def __init__(self, **limits: Any) -> None:
         self.claimer, self.finaliser, self.admitter = Claimer(), Finaliser(), Admitter()
         parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, (), Tallies(bool))
-        self.main = Supervisor(None, Limits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
+        self.main = Supervisor(None, WorkerLimits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
         self.main.knows_pauses = True
         self.main.last_tick = NOW
 

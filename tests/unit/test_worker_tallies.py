@@ -17,7 +17,7 @@ from django_pgjobs.metrics.worker import families_of_ends
 from django_pgjobs.store import numbers
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_PAIRS, MOST_QUEUES, Tallies, TallyKey
@@ -136,7 +136,7 @@ def test_pairs_of_a_queue_and_a_name_are_bounded_and_a_page_of_metrics_with_them
     again = [(_of(queue="q0", name="shop.n0"), end(), None)]
     tallies.stored(kinds.SUCCESS, again)
     assert tallies.read()[TallyKey("q0", "shop.n0", "succeeded")].jobs == 2
-    rows = [Figures(*key, tally.jobs, 0.0, 1.0, [], tally.run_histogram) for key, tally in found.items()]
+    rows = [AttemptFigures(*key, tally.jobs, 0.0, 1.0, [], tally.run_histogram) for key, tally in found.items()]
     page = render(families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS))
     assert len(page) < 3_000_000
 
@@ -157,7 +157,7 @@ class Clockwork:
     def fetch(self, name: str, params: Any) -> list[tuple[str]]:
         raise AssertionError
 
-    def write(self, db: Any, figures: list[Figures], *, worker: Any, release: str, minute: str | None) -> str:
+    def write(self, db: Any, figures: list[AttemptFigures], *, worker: Any, release: str, minute: str | None) -> str:
         self.statements += 1
         for each in figures:
             assert minute is not None

@@ -22,7 +22,7 @@ from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
-from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Successes
 from tests.plugins.fix_db import wait_until
 from tests.unit.test_worker_executor import FUTURE, End, item, outcomes
 from tests.unit.worker_fakes import groups_of
@@ -90,7 +90,7 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
 
     def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
         control.interrupted = True
-        return decide.Succeed("1")
+        return decide.Succeeded("1")
 
     monkeypatch.setattr(threads, "run", run)
     with caplog.at_level(logging.WARNING):
@@ -111,19 +111,19 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
         if item.run == 1:
             raise SystemExit("from outside")
-        return decide.Succeed("2")
+        return decide.Succeeded("2")
 
     monkeypatch.setattr(threads, "run", run)
     buffers.add(FUTURE, groups_of(item(1), item(2)))
     threads.start()
-    wait_until(lambda: any(isinstance(message, Succeeded) for message in end.sent), 10, "both have an outcome")
+    wait_until(lambda: any(isinstance(message, Successes) for message in end.sent), 10, "both have an outcome")
     (interrupted,) = [message for message in end.sent if isinstance(message, Interrupted)]
     assert interrupted == Interrupted(0.0, "SystemExit"), "its executor is to be recycled"
     decisions = outcomes(end)
     assert decisions.keys() == {1}
-    assert isinstance(decisions[1], decide.Retry)
+    assert isinstance(decisions[1], decide.Retried)
     assert decisions[1].failure.kind == "SystemExit"
-    (succeeded,) = [message for message in end.sent if isinstance(message, Succeeded)]
+    (succeeded,) = [message for message in end.sent if isinstance(message, Successes)]
     assert (succeeded.runs, succeeded.results) == ([2], ["2"])
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
     assert not buffers.controls
@@ -190,7 +190,7 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(event_loop, "sync_to_async", lambda function: refused)
-    assert isinstance(asyncio.run(executor.loop._with_payload(item(1, payload=None))), decide.Snooze)
+    assert isinstance(asyncio.run(executor.loop._with_payload(item(1, payload=None))), decide.Snoozed)
 
 
 def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:

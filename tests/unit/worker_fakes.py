@@ -12,7 +12,7 @@ from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
 from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND
-from django_pgjobs.worker.threads.inbox_messages import InboxMessage, Lost, Stored
+from django_pgjobs.worker.threads.inbox_messages import InboxMessage, RefusedEnds, Stored
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -109,5 +109,5 @@ class Heard:
     def told(self, kind: str) -> list[int]:
         """The ids that were told of, in order, once for each time."""
         if kind == "lost":
-            return [run.job.id for message in self.of(Lost) for run, _, _ in message.refused]
+            return [run.job.id for message in self.of(RefusedEnds) for run, _, _ in message.refused]
         return [run.job.id for message in self.of(Stored) for run, _, _ in message.entries]

@@ -15,7 +15,7 @@ from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgjobs.admin.overview.drawing import Mark, Part, bars, lines
+from django_pgjobs.admin.overview.drawing import BarPart, ChartMark, bars, lines
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.wording import STATE_LABELS, seconds
@@ -102,9 +102,9 @@ class _Shown:
         self.frame: dict[str, Any] = {"times": [self._time(at) for at in edges], "marks": self._marks()}
 
     @property
-    def marks(self) -> Sequence[Mark]:
+    def marks(self) -> Sequence[ChartMark]:
         """Positions at which a release was first seen."""
-        marks: list[Mark] = self.frame["marks"]
+        marks: list[ChartMark] = self.frame["marks"]
         return marks
 
     def kinds(self) -> list[tuple[str, Any]]:
@@ -148,10 +148,10 @@ class _Shown:
     def _ended(self, at: int) -> dict[str, int]:
         return dict(self.found[at].ended) if at in self.found else {}
 
-    def _parts(self, at: int) -> list[Part]:
+    def _parts(self, at: int) -> list[BarPart]:
         ended = self._ended(at)
         return [
-            Part(kind, ended[kind], f"{self._time(at)}: {grouped(ended[kind])} {word}", self._url(kind, at))
+            BarPart(kind, ended[kind], f"{self._time(at)}: {grouped(ended[kind])} {word}", self._url(kind, at))
             for kind, word in WORDS.items()
             if ended.get(kind)
         ]
@@ -169,14 +169,14 @@ class _Shown:
         words = formats.date_format(instant, self.span.format)
         return f"{words} {instant:%H:%M}" if self.span.step > 3600 and instant.hour else words
 
-    def _marks(self) -> list[Mark]:
+    def _marks(self) -> list[ChartMark]:
         known: set[str] = set()
         marks = []
         for index, at in enumerate(self.starts):
             releases = set(self.found[at].releases) - {""} if at in self.found else set()
             if (new := sorted(releases - known)) and known:
                 words = {"release": visible(", ".join(new))[:200], "time": self._time(at)}
-                marks.append(Mark(index, _("Release %(release)s since %(time)s") % words))
+                marks.append(ChartMark(index, _("Release %(release)s since %(time)s") % words))
             known |= releases
         return marks[-MOST_MARKS:]
 

@@ -20,14 +20,14 @@ LEFT, TOP, BOTTOM = 60, 8, 22
 FLOOR = HEIGHT - BOTTOM
 
 
-class Mark(NamedTuple):
+class ChartMark(NamedTuple):
     """A line across a chart at the beginning of a bucket, and what began there."""
 
     at: int
     text: str
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A part of a bar: its class, its height, its title, and where it leads."""
 
     kind: str
@@ -36,7 +36,9 @@ class Part(NamedTuple):
     url: str
 
 
-def bars(columns: Sequence[Sequence[Part]], *, title: str, times: Sequence[str], marks: Sequence[Mark]) -> SafeString:
+def bars(
+    columns: Sequence[Sequence[BarPart]], *, title: str, times: Sequence[str], marks: Sequence[ChartMark]
+) -> SafeString:
     """Draw one bar for each bucket, its parts on top of each other."""
     most = max((sum(part.amount for part in column) for column in columns), default=0) or 1
     step = (WIDTH - LEFT) / max(len(columns), 1)
@@ -50,7 +52,7 @@ def bars(columns: Sequence[Sequence[Part]], *, title: str, times: Sequence[str],
     return _chart(format_html_join("", "{}", drawn), title, times, marks, len(columns), [(grouped(most), TOP)])
 
 
-def _bar(x: float, y: float, width: float, height: float, part: Part) -> SafeString:
+def _bar(x: float, y: float, width: float, height: float, part: BarPart) -> SafeString:
     rect = format_html(
         '<rect class="pgjobs-bar-{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>',
         part.kind, _at(x), _at(y), _at(width), _at(max(height, 0.5)), part.title,
@@ -63,7 +65,7 @@ def lines(
     *,
     title: str,
     times: Sequence[str],
-    marks: Sequence[Mark],
+    marks: Sequence[ChartMark],
     labels: Sequence[tuple[str, float]],
     logarithmic: bool = False,
 ) -> SafeString:
@@ -97,7 +99,7 @@ def lines(
 
 
 def _chart(
-    drawn: SafeString, title: str, times: Sequence[str], marks: Sequence[Mark], count: int,
+    drawn: SafeString, title: str, times: Sequence[str], marks: Sequence[ChartMark], count: int,
     axis: Sequence[tuple[str, float]],
 ) -> SafeString:  # fmt: skip
     step = (WIDTH - LEFT) / max(count, 1)

@@ -15,7 +15,7 @@ from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.store import noticing
-from django_pgjobs.store.noticing import FailureGroup
+from django_pgjobs.store.noticing import AbandonedGroup
 
 WITHIN_SECONDS = 86_400.0
 MOST = 20
@@ -35,7 +35,7 @@ def failures(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, group: FailureGroup, paused: bool) -> dict[str, Any]:
+def _row(seen: Seen, group: AbandonedGroup, paused: bool) -> dict[str, Any]:
     error = f'"{group.error_class}"' if group.error_class else NO_ERROR
     url = seen.pages.jobs(state="abandoned", name=group.name, q=f"error:{error} since:24h")
     words = {"time": seconds(group.last_seconds)}

@@ -123,7 +123,7 @@ class EventLoop:
         if control is None:
             return
         if self.doors.pop(item.run, None) is None:
-            self._finish(slot, item, decide.Release("its task was cancelled before it started"), clock.monotonic())
+            self._finish(slot, item, decide.Released("its task was cancelled before it started"), clock.monotonic())
         else:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
@@ -204,7 +204,7 @@ class EventLoop:
         except RuntimeError as error:
             # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
             log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)
-            return decide.Snooze(PAYLOAD_SECONDS)
+            return decide.Snoozed(PAYLOAD_SECONDS)
 
 
 async def _clean_up(close: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.execution import events, retries
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel import ExecutorEnd, TooLong
-from django_pgjobs.worker.shared.channel_messages import Done, Interest, Succeeded
+from django_pgjobs.worker.shared.channel_messages import Decided, Interest, Successes
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 
 log = safe_logger("django_pgjobs")
@@ -51,7 +51,7 @@ class Outbox:
         """Queue an outcome."""
         if not (self.successes or self.items):
             self.since = clock.monotonic()
-        if type(decision) is decide.Succeed:
+        if type(decision) is decide.Succeeded:
             self.successes.append((run, int(seconds * 1e6), decision.result))
         else:
             self.items.append([run, round(seconds, 6), *pack_decision(decision)])
@@ -96,11 +96,11 @@ class Outbox:
     def _send_successes(self, successes: list[Success]) -> None:
         """Send successes as three columns: one list per job would cost more than all the rest of it."""
         try:
-            self._deliver(Succeeded(*map(list, zip(*successes, strict=True))))
+            self._deliver(Successes(*map(list, zip(*successes, strict=True))))
         except TooLong:
-            self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
+            self._send([[run, micros / 1e6, *pack_decision(decide.Succeeded(text))] for run, micros, text in successes])
 
-    def _deliver(self, message: Succeeded | Done | Interest) -> None:
+    def _deliver(self, message: Successes | Decided | Interest) -> None:
         # Try twice: a closed socket fails again, while an OSError from outside does not repeat.
         with suppress(OSError):
             self.end.send(message)
@@ -125,7 +125,7 @@ class Outbox:
 
     def _send(self, items: list[list[Any]]) -> None:
         try:
-            self._deliver(Done(items))
+            self._deliver(Decided(items))
         except TooLong as error:
             # Longer than a frame. An outcome that never arrives would block its job, and its slot here, forever.
             if len(items) == 1:
@@ -160,9 +160,9 @@ def _shorter(packed: list[Any], error: TooLong) -> Decision:
     if isinstance(decision, decide.InDoubt):
         return decide.InDoubt(_shorter(pack_decision(decision.otherwise), error))  # type: ignore[arg-type]
     failure: decide.Failure | None = getattr(decision, "failure", None)
-    if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
+    if failure is not None and failure.traceback and not isinstance(decision, decide.Succeeded):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
-    if isinstance(decision, decide.Succeed) and get_conf().unstorable_result == "drop":
-        return decide.Succeed()  # the caller has logged why
+    if isinstance(decision, decide.Succeeded) and get_conf().unstorable_result == "drop":
+        return decide.Succeeded()  # the caller has logged why
     unstorable = UnstorableResult(f"The job's outcome is too long to reach the worker: {error}")
-    return decide.Abandon("unstorable", retries.failure_of(unstorable))
+    return decide.Abandoned("unstorable", retries.failure_of(unstorable))

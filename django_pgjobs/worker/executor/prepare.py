@@ -47,13 +47,13 @@ def with_payload(item: Item, database: str) -> Item | Decision:
             PAYLOAD_SECONDS, item.name, item.id, one_line(error),
         )  # fmt: skip
         if item.kind != BODY:
-            return decide.Retry(PAYLOAD_SECONDS, retries.failure_of(error))
-        return decide.Snooze(PAYLOAD_SECONDS)
+            return decide.Retried(PAYLOAD_SECONDS, retries.failure_of(error))
+        return decide.Snoozed(PAYLOAD_SECONDS)
     except UnreadablePayload as error:
         log.error("payload cannot be filled name=%s job=%d: %s", item.name, item.id, error)
-        return decide.Succeed() if item.kind != BODY else decide.Abandon(str(error), retries.failure_of(error))
+        return decide.Succeeded() if item.kind != BODY else decide.Abandoned(str(error), retries.failure_of(error))
     if payload is None:
-        return decide.Release("the claim was lost before the payload was read")
+        return decide.Released("the claim was lost before the payload was read")
     return item._replace(payload=payload)
 
 
@@ -113,5 +113,5 @@ def failed_outside(item: Item, error: BaseException) -> Decision:
     log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
     failure = retries.failure_of(error)
     if item.kind != BODY:
-        return decide.Retry(retries.default_delay(item), failure)
+        return decide.Retried(retries.default_delay(item), failure)
     return retries.by_default_backoff(item, failure, Cause.FAILED, item.until)

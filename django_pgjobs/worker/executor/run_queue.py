@@ -33,7 +33,7 @@ SHORT_SECONDS = 0.001
 
 _IS_ASYNC = attrgetter("is_async")
 
-Entry = tuple[float, Item]
+QueuedItem = tuple[float, Item]
 """The instant before which it must start, and what to run."""
 
 
@@ -54,7 +54,7 @@ class Buffers:
         """The slots of threads that wait for their bell, the longest first; a rung one is out."""
         self.late: list[int] = []
         self.draining = False
-        self.items: dict[str, deque[Entry]] = {"sync": deque(), "async": deque()}
+        self.items: dict[str, deque[QueuedItem]] = {"sync": deque(), "async": deque()}
         self.controls: dict[int, RunControl] = {}
         self.trusted_until = float("inf")
 

@@ -17,7 +17,7 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.shared.channel_messages import Event
+from django_pgjobs.worker.shared.channel_messages import SignalEvent
 
 log = safe_logger("django_pgjobs")
 
@@ -32,10 +32,10 @@ class SignalSender:
     def __init__(self, confirm: Callable[[int], None], database: str = DEFAULT_DB_ALIAS) -> None:
         self._confirm = confirm
         self._database = database
-        self._batches: queue.SimpleQueue[tuple[int, list[Event]] | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[int, list[SignalEvent]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def notify(self, number: int, items: list[Event]) -> None:
+    def notify(self, number: int, items: list[SignalEvent]) -> None:
         """Pass on the events of durable writes. Returns at once."""
         self._batches.put((number, items))
         self.start()

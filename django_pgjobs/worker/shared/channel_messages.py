@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, get_args
 
 Message = TypeVar("Message")
 
-Event = tuple[str, dict[str, Any]]
+SignalEvent = tuple[str, dict[str, Any]]
 """A signal of a durable write, and its fields."""
 
 
@@ -54,7 +54,7 @@ class BootFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeded:
+class Successes:
     """Successes as three columns: which runs, how many µs each took, the encoded result of each."""
 
     tag: ClassVar = "SUCCEEDED"
@@ -64,7 +64,7 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Decided:
     """Other outcomes. Each item is a run, its seconds, and the values of ``pack_decision``."""
 
     tag: ClassVar = "DONE"
@@ -143,8 +143,8 @@ class Bye:
 FromExecutor = (
     Ready
     | BootFailed
-    | Succeeded
-    | Done
+    | Successes
+    | Decided
     | RunsReleased
     | Progress
     | Interest
@@ -205,7 +205,7 @@ class Notify:
 
     tag: ClassVar = "NOTIFY"
     batch: int
-    events: list[Event]
+    events: list[SignalEvent]
 
 
 @dataclass(frozen=True, slots=True)

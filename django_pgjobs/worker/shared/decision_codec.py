@@ -48,7 +48,7 @@ _CODECS: dict[object, tuple[_Codec, _Codec]] = {
     "Failure": (_pack_failure, lambda values: _unpack_failure(values) or Failure("", "")),
     "Failure | None": (_pack_failure, _unpack_failure),
     "Unwritten": (pack_decision, _unpack_unwritten),
-    "tuple[Suspend, ...]": (
+    "tuple[Suspended, ...]": (
         lambda waits: list(map(pack_decision, waits)),
         lambda waits: tuple(map(_unpack_unwritten, waits)),
     ),

@@ -8,15 +8,15 @@ import threading
 from django_pgjobs.store import keeping
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
-Identity = tuple[str, int, int | None]
+TableIdentity = tuple[str, int, int | None]
 
 
-def identity_of(alias: str, role: str, seconds: float) -> Identity:
+def identity_of(alias: str, role: str, seconds: float) -> TableIdentity:
     """Return (server, database, job table) as a connection of ``alias`` sees them. Raises the error that it has met.
 
     A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
     """
-    answers: queue.SimpleQueue[Identity | BaseException] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[TableIdentity | BaseException] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
@@ -37,6 +37,6 @@ def identity_of(alias: str, role: str, seconds: float) -> Identity:
     return answer
 
 
-def of(identity: keeping.Identity) -> Identity:
+def of(identity: keeping.Identity) -> TableIdentity:
     """Return the part of an identity that is the same on every connection."""
     return (identity.system, identity.database, identity.table)

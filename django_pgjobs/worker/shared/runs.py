@@ -61,7 +61,7 @@ class HeldClaim:
 UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
 
 
-class Executor(Protocol):
+class ExecutorView(Protocol):
     """The process that a run was sent to, as the run sees it. ``ExecutorProcess`` is one."""
 
     end: SupervisorEnd
@@ -97,7 +97,7 @@ class HeldRun:
     state: str = WAITING
     run: int = 0
     is_async: bool = False
-    child: Executor | None = None
+    child: ExecutorView | None = None
     started_at: float = 0.0
     outcome: str = ""
     error: str = ""

@@ -12,7 +12,7 @@ from django_pgjobs.execution.retries import NO_ATTEMPTS, NOT_RETRIED, RELEASE_RE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, SOFT, TERM, TIMEOUT, Stop
-from django_pgjobs.worker.shared.runs import Executor, HeldRun, facts
+from django_pgjobs.worker.shared.runs import ExecutorView, HeldRun, facts
 from django_pgjobs.worker.supervisor.executor_death import timed_out
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
 
@@ -31,7 +31,7 @@ def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
             advance(run, run.child, since)
 
 
-def interrupt_softly(run: HeldRun, child: Executor, now: float) -> None:
+def interrupt_softly(run: HeldRun, child: ExecutorView, now: float) -> None:
     """Tell a run of its soft limit, once, when that has passed: the job may catch the exception and continue."""
     soft = None if run.soft_run == run.run else run.soft_limit
     if soft is not None and (began_ns := child.board.begun(run.run)) and now > began_ns / 1e9 + soft:
@@ -40,7 +40,7 @@ def interrupt_softly(run: HeldRun, child: Executor, now: float) -> None:
         child.end.send(StopRun(run.run, INTERRUPT, SOFT, "", ""))
 
 
-def advance(run: HeldRun, child: Executor, now: float) -> None:
+def advance(run: HeldRun, child: ExecutorView, now: float) -> None:
     """Take the rungs that are due. Signal a process only for a run that the board shows."""
     for each in run.stops.values():
         while (rung := each.next(now)) is not None:
@@ -53,14 +53,14 @@ def advance(run: HeldRun, child: Executor, now: float) -> None:
             each.taken += 1
 
 
-def _order(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
+def _order(run: HeldRun, child: ExecutorView, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
         log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
     child.end.send(StopRun(run.run, rung, cause, by, reason))
 
 
-def _signal(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
+def _signal(run: HeldRun, child: ExecutorView, cause: str, rung: str) -> None:
     child.culprits.setdefault(run.run, cause)
     if rung == TERM:
         if child.state in (READY, DRAINING):
@@ -72,7 +72,7 @@ def _signal(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
         child.kill()
 
 
-def blame(child: Executor) -> None:
+def blame(child: ExecutorView) -> None:
     """Let each run that was being stopped by force answer for itself when its executor is killed."""
     for number, run in child.runs.items():
         forced = [each.cause for each in run.stops.values() if each.forces]
@@ -80,7 +80,7 @@ def blame(child: Executor) -> None:
             child.culprits.setdefault(number, forced[0])
 
 
-def spare(child: Executor) -> None:
+def spare(child: ExecutorView) -> None:
     """Let a terminated executor continue if the jobs that it was terminated for have ended."""
     if child.state == TERMINATING and not child.culprits:
         log.info("job has stopped, executor continues pid=%d", child.pid)
@@ -100,16 +100,16 @@ def judged(run: HeldRun, decision: Unwritten) -> Unwritten:
     if TIMEOUT in run.stops:
         return timed_out(run, failure)
     if RELEASED in run.stops:
-        return decide.Release(RELEASE_REASON, failure)
-    return decide.Release(COLLATERAL, failure) if run.collateral else decision
+        return decide.Released(RELEASE_REASON, failure)
+    return decide.Released(COLLATERAL, failure) if run.collateral else decision
 
 
 def _plain_failure(decision: Unwritten) -> Failure | None:
     """Return the failure of an attempt that just failed; what a job says by raising Abandon is no failure."""
     match decision:
-        case decide.Retry(failure=failure):
+        case decide.Retried(failure=failure):
             return failure
-        case decide.Abandon(reason=reason, failure=failure) if reason in (NO_ATTEMPTS, NOT_RETRIED, TOO_LATE):
+        case decide.Abandoned(reason=reason, failure=failure) if reason in (NO_ATTEMPTS, NOT_RETRIED, TOO_LATE):
             return failure
         case _:
             return None

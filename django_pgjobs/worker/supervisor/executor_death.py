@@ -80,7 +80,7 @@ class Death:
             yield run, self._charge(run)
         for run in self.collateral:
             died = AttemptFailed(f"Its process was stopped because {self._because()}; this attempt is not charged.")
-            yield run, decide.Release("collateral", failure_of(died))
+            yield run, decide.Released("collateral", failure_of(died))
 
     def _charge(self, run: HeldRun) -> Unwritten:
         cause = self.culprits.get(run.run)
@@ -88,12 +88,12 @@ class Death:
             return _abandoned(self._death_of(run, cause))
         if cause == "released" and run.run in self.seconds:
             stopped = AttemptFailed("It was released while it ran; this attempt is not charged.")
-            return decide.Release(RELEASE_REASON, failure_of(stopped))
+            return decide.Released(RELEASE_REASON, failure_of(stopped))
         if cause == "timeout":
             return timed_out(run)
         if cause == "cancelled":
             died = ExecutorDied("The job was cancelled, and the process that ran it was killed.")
-            return decide.Cancel(run.cancel_reason, failure_of(died))
+            return decide.Cancelled(run.cancel_reason, failure_of(died))
         if run.run not in self.seconds:
             lost = ExecutorDied("The job had finished, but its outcome was lost with its process.")
             return _abandoned(lost) if _ends_by_crash(run) else _crashed(run, lost)
@@ -149,7 +149,7 @@ def _ends_by_crash(run: HeldRun) -> bool:
 
 
 def _abandoned(error: ExecutorDied) -> Unwritten:
-    return decide.Abandon(NOT_AGAIN, failure_of(ExecutorDied(f"{error} {NOT_AGAIN}")), Cause.CRASHED)
+    return decide.Abandoned(NOT_AGAIN, failure_of(ExecutorDied(f"{error} {NOT_AGAIN}")), Cause.CRASHED)
 
 
 def _crashed(run: HeldRun, error: ExecutorDied) -> Unwritten:

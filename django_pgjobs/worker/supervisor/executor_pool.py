@@ -20,7 +20,7 @@ from django_pgjobs.worker.shared.channel import PROTOCOL
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
     Bye,
-    Done,
+    Decided,
     Drain,
     FromExecutor,
     Hello,
@@ -32,7 +32,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Ready,
     RunsReleased,
     StackRead,
-    Succeeded,
+    Successes,
 )
 from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.shared.runs import facts
@@ -243,9 +243,9 @@ class ExecutorPool:
 
     def _on_message(self, child: ExecutorProcess, message: FromExecutor) -> None:
         match message:
-            case Succeeded():
+            case Successes():
                 self.held_jobs.succeeded(child, message.runs, message.micros, message.results)
-            case Done():
+            case Decided():
                 self.held_jobs.done(child, message.items)
             case RunsReleased():
                 child.asked_at = None

@@ -28,9 +28,9 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.store.finalising import End, Released, Rescheduled, Stepped
+from django_pgjobs.store.finalising import End, ReleasedJob, Rescheduled, SteppedJob
 from django_pgjobs.store.keeping import Flag
-from django_pgjobs.store.memos import Suspended
+from django_pgjobs.store.memos import SuspendedJob
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
@@ -42,7 +42,7 @@ from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
-from django_pgjobs.worker.supervisor.run_events import Notifier, event_of_end
+from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_end
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
@@ -71,7 +71,7 @@ class HeldJobs:
         finaliser: Finaliser,
         *,
         wake_for: Callable[[tuple[str, int]], None],
-        notify: Notifier,
+        notify: EventSender,
         tallies: Tallies,
     ) -> None:
         self.table = table
@@ -127,7 +127,7 @@ class HeldJobs:
             # No registration and no statement of ours writes such a row.
             log.error("job cannot be run as it is and is parked %s", facts(run))
             why = "Its headers or options are too long, or its ending is not known."
-            self.ends.decided(run, decide.Park(why, _fingerprint(job)), None)
+            self.ends.decided(run, decide.Parked(why, _fingerprint(job)), None)
             return False
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
@@ -139,10 +139,10 @@ class HeldJobs:
                 return False
         elif job.cancelled:
             run.cancelled = True
-            self.ends.decided(run, decide.Cancel(), None)
+            self.ends.decided(run, decide.Cancelled(), None)
             return False
         elif expires is not None and clock.monotonic() >= expires:
-            self.ends.decided(run, decide.Cancel(EXPIRED), None)
+            self.ends.decided(run, decide.Cancelled(EXPIRED), None)
             return False
         if self._is_paused(run):
             self._release_or_hold(run)
@@ -193,7 +193,7 @@ class HeldJobs:
                     run.state = ENDING
                     entries.append((run, End(job.id, run.claim.claim_id, took, result)))
                 else:
-                    self._ended(run, decide.Succeed(result), took)
+                    self._ended(run, decide.Succeeded(result), took)
         finally:
             child.add(*(run for run, _, _ in left if run is not None))  # those behind one that failed
             if entries:
@@ -264,11 +264,11 @@ class HeldJobs:
     def _ended_by_death(self, run: HeldRun, decision: Unwritten, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         words = failure.message if failure else str(decision)
-        if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandon):
+        if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandoned):
             log.error("job abandoned, its attempt ended with its executor %s: %s", facts(run), words)
         else:
             log.warning("attempt ended with its executor %s: %s", facts(run), words)
-        if run.kind == BODY or isinstance(decision, decide.Release):
+        if run.kind == BODY or isinstance(decision, decide.Released):
             self.ends.decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:
             log.error("callback was stopped at its time limit callback=%s %s", run.kind, facts(run))
@@ -287,7 +287,7 @@ class HeldJobs:
             self.ends.taken_away(run, "record how it ended")
         elif run.kind == BODY:
             self.ends.decided(run, judged(run, decision), seconds)
-        elif isinstance(decision, decide.Succeed):
+        elif isinstance(decision, decide.Succeeded):
             self.ends.callback_ended(run)
         else:
             self.ends.decided(run, decision, seconds)
@@ -317,7 +317,7 @@ class HeldJobs:
         elif self.draining or run.released:
             self.ends.release([run])
         elif run.cancelled and run.kind == BODY:
-            self.ends.decided(run, decide.Cancel(run.cancel_reason), None)
+            self.ends.decided(run, decide.Cancelled(run.cancel_reason), None)
         elif self._is_paused(run):
             self._release_or_hold(run)
         else:
@@ -351,7 +351,7 @@ class HeldJobs:
         if job.queue in self.pauses.queues:
             self.ends.release([run])
         else:
-            self.ends.decided(run, decide.Hold(self.pauses.names[job.name]), None)
+            self.ends.decided(run, decide.Held(self.pauses.names[job.name]), None)
 
     # From the finaliser
 
@@ -372,13 +372,13 @@ class HeldJobs:
             self.table.ended += len(entries)
         else:
             for run, _, row in entries:
-                if isinstance(row, Rescheduled | Released):
+                if isinstance(row, Rescheduled | ReleasedJob):
                     self.wake_for((row.queue, row.priority))
-                if isinstance(row, Suspended | Stepped) and row.priority is not None:
+                if isinstance(row, SuspendedJob | SteppedJob) and row.priority is not None:
                     self.wake_for((row.queue, row.priority))
-                if isinstance(row, Stepped) and row.refused:
+                if isinstance(row, SteppedJob) and row.refused:
                     events.step_refused(facts(run))
-                if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
+                if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
         if kind.signals:
             self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
@@ -446,7 +446,7 @@ class HeldJobs:
 
 def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
     for run, end, row in entries:
-        if not (isinstance(row, Stepped) and row.refused):
+        if not (isinstance(row, SteppedJob) and row.refused):
             lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
 
 

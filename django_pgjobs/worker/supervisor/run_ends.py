@@ -17,9 +17,9 @@ from django_pgjobs.states import Cause
 from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
-from django_pgjobs.worker.supervisor.run_events import Notifier, event_of_loss
+from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_loss
 from django_pgjobs.worker.threads.finaliser import Finaliser
-from django_pgjobs.worker.threads.inbox_messages import Refused
+from django_pgjobs.worker.threads.inbox_messages import RefusedEnd
 
 log = safe_logger("django_pgjobs")
 
@@ -27,7 +27,7 @@ log = safe_logger("django_pgjobs")
 class RunEnds:
     """Main thread only, no I/O. ``notify`` sends signals of durable writes."""
 
-    def __init__(self, table: RunTable, finaliser: Finaliser, notify: Notifier) -> None:
+    def __init__(self, table: RunTable, finaliser: Finaliser, notify: EventSender) -> None:
         self.table = table
         self.finaliser = finaliser
         self.notify = notify
@@ -37,9 +37,9 @@ class RunEnds:
 
     def decided(self, run: HeldRun, decision: Unwritten, seconds: float | None) -> None:
         """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
-        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
+        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeeded | decide.Cancelled):
             failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
-            decision = decide.Cancel("", failure, cause)
+            decision = decide.Cancelled("", failure, cause)
         job, claim_id = run.job, run.claim.claim_id
         kind, end = finalise.end_of(decision, job.id, claim_id, job.name, seconds)
         # The next worker must know: in company the job might kill others too.
@@ -49,7 +49,7 @@ class RunEnds:
     def release(self, runs: list[HeldRun]) -> None:
         """Release jobs that never started, uncharged."""
         for run in runs:
-            self.decided(run, decide.Release("not started"), None)
+            self.decided(run, decide.Released("not started"), None)
 
     def callback_ended(self, run: HeldRun) -> None:
         """Write the end that was marked before the callback."""
@@ -72,7 +72,7 @@ class RunEnds:
             self.finaliser.delete(finished)
         self.last_removed = clock.monotonic()
 
-    def lost(self, refused: list[Refused]) -> None:
+    def lost(self, refused: list[RefusedEnd]) -> None:
         """Drop jobs whose claim is no longer ours; their rows did not change."""
         for run, action, reason in refused:
             log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)

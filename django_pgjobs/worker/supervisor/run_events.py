@@ -11,17 +11,17 @@ from django_pgjobs.execution.extras import target_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.finalising import End, Rescheduled
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
-from django_pgjobs.worker.shared.channel_messages import Event
+from django_pgjobs.worker.shared.channel_messages import SignalEvent
 from django_pgjobs.worker.shared.runs import HeldRun
 
 
-class Notifier(Protocol):
+class EventSender(Protocol):
     """Sends signals of durable writes; ``items`` is called only if one of ``kinds`` is wanted."""
 
-    def __call__(self, items: Callable[[], list[Event]], kinds: Collection[str]) -> None: ...
+    def __call__(self, items: Callable[[], list[SignalEvent]], kinds: Collection[str]) -> None: ...
 
 
-def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> Event:
+def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> SignalEvent:
     """Return the signal of an end that was written, or of a retry; ``row`` is what its statement returned."""
     duration = run.duration if end.seconds is None else end.seconds
     error = end.failure.summary if end.failure else run.error
@@ -32,17 +32,17 @@ def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> Event:
     return events.FINISHED, {**fields, "outcome": end.outcome or Outcome.SUCCEEDED}
 
 
-def event_of_loss(run: HeldRun, action: str, reason: str) -> Event:
+def event_of_loss(run: HeldRun, action: str, reason: str) -> SignalEvent:
     """Return the signal of a job whose claim is no longer ours, so that ``action`` was refused."""
     about = {**_fields(run), "executor": run.executor, "claim_id": run.claim.claim_id}
     return events.LOST, {**about, "action": action, "reason": reason}
 
 
-def events_of_rescue(job: Rescued) -> list[Event]:
+def events_of_rescue(job: Rescued) -> list[SignalEvent]:
     """Return the signals of a job that this worker rescued from another."""
     about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
     facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
-    found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
+    found: list[SignalEvent] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
     ended = {**about, "queue": job.queue, "executor": "", "duration": None, "error": job.message}
     if job.outcome:
         found.append((events.FINISHED, {**ended, "outcome": job.outcome}))
@@ -51,7 +51,7 @@ def events_of_rescue(job: Rescued) -> list[Event]:
     return found
 
 
-def event_of_expiry(job: ExpiredJob) -> Event:
+def event_of_expiry(job: ExpiredJob) -> SignalEvent:
     """Return the signal of a job that expired before it started."""
     fields = {"job_id": job.id, "name": job.name, "attempt": job.attempt, "queue": job.queue, "executor": ""}
     return events.FINISHED, {**fields, "duration": None, "error": "", "outcome": Outcome.CANCELLED}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from django_pgjobs.execution.events import OUTCOMES, WRITES, kind_of_event
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared.channel_messages import Event, Notify
+from django_pgjobs.worker.shared.channel_messages import Notify, SignalEvent
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
 log = safe_logger("django_pgjobs")
@@ -35,10 +35,10 @@ EVERY_KIND = (*OUTCOMES, *WRITES)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SentEvents:
     """Events that were sent to an executor, and how many executors have died by themselves at the first of them."""
 
-    items: list[Event]
+    items: list[SignalEvent]
     deaths: int = 0
 
 
@@ -51,11 +51,11 @@ class SignalRelay:
 
     def __init__(self, children: Sequence[ExecutorProcess]) -> None:
         self.children = children
-        self.fresh: deque[Event] = deque()
-        self.again: deque[Batch] = deque()
+        self.fresh: deque[SignalEvent] = deque()
+        self.again: deque[SentEvents] = deque()
         self.dropped = 0
         self.wanted: frozenset[str] = frozenset()
-        self._sent: dict[ExecutorProcess, dict[int, Batch]] = {}
+        self._sent: dict[ExecutorProcess, dict[int, SentEvents]] = {}
         self._last = 0
 
     def interested(self, child: ExecutorProcess, kinds: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class SignalRelay:
         self.wanted = frozenset().union(*(each.listens for each in {*self.children, child}))
         self.send_pending()
 
-    def notify(self, items: Callable[[], list[Event]], kinds: Collection[str] = EVERY_KIND) -> None:
+    def notify(self, items: Callable[[], list[SignalEvent]], kinds: Collection[str] = EVERY_KIND) -> None:
         """Have an executor send the signals of durable writes that a receiver there wants.
 
         ``kinds``: what they may be; ``items`` is called only if one of these is wanted.
@@ -72,7 +72,7 @@ class SignalRelay:
         if not self.wanted.isdisjoint(kinds):
             self.add([item for item in items() if kind_of_event(*item) in self.wanted])
 
-    def add(self, items: list[Event]) -> None:
+    def add(self, items: list[SignalEvent]) -> None:
         """Send these after the pending events."""
         self.fresh.extend(items)
         self.send_pending()
@@ -91,7 +91,7 @@ class SignalRelay:
                 log.warning("receivers of signals keep up again dropped=%d", self.dropped)
                 self.dropped = 0
             room = MOST_UNCONFIRMED - self._unconfirmed(child)
-            batch = self.again.popleft() if self.again else Batch(self._some(child, room))
+            batch = self.again.popleft() if self.again else SentEvents(self._some(child, room))
             self._last += 1
             self._sent.setdefault(child, {})[self._last] = batch
             child.end.send(Notify(self._last, batch.items))
@@ -110,11 +110,11 @@ class SignalRelay:
     def _unconfirmed(self, child: ExecutorProcess) -> int:
         return sum(len(batch.items) for batch in self._sent.get(child, {}).values())
 
-    def sent_to(self, child: ExecutorProcess) -> list[Batch]:
+    def sent_to(self, child: ExecutorProcess) -> list[SentEvents]:
         """Return the batches that ``child`` has not confirmed yet, the oldest first."""
         return [batch for _, batch in sorted(self._sent.get(child, {}).items())]
 
-    def _some(self, child: ExecutorProcess, most: int) -> list[Event]:
+    def _some(self, child: ExecutorProcess, most: int) -> list[SignalEvent]:
         """Take the first event, and those after it that ``child`` wants."""
         items = [self.fresh.popleft()]
         while self.fresh and len(items) < most and kind_of_event(*self.fresh[0]) in child.listens:
@@ -136,10 +136,10 @@ class SignalRelay:
         self.again.extendleft(reversed(batches))
         self.send_pending()
 
-    def _one_by_one(self, batch: Batch) -> list[Batch]:
+    def _one_by_one(self, batch: SentEvents) -> list[SentEvents]:
         deaths = batch.deaths + 1
         if deaths < MOST_DEATHS:
-            return [Batch([item], deaths) for item in batch.items]
+            return [SentEvents([item], deaths) for item in batch.items]
         for what, fields in batch.items:
             log.error(
                 "executors died while they sent a signal, it is dropped deaths=%d signal=%s job=%d",

@@ -47,9 +47,9 @@ from django_pgjobs.worker.threads.inbox_messages import (
     InboxMessage,
     JobsExpired,
     JobsRescued,
-    Lost,
     NothingHeld,
     PausesRead,
+    RefusedEnds,
     Renewed,
     Stored,
 )
@@ -63,7 +63,7 @@ LEAVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """Number of executors, and conditions on which a worker ends by itself: ``max_jobs`` ended, or ``until_idle``."""
 
     processes: int
@@ -79,7 +79,7 @@ class Supervisor:
     def __init__(
         self,
         recipe: Recipe,
-        limits: Limits,
+        limits: WorkerLimits,
         inbox: Inbox,
         table: RunTable,
         claimer: Claimer,
@@ -245,7 +245,7 @@ class Supervisor:
                 self.pool.guard.renewed(message.asked_at, message.claim_ids)
             case FlagsRead():
                 self.held_jobs.fresh(message.asked_at, message.job_ids, message.flags)
-            case Lost():
+            case RefusedEnds():
                 self.tallies.lost += len(message.refused)
                 self.held_jobs.ends.lost(message.refused)
             case BackendsEnded():

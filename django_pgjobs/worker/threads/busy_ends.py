@@ -12,7 +12,7 @@ from django_pgjobs.worker.shared.runs import HeldRun
 
 PAUSE_SECONDS = 0.1
 
-Entry = tuple[HeldRun, End]
+RunEnd = tuple[HeldRun, End]
 
 
 class BusyEnd(NamedTuple):
@@ -20,7 +20,7 @@ class BusyEnd(NamedTuple):
     key."""
 
     kind: EndKind
-    entry: Entry
+    entry: RunEnd
     gate: int | None = None
 
 

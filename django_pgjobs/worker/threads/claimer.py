@@ -24,7 +24,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Released
+from django_pgjobs.store.finalising import ReleasedJob
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claim_options import ClaimOptions, log_claimed
@@ -295,7 +295,7 @@ class Claimer(Loop):
         """Look up the claims in doubt that are due for it; called by the maintenance thread."""
         self.in_doubt.check_doubts(db, all_of_them=self.halted)
 
-    def _on_released(self, job: Released) -> None:
+    def _on_released(self, job: ReleasedJob) -> None:
         self.wake_for((job.queue, job.priority))
         self.wake_for_released(job.queue)
 

@@ -15,7 +15,7 @@ from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import claiming, finalising, notifying
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Author, End, Released
+from django_pgjobs.store.finalising import Author, End, ReleasedJob
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 
 log = safe_logger("django_pgjobs")
@@ -40,7 +40,7 @@ class ClaimsInDoubt:
     Database errors pass through; calls are repeatable.
     """
 
-    def __init__(self, options: ClaimOptions, released: Callable[[Released], None]) -> None:
+    def __init__(self, options: ClaimOptions, released: Callable[[ReleasedJob], None]) -> None:
         self.options = options
         self.released = released
         self.doubts: list[Doubt] = []

@@ -17,11 +17,10 @@ from django_pgjobs.store import atomic, finalising
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.shared.runs import HeldRun, facts
-from django_pgjobs.worker.threads.inbox_messages import Refused
+from django_pgjobs.worker.threads.busy_ends import RunEnd
+from django_pgjobs.worker.threads.inbox_messages import RefusedEnd
 
 log = safe_logger("django_pgjobs")
-
-Entry = tuple[HeldRun, End]
 
 
 @dataclass
@@ -29,12 +28,12 @@ class Doubts:
     """Entries by what their rows show. ``committed``: kind → ends that the jobs wrote; ``open``: they wrote none."""
 
     committed: dict[EndKind, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
-    open: list[Entry] = field(default_factory=list)
-    locked: list[Entry] = field(default_factory=list)
-    lost: list[Refused] = field(default_factory=list)
+    open: list[RunEnd] = field(default_factory=list)
+    locked: list[RunEnd] = field(default_factory=list)
+    lost: list[RefusedEnd] = field(default_factory=list)
 
 
-def settle(db: Database, action: str, entries: list[Entry]) -> Doubts:
+def settle(db: Database, action: str, entries: list[RunEnd]) -> Doubts:
     """Read what became of these jobs. Those found out are in doubt no more; ``action``: what was to be written."""
     fences = [run.fence for run, _ in entries]
     found = atomic.settle_doubts(db, fences)

@@ -4,8 +4,8 @@ It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. E
 server was away stay here; it writes them later, under their fences. If a write matches no row, the finaliser reads the
 row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* in the meantime
 becomes a cancel, *lost* is dropped and reported. An end that was never sent before cannot be *done*, regardless of the
-row. It posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not ours to write, and ``BackendsEnded``
-once a dead executor has no server process left.
+row. It posts ``Stored`` with the recorded ends, ``RefusedEnds`` with ends that were not ours to write, and
+``BackendsEnded`` once a dead executor has no server process left.
 
 Successes and deletes go by a *fast* statement, which does not look at locks before it writes; those of jobs with an
 idempotency key never do. Where it meets a locked row it waits 50 ms, then the server gives up the whole batch, and the
@@ -51,15 +51,15 @@ from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import finalising, keeping, memos, notifying
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author, End, FenceReading
-from django_pgjobs.store.notifying import Notice
+from django_pgjobs.store.notifying import Notification
 from django_pgjobs.store.sqlstates import is_answer, is_data_trouble, is_objection
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_gates
-from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
+from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
-from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, RefusedEnd, RefusedEnds, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -92,7 +92,7 @@ class Finaliser(Loop):
     def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
         self.author = author
-        self.pending: dict[EndKind, deque[Entry]] = {kind: deque() for kind in KINDS}
+        self.pending: dict[EndKind, deque[RunEnd]] = {kind: deque() for kind in KINDS}
         self.count = 0
         self.wakes_at = 0
         """Number of ends that wake the thread: while it collects a batch, fewer would wake it for nothing."""
@@ -117,10 +117,10 @@ class Finaliser(Loop):
     # Called by the main thread
 
     def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
-        """Queue an end; main receives ``Stored`` or ``Lost`` for it."""
+        """Queue an end; main receives ``Stored`` or ``RefusedEnds`` for it."""
         self.put_many(kind, [(run, end)])
 
-    def put_many(self, kind: EndKind, entries: list[Entry]) -> None:
+    def put_many(self, kind: EndKind, entries: list[RunEnd]) -> None:
         """Queue ends of one kind."""
         if self.counts and kind.final:
             if counted := [entry for entry in entries if entry[0].gate is not None]:
@@ -128,7 +128,7 @@ class Finaliser(Loop):
             entries = [entry for entry in entries if entry[0].gate is None]
         self._put(kind, entries)
 
-    def _put(self, kind: EndKind, entries: list[Entry]) -> None:
+    def _put(self, kind: EndKind, entries: list[RunEnd]) -> None:
         unkept = [] if self.keeps_all or not kind.final or kind.mixed else [e for e in entries if not self._keeps(*e)]
         with self.wake:
             if unkept:
@@ -272,7 +272,7 @@ class Finaliser(Loop):
                 reason = finalise.refusal(now)
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
-    def _some(self, kind: EndKind, most: int) -> tuple[list[Entry], int]:
+    def _some(self, kind: EndKind, most: int) -> tuple[list[RunEnd], int]:
         """Return the first entries of a kind for one statement, and their size; no job twice.
 
         Two runs of one job, from two claims, would share the one answer for its id.
@@ -304,7 +304,7 @@ class Finaliser(Loop):
             self.reported.clear()
         return len(entries)
 
-    def _replace(self, kind: EndKind, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
+    def _replace(self, kind: EndKind, count: int, size: int, left: list[RunEnd], busy: list[BusyEnd]) -> None:
         """Take the first ``count`` entries off; put back those ``left``, and set the busy ones aside."""
         with self.wake:
             pending = self.pending[kind]
@@ -328,12 +328,12 @@ class Finaliser(Loop):
             if some := [entry for entry in stored if kinds.kept_as(entry[1]) == kept]:
                 self.inbox.post(Stored(kept, some))
 
-    def _report_lost(self, lost: list[Refused]) -> None:
+    def _report_lost(self, lost: list[RefusedEnd]) -> None:
         self.reported.update(run for run, _, _ in lost)
         self.refused.update(action for _, action, _ in lost)
-        self.inbox.post(Lost(lost))
+        self.inbox.post(RefusedEnds(lost))
 
-    def _write(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
+    def _write(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         if not kind.fast and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
@@ -342,7 +342,7 @@ class Finaliser(Loop):
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
-    def _write_now(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
+    def _write_now(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
         if kind.fast and self.remembers:
             keyed = [entry for entry in entries if entry[0].remembers]
             others = [entry for entry in entries if not entry[0].remembers]
@@ -382,7 +382,7 @@ class Finaliser(Loop):
         if pairs:
             notifying.notify_queues(db, pairs, behind=kind.behind)
 
-    def _settle(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
+    def _settle(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
         """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
         doubts = settle(db, kind.verb, [entry for entry in entries if entry[0].in_doubt])
         for own, stored in doubts.committed.items():
@@ -392,7 +392,7 @@ class Finaliser(Loop):
         left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
         return [BusyEnd(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
 
-    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> dict[int, Any]:
+    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> dict[int, Any]:
         """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)
@@ -408,11 +408,11 @@ class Finaliser(Loop):
         self.skips_locked = True
         return kinds.write(db, kind, ends, replace(terms, waits=False))
 
-    def _notify(self, db: Database, notices: Iterable[Notice]) -> None:
+    def _notify(self, db: Database, notices: Iterable[Notification]) -> None:
         if self.notifies:
             notifying.notify(db, notices)
 
-    def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
+    def _without_locked_events(self, db: WorkerConnection, entries: list[RunEnd]) -> list[BusyEnd]:
         """Suspend the jobs whose events no other session has locked: a sender may take long to commit."""
         with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
             locked = memos.list_locked_events(db, [event for _, end in entries for event in end.events])
@@ -422,7 +422,7 @@ class Finaliser(Loop):
         busy = [BusyEnd(AWAIT, entry) for entry in entries if not locked.isdisjoint(entry[1].events)]
         return busy + (self._write_now(db, AWAIT, free) if free else [])
 
-    def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
+    def _keep(self, db: WorkerConnection, entries: list[RunEnd]) -> list[BusyEnd]:
         """End the jobs that were not deleted, and keep their rows."""
         busy: list[BusyEnd] = []
         for kept in (SUCCESS, END):
@@ -430,11 +430,11 @@ class Finaliser(Loop):
                 busy += self._write(db, kept, some)
         return busy
 
-    def _halve(self, db: WorkerConnection, kind: EndKind, entries: list[Entry]) -> list[BusyEnd]:
+    def _halve(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
         half = len(entries) // 2
         return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
 
-    def _bisect(self, db: WorkerConnection, kind: EndKind, entries: list[Entry], error: Exception) -> list[BusyEnd]:
+    def _bisect(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd], error: Exception) -> list[BusyEnd]:
         if len(entries) > 1:
             return self._halve(db, kind, entries)
         run, end = entries[0]
@@ -447,17 +447,17 @@ class Finaliser(Loop):
         if end.failure is not None and end.failure.kind == failure.kind:
             self._report_lost([(run, kind.verb, f"it cannot be stored: {reason}")])
             return []
-        decision = decide.Abandon("unstorable", failure)
+        decision = decide.Abandoned("unstorable", failure)
         other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, other, [(run, plain)])
 
-    def _resolve(self, db: WorkerConnection, kind: EndKind, missing: list[Entry]) -> list[BusyEnd]:
+    def _resolve(self, db: WorkerConnection, kind: EndKind, missing: list[RunEnd]) -> list[BusyEnd]:
         """Resolve writes that matched no row; return those to try again."""
         readings = finalising.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[BusyEnd] = []
-        left: list[Entry] = []
-        counted: list[Entry] = []
-        lost: list[Refused] = []
+        left: list[RunEnd] = []
+        counted: list[RunEnd] = []
+        lost: list[RefusedEnd] = []
         done: list[tuple[HeldRun, End, None]] = []
         for run, end in missing:
             now = readings.get(end.id)
@@ -484,7 +484,7 @@ class Finaliser(Loop):
         return busy + self._keep(db, left)
 
     def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[BusyEnd]:
-        cancel = decide.Cancel("", end.failure, end.cause)
+        cancel = decide.Cancelled("", end.failure, end.cause)
         kind, other = finalise.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
 

@@ -68,7 +68,7 @@ SAME_INSTANT = timedelta(microseconds=1)
 
 FRONT, NEAR, SLICE, REST, ADMITTED = "front", "near", "slice", "rest", "admitted"
 
-Key = tuple[str, int]
+FrontierKey = tuple[str, int]
 _KEY, _ID = attrgetter("queue", "priority"), attrgetter("id")
 
 
@@ -119,7 +119,7 @@ class Reach:
         """Time at which the next scan starts or continues."""
         return min(self.scan_due, self.hurry_due) if self.behind and not self.hurried else self.scan_due
 
-    def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
+    def visits(self, key: FrontierKey, now: float, highest_id: int) -> Iterator[Visit]:
         """Return where the next claim starts in this pair: a due slice before the frontier, or all in one."""
         end = BEGINNING
         if now >= self.due:
@@ -240,11 +240,11 @@ class Frontier:
     excluded: frozenset[str] = frozenset()
     paused: frozenset[str] = frozenset()
     walks_past: bool = False
-    reaches: dict[Key, Reach] = field(default_factory=dict)
+    reaches: dict[FrontierKey, Reach] = field(default_factory=dict)
     rotation: int = 0
     highest_id: int = 0
     quickest: float = math.inf
-    order: list[list[Key]] = field(default_factory=list)
+    order: list[list[FrontierKey]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
         """Return whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
@@ -260,14 +260,14 @@ class Frontier:
             self.paused = queues
             self.replace(list(self.reaches))
 
-    def learn(self, pairs: Iterable[Key]) -> None:
+    def learn(self, pairs: Iterable[FrontierKey]) -> None:
         """Add pairs; claims start at the beginning of a new one."""
         for pair in pairs:
             if pair not in self.reaches and self.serves(pair[0]):
                 self.reaches[pair] = Reach()
                 self.order = []
 
-    def replace(self, pairs: Iterable[Key]) -> None:
+    def replace(self, pairs: Iterable[FrontierKey]) -> None:
         """Replace the pairs by these, keeping the progress of each."""
         wanted = {pair for pair in pairs if self.serves(pair[0])}
         for pair in set(self.reaches) - wanted:
@@ -292,7 +292,7 @@ class Frontier:
                 if queues is None or queue in queues:
                     reach.released()
 
-    def admitted(self, pairs: Iterable[Key]) -> None:
+    def admitted(self, pairs: Iterable[FrontierKey]) -> None:
         """Learn that jobs were admitted to these pairs: they may lie anywhere behind the frontiers."""
         for pair in pairs:
             if pair in self.reaches:
@@ -332,7 +332,7 @@ class Frontier:
 
         ``asked_at``: the start of the claim by the database's clock.
         """
-        found: dict[Key, list[ClaimedJob]] = {}
+        found: dict[FrontierKey, list[ClaimedJob]] = {}
         for key, some in groupby(jobs, _KEY):
             found.setdefault(key, []).extend(some)
         if jobs:

@@ -20,7 +20,7 @@ from django_pgjobs.worker.shared.runs import HeldRun
 StoredEnd = tuple[HeldRun, End, object]
 """A run, its end as written, and the row that the statement returned; None if an earlier try wrote it."""
 
-Refused = tuple[HeldRun, str, str]
+RefusedEnd = tuple[HeldRun, str, str]
 """A run whose end was not written, the intended end, and the reason."""
 
 
@@ -53,10 +53,10 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class RefusedEnds:
     """From the finaliser: these ends were not this worker's to write."""
 
-    refused: list[Refused]
+    refused: list[RefusedEnd]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ InboxMessage = (
     | Idle
     | Renewed
     | FlagsRead
-    | Lost
+    | RefusedEnds
     | BackendsEnded
     | PausesRead
     | JobsRescued

@@ -6,13 +6,13 @@ from __future__ import annotations
 from django_pgjobs.ends.kinds import COUNTED
 from django_pgjobs.store import gates
 from django_pgjobs.worker.shared.connection import WorkerConnection
-from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
+from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 
-Split = tuple[list[Entry], list[BusyEnd]]
+Split = tuple[list[RunEnd], list[BusyEnd]]
 """The ends to write, and those of locked gates."""
 
 
-def split(db: WorkerConnection, entries: list[Entry]) -> Split:
+def split(db: WorkerConnection, entries: list[RunEnd]) -> Split:
     """Ask for the gates of all these ends."""
     locked = _locked(db, [end.id for _, end in entries])
     free = [entry for entry in entries if entry[1].id not in locked]
@@ -20,7 +20,7 @@ def split(db: WorkerConnection, entries: list[Entry]) -> Split:
     return free, busy
 
 
-def split_by(known: BusyEnds, db: WorkerConnection, entries: list[Entry]) -> Split:
+def split_by(known: BusyEnds, db: WorkerConnection, entries: list[RunEnd]) -> Split:
     """Take the gates that others wait for as locked; ask only for ends whose claim did not name their only gate."""
     awaited = known.gates()
     free = [entry for entry in entries if entry[0].gate and entry[0].gate not in awaited]

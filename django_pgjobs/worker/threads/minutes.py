@@ -11,7 +11,7 @@ from django_pgjobs import clock
 from django_pgjobs.store import numbers
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author
-from django_pgjobs.store.numbers import Figures
+from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.tallies import Tallies, Tally, TallyKey
 
@@ -54,7 +54,7 @@ class MinuteWriter:
         unknown = GIVEN_UP_SECONDS if self.in_doubt else self.stale_seconds
         return self.minute is None or clock.monotonic() > self.asked_at + unknown
 
-    def _write(self, db: Database, figures: list[Figures]) -> str:
+    def _write(self, db: Database, figures: list[AttemptFigures]) -> str:
         asked_at, self.in_doubt = clock.monotonic(), bool(figures)
         minute = numbers.write_minutes(
             db, figures, worker=self.author.worker, release=self.author.release, minute=self.minute
@@ -71,8 +71,8 @@ def _jobs(tally: Tally | None) -> int:
     return 0 if tally is None else tally.jobs
 
 
-def _figures(key: TallyKey, tally: Tally) -> Figures:
-    return Figures(
+def _figures(key: TallyKey, tally: Tally) -> AttemptFigures:
+    return AttemptFigures(
         *key, tally.jobs, tally.run_seconds, tally.wait_seconds, trimmed(tally.run_histogram),
         trimmed(tally.wait_histogram),
     )  # fmt: skip
