@@ -61,7 +61,7 @@ def _closed_at_once() -> set[str]:
     """Return the aliases whose ``CONN_MAX_AGE`` is 0, as long as Django has not written that default there itself."""
     if "settings" in vars(connections):
         return set()
-    return {alias for alias, database in settings.DATABASES.items() if database.get("CONN_MAX_AGE") == 0}
+    return {using for using, database in settings.DATABASES.items() if database.get("CONN_MAX_AGE") == 0}
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:

@@ -314,11 +314,11 @@ FAILED = Q(outcome=Outcome.ABANDONED) | (Q(outcome=Outcome.CANCELLED) & ~Q(cance
 class Inputs:
     """The jobs that a job needed, as querysets of ``Job``: each reads the database when you iterate it."""
 
-    __slots__ = ("_alias", "_job_id")
+    __slots__ = ("_job_id", "_using")
 
-    def __init__(self, job_id: int, alias: str | None) -> None:
+    def __init__(self, job_id: int, using: str | None) -> None:
         self._job_id = job_id
-        self._alias = alias
+        self._using = using
 
     def __repr__(self) -> str:
         return f"<Inputs of job {self._job_id}>"
@@ -347,7 +347,7 @@ class Inputs:
         return links.values("parent_id")
 
     def _all(self) -> QuerySet[Any]:
-        jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._alias)
+        jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._using)
         return jobs
 
 
@@ -361,12 +361,12 @@ def _is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
 class Target:
     """The target of a compensation. ``job_id``: a job; ``step``: the name of its step, empty for all of the job."""
 
-    __slots__ = ("_alias", "job_id", "step")
+    __slots__ = ("_using", "job_id", "step")
 
-    def __init__(self, job_id: int, step: str, alias: str | None) -> None:
+    def __init__(self, job_id: int, step: str, using: str | None) -> None:
         self.job_id = job_id
         self.step = step
-        self._alias = alias
+        self._using = using
 
     def __repr__(self) -> str:
         return f"<Target {self.id}>"
@@ -379,14 +379,14 @@ class Target:
     @property
     def job(self) -> Any:
         """The ``Job``. Raises ``Job.DoesNotExist``."""
-        return apps.get_model("pgjobs", "Job").objects.using(self._alias).get(pk=self.job_id)
+        return apps.get_model("pgjobs", "Job").objects.using(self._using).get(pk=self.job_id)
 
     @property
     def result(self) -> Any:
         """Value that the step or the job returned; None for a step of a job that continued with the next one."""
         if not self.step:
             return revive(self.job.result)
-        memos = apps.get_model("pgjobs", "Memo").objects.using(self._alias).filter(job_id=self.job_id, name=self.step)
+        memos = apps.get_model("pgjobs", "Memo").objects.using(self._using).filter(job_id=self.job_id, name=self.step)
         return revive(memos.values_list("result", flat=True).first())
 
 
@@ -424,7 +424,7 @@ def current_context() -> JobContext:
 
 def running_alias() -> str | None:
     """Return the database of the job that runs here, by its worker's alias; None outside of workers."""
-    return getattr(getattr(_current.get(None), "memories", None), "alias", None)
+    return getattr(getattr(_current.get(None), "memories", None), "using", None)
 
 
 activate: Callable[[JobContext | Running], Token[JobContext | Running]] = _current.set

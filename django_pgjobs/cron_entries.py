@@ -90,8 +90,8 @@ class Cron:
     @property
     def database(self) -> str | None:
         """The alias that its job names; None if the router decides."""
-        alias: str | None = None if self.call is None else self.call.options.get("database")
-        return alias
+        using: str | None = None if self.call is None else self.call.options.get("database")
+        return using
 
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
         """Return the next ``count`` fires of this declaration, in UTC, without a query.

@@ -55,12 +55,12 @@ class Event(Generic[T]):
 
         A name that only type checkers import says nothing.
         """
-        alias = getattr(self, "__orig_class__", None)
-        if alias is None:
+        using = getattr(self, "__orig_class__", None)
+        if using is None:
             module = sys.modules.get(self.module)
             names = [name for name, value in list(vars(module).items()) if value is self] if module else []
-            alias = _annotation(module, names[0]) if names else None
-        arguments = get_args(alias) if get_origin(alias) is Event else ()
+            using = _annotation(module, names[0]) if names else None
+        arguments = get_args(using) if get_origin(using) is Event else ()
         return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
     def typed(self, payload: Any) -> T:

@@ -172,27 +172,27 @@ def names_of(kind: str, wanted: Named | str) -> list[str]:
 def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until, database: str | None) -> QueueState:
     instant, seconds = end_of(until)
     check_reason(who(by), reason)
-    alias = database or router.db_for_write(_model())
-    with at_read_committed(alias):
-        written = pausing.pause(on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
+    using = database or router.db_for_write(_model())
+    with at_read_committed(using):
+        written = pausing.pause(on(using), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
             raise InvalidJob(f"until={until!r} is in the past by the database's clock: give a later instant.")
         trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
-        trail.add(on(alias), len(written))
-        waking.notify(alias, [notifying.PAUSES])
+        trail.add(on(using), len(written))
+        waking.notify(using, [notifying.PAUSES])
     first = next(pause for pause in written if pause.name == names[0])
     _log("pause", kind, names, by, reason)
-    state = _model().from_db(alias, list(first._fields), list(first))
+    state = _model().from_db(using, list(first._fields), list(first))
     return state
 
 
 def _resume(kind: str, names: list[str], *, by: object, reason: str, database: str | None) -> bool:
-    alias = database or router.db_for_write(_model())
-    with at_read_committed(alias):
-        resumed = pausing.resume(on(alias), kind, names)
-        Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(on(alias), len(resumed))
+    using = database or router.db_for_write(_model())
+    with at_read_committed(using):
+        resumed = pausing.resume(on(using), kind, names)
+        Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(on(using), len(resumed))
         if resumed:
-            waking.notify(alias, [notifying.PAUSES])
+            waking.notify(using, [notifying.PAUSES])
     if resumed:
         _log("resume", kind, resumed, by, reason)
     return bool(resumed)

@@ -135,10 +135,10 @@ class BoundSchedule(Generic[P]):
         from django_pgjobs.steering import cron_rows  # here for start-up time
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
-        alias = self.options.get("database") or router.db_for_write(CronEntry)
-        with at_read_committed(alias):  # holds the row: it could be deleted
-            written = cron_rows.put(alias, row, by=self.by, reason=self.reason)
-            entry = CronEntry.objects.using(alias).get(pk=self.name)
+        using = self.options.get("database") or router.db_for_write(CronEntry)
+        with at_read_committed(using):  # holds the row: it could be deleted
+            written = cron_rows.put(using, row, by=self.by, reason=self.reason)
+            entry = CronEntry.objects.using(using).get(pk=self.name)
         entry.written = written
         return entry
 

@@ -81,7 +81,7 @@ def notify(using: str, notices: Iterable[Notification]) -> None:
 class _Waiting:
     """Notices to send when the transaction commits, unless one of these savepoints is rolled back."""
 
-    alias: str
+    using: str
     savepoints: set[str]
     registered: set[Notification] = field(default_factory=set)
     notices: set[Notification] = field(default_factory=set)
@@ -96,7 +96,7 @@ class _Waiting:
 
     def send(self) -> None:
         """Send the notices, after the commit."""
-        connection = connections[self.alias]
+        connection = connections[self.using]
         if not _in_transaction(connection):  # inside a transaction a test simulates the commit: nothing is committed
             _send(connection, self.registered, self.notices)
 
@@ -124,22 +124,22 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notificatio
 
 def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], notices: set[Notification]) -> None:
     begun = monotonic()
-    alias = connection.alias
-    unsent = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
+    using = connection.alias
+    unsent = {notice: silence for notice in registered if (silence := _silence(using, notice, begun)) is not None}
     if not unsent and not notices:
         return
     busy = {notifying.busy(notice.queue) for notice, silence in unsent.items() if silence == BUSY_SECONDS}
     try:
-        notifying.notify(beneath(alias), {*unsent, *busy, *notices})
+        notifying.notify(beneath(using), {*unsent, *busy, *notices})
     except Error as error:
         logger.warning("notification failed, workers find the jobs at their next poll: %s", one_line(error))
     else:
-        _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unsent.items()})
+        _notified.update({(using, notice): _Last(begun, silence) for notice, silence in unsent.items()})
 
 
-def _silence(alias: str, notice: Notification, now: float) -> float | None:
+def _silence(using: str, notice: Notification, now: float) -> float | None:
     """Return the seconds of silence after a notification sent now; None to send none, because a silence still lasts."""
-    last = _notified.get((alias, notice))
+    last = _notified.get((using, notice))
     if last is None:
         return QUIET_SECONDS
     gap = now - last.begun

@@ -18,11 +18,11 @@ MOST_NAMED = 5
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
     """Check that jobs go to PostgreSQL, through psycopg 3."""
-    alias = router.db_for_write(Job)
-    vendor = connections[alias].vendor
+    using = router.db_for_write(Job)
+    vendor = connections[using].vendor
     if vendor != "postgresql":
         yield Error(
-            f"Jobs are written to the database {alias!r}, which is not PostgreSQL ({vendor}).",
+            f"Jobs are written to the database {using!r}, which is not PostgreSQL ({vendor}).",
             hint="Point that alias at PostgreSQL, or let a database router's db_for_write() send the app "
             '"pgjobs" to an alias that is. No PostgreSQL at hand? Install django-pgjobs[embedded] and write '
             "DATABASES = {'default': django_pgjobs.embedded.database()} for development and tests.",
@@ -30,7 +30,7 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         )
     elif not _uses_psycopg3():
         yield Error(
-            f"The database {alias!r} is used through psycopg2; jobs need psycopg 3.",
+            f"The database {using!r} is used through psycopg2; jobs need psycopg 3.",
             hint='Install "psycopg[binary]": Django prefers it over psycopg2 for the whole project.',
             id="pgjobs.E010",
         )
@@ -38,13 +38,13 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
     """Check that atomic jobs write where their rows are: one transaction cannot span two databases."""
-    alias = router.db_for_write(Job)
+    using = router.db_for_write(Job)
     atomic = sorted(definition.name for definition in registry.definitions() if definition.atomic)
-    if atomic and alias != DEFAULT_DB_ALIAS:
+    if atomic and using != DEFAULT_DB_ALIAS:
         yield Warning(
-            f"Jobs are written to the database {alias!r}, so the transactions of atomic jobs do not cover what they "
+            f"Jobs are written to the database {using!r}, so the transactions of atomic jobs do not cover what they "
             f"write to {DEFAULT_DB_ALIAS!r}: {', '.join(atomic[:MOST_NAMED])}{', …' if atomic[MOST_NAMED:] else ''}.",
-            hint=f"Keep the jobs beside the data that they change; if these write to {alias!r} only, silence this.",
+            hint=f"Keep the jobs beside the data that they change; if these write to {using!r} only, silence this.",
             id="pgjobs.W005",
         )
 

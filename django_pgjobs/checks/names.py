@@ -22,18 +22,18 @@ def check_names(
     app_configs: Sequence[AppConfig] | None = None, databases: Collection[str] | None = None, **_: Any
 ) -> Iterator[CheckMessage]:
     """Check the rows in ``databases``, of which Django passes only those that the caller names."""
-    for alias in databases or ():
-        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, Job):
-            yield from _check(alias)
+    for using in databases or ():
+        if connections[using].vendor == "postgresql" and router.allow_migrate_model(using, Job):
+            yield from _check(using)
 
 
-def _check(alias: str) -> Iterator[CheckMessage]:
+def _check(using: str) -> Iterator[CheckMessage]:
     try:
-        unknown = [each for each in names.needed(alias, statement_timeout=STATEMENT_TIMEOUT) if not each.known]
+        unknown = [each for each in names.needed(using, statement_timeout=STATEMENT_TIMEOUT) if not each.known]
     except DatabaseError as error:
         if not is_not_migrated(error):  # "migrate" runs this check before it makes the tables
             yield Warning(
-                f"The names that unfinished jobs in the database {alias!r} need cannot be read: {one_line(error)}",
+                f"The names that unfinished jobs in the database {using!r} need cannot be read: {one_line(error)}",
                 hint="Look again when the database answers: manage.py pgjobs names reads them without a time limit.",
                 id="pgjobs.W007",
             )
@@ -41,7 +41,7 @@ def _check(alias: str) -> Iterator[CheckMessage]:
     if unknown:
         named = ", ".join(f"{plain(one_line(each.name))} ({each.use}, {each.rows})" for each in unknown[:MOST_NAMED])
         yield Warning(
-            f"Unfinished jobs in the database {alias!r} need names that this code does not know: {named}"
+            f"Unfinished jobs in the database {using!r} need names that this code does not know: {named}"
             f"{', …' if unknown[MOST_NAMED:] else ''}.",
             hint="Keep each as name= or among aliases= until its jobs have ended, or cancel them: see manage.py pgjobs "
             "names.",

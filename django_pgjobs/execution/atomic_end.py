@@ -65,12 +65,12 @@ class _Lost(Exception):
 
 @dataclass(slots=True)
 class _Course:
-    """State of a transaction on ``alias``. ``raised``: by the body, or by what follows up to the COMMIT.
+    """State of a transaction on ``using``. ``raised``: by the body, or by what follows up to the COMMIT.
 
     ``wakes``: the notifications of a next step that is due, or of jobs that waited for this one.
     """
 
-    alias: str
+    using: str
     decision: Decision | None = None
     committed: bool = False
     raised: BaseException | None = None
@@ -80,26 +80,26 @@ class _Course:
         """Record that the transaction is committed, before any hook of the job's can hang or raise."""
         self.committed = True
         if self.wakes:
-            waking.notify(self.alias, self.wakes)
+            waking.notify(self.using, self.wakes)
 
 
 @dataclass(frozen=True, slots=True)
 class AtomicEnds:
-    """Runs atomic jobs on this thread's connection ``alias``, where their rows are.
+    """Runs atomic jobs on this thread's connection ``using``, where their rows are.
 
     Without ``stored`` a job has no row, since it bypasses the queue: only its body is one transaction.
     """
 
-    alias: str
+    using: str
     stored: bool = True
 
     def run(self, prepared: Prepared, body: Callable[[Prepared], Returned]) -> Decision:
         """Run ``body`` and commit it with the job's end. Raises what the body raises, or the server at the COMMIT."""
-        course = _Course(self.alias)
+        course = _Course(self.using)
         with prepared.guard.keeping_connections():
             try:
                 # Only what the guard calls can be interrupted, and a server may take long to answer.
-                prepared.guard.reach(connections[self.alias].ensure_connection)
+                prepared.guard.reach(connections[self.using].ensure_connection)
             except Error as error:
                 return self._unreached(prepared, error)
             if prepared.control.interrupt is not None:  # it came as the connection was made, and is spent
@@ -117,11 +117,11 @@ class AtomicEnds:
         raise course.raised  # not what its ROLLBACK raised, on a connection that is gone
 
     def _run(self, prepared: Prepared, body: Callable[[Prepared], Returned], course: _Course) -> Decision:
-        connection = connections[self.alias]
+        connection = connections[self.using]
         outermost = not connection.in_atomic_block
-        with transaction.atomic(using=self.alias):
+        with transaction.atomic(using=self.using):
             if outermost:  # a savepoint has no COMMIT, and a test would find this hook among its own
-                transaction.on_commit(course.note, using=self.alias)
+                transaction.on_commit(course.note, using=self.using)
             try:
                 with one_transaction(connection):
                     done = body(prepared)
@@ -140,7 +140,7 @@ class AtomicEnds:
         if isinstance(done, decide.Succeeded):
             return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), course, outermost=outermost)
         end = End(item.id, item.claim_id, seconds, columns=done.columns)
-        went_on = atomic.next_step_atomic(on(self.alias), end, outermost=outermost)
+        went_on = atomic.next_step_atomic(on(self.using), end, outermost=outermost)
         if went_on is NoStep.LOST:
             raise _Lost
         if went_on is NoStep.CANCELLED:
@@ -155,7 +155,7 @@ class AtomicEnds:
 
     def _end(self, prepared: Prepared, end: End, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write the success of a job, and count it in the gates that it feeds."""
-        db, item = on(self.alias), prepared.item
+        db, item = on(self.using), prepared.item
         marks = has_callback(item.name, Outcome.SUCCEEDED)
         written: AtomicEnd | None
         try:
@@ -185,7 +185,7 @@ class AtomicEnds:
         about, words = events.facts(prepared.context), one_line(error)
         events.log.warning(
             "no connection for the job's transaction, again in %g s alias=%s %s: %s",
-            UNREACHED_SECONDS, self.alias, about, words,
+            UNREACHED_SECONDS, self.using, about, words,
         )  # fmt: skip
         return decide.Snoozed(UNREACHED_SECONDS)
 

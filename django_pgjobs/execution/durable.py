@@ -63,9 +63,9 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """Opens the memory of each job that asks for it, on this thread's connection ``alias``, where the rows are."""
+    """Opens the memory of each job that asks for it, on this thread's connection ``using``, where the rows are."""
 
-    alias: str
+    using: str
 
     def of(self, prepared: Prepared) -> DurableMemory:
         """Return the memory of a running job, always the same. Raises ``InvalidJob`` in a callback."""
@@ -73,16 +73,16 @@ class Memories:
             raise InvalidJob(f"{prepared.item.kind} of {prepared.item.name!r}: a callback remembers no steps")
         memory: DurableMemory | None = prepared.memory
         if memory is None:
-            memory = prepared.memory = DurableMemory(prepared, self.alias)
+            memory = prepared.memory = DurableMemory(prepared, self.using)
         return memory
 
 
 class DurableMemory:
     """The memory of one attempt. Not for several threads at once; tasks of an event loop may share it."""
 
-    def __init__(self, prepared: Prepared, alias: str) -> None:
+    def __init__(self, prepared: Prepared, using: str) -> None:
         self.prepared = prepared
-        self.alias = alias
+        self.using = using
         self.suspending = Suspending()
         self.progressed = False
         self.claim_lost = False
@@ -157,15 +157,15 @@ class DurableMemory:
             committed = True
 
         try:
-            outermost = not connections[self.alias].in_atomic_block
-            with transaction.atomic(using=self.alias):
+            outermost = not connections[self.using].in_atomic_block
+            with transaction.atomic(using=self.using):
                 if outermost:  # a savepoint has no COMMIT
-                    transaction.on_commit(note, using=self.alias)
-                with one_transaction(connections[self.alias]):
+                    transaction.on_commit(note, using=self.using)
+                with one_transaction(connections[self.using]):
                     value = call_step(func, self.prepared, args, kwargs)
-                check_committable(connections[self.alias])
+                check_committable(connections[self.using])
                 text = self._encoded(name, value)
-                db = on(self.alias)
+                db = on(self.using)
                 before = set_lock_timeout(db, LOCK_TIMEOUT)
                 if not self._written(_new_memo(name, text, undo, began)):
                     raise _Refused
@@ -271,7 +271,7 @@ class DurableMemory:
     def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
         error = f"{event} was not sent in time."
         item = self.prepared.item
-        waited = finish_wait(on(self.alias), item.id, item.claim_id, name=name, kind=kind, event=event, error=error)
+        waited = finish_wait(on(self.using), item.id, item.claim_id, name=name, kind=kind, event=event, error=error)
         if waited is None:
             self.lost()
         if waited.status != "waiting":
@@ -323,7 +323,7 @@ class DurableMemory:
             )
 
     def _read_again(self) -> dict[str, StoredMemo]:
-        memos = read_memos(on(self.alias), self.prepared.item.id)
+        memos = read_memos(on(self.using), self.prepared.item.id)
         # Another task may have remembered more since.
         self._memos = {memo.name: memo for memo in memos} | {n: m for n, m in (self._memos or {}).items() if m.finished}
         self._size = sum(len(memo.result or "") for memo in self._memos.values())
@@ -394,7 +394,7 @@ class DurableMemory:
     def _written(self, memo: NewMemo) -> bool:
         self._check_no_begin(memo.kind)
         item = self.prepared.item
-        return write_memo(on(self.alias), item.id, item.claim_id, memo)
+        return write_memo(on(self.using), item.id, item.claim_id, memo)
 
     def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:
         self._keep(StoredMemo(name, kind, text, True, "", 0, None, None))
@@ -419,7 +419,7 @@ class DurableMemory:
     def check_usable(self, what: str) -> None:
         """Raise unless the job may remember something here."""
         self.suspending.check_going_on()
-        connection = connections[self.alias]
+        connection = connections[self.using]
         if len(connection.atomic_blocks) > self.prepared.outer_blocks:
             raise InvalidJob(IN_ATOMIC.format(what=what))
         if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
@@ -428,7 +428,7 @@ class DurableMemory:
 
     def _check_no_begin(self, what: str) -> None:
         """Raise if the job's own SQL has begun a transaction, of which Django knows nothing."""
-        connection: Any = connections[self.alias]
+        connection: Any = connections[self.using]
         if connection.connection is None or connection.in_atomic_block:
             return
         if connection.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):

@@ -119,7 +119,7 @@ class Performer:
     control: Cancellation = field(default_factory=RunControl)
     waits: Callable[[ClaimedJob], Unwritten | None] = _never
     """Called between a body and its callback: returns a decision if the job must wait, None if the callback may run."""
-    alias: str = DEFAULT_DB_ALIAS
+    using: str = DEFAULT_DB_ALIAS
     """Django's connection to the database of ``db``, for the transactions of atomic jobs."""
 
     def perform(self, job: ClaimedJob, claim_id: str) -> WrittenEnd:
@@ -189,8 +189,8 @@ class Performer:
             self.control,
             recall=recall,
             history=history,
-            transaction=AtomicEnds(self.alias),
-            memories=Memories(self.alias),
+            transaction=AtomicEnds(self.using),
+            memories=Memories(self.using),
         )
         if not isinstance(prepared, Prepared):
             return prepared
@@ -231,7 +231,7 @@ class Performer:
         return WrittenEnd(kind, end, recorded=True)
 
     def _write(self, kind: EndKind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
-        terms = EndTerms(self.author, remember, notify=lambda db, notices: waking.notify(self.alias, notices))
+        terms = EndTerms(self.author, remember, notify=lambda db, notices: waking.notify(self.using, notices))
         return kinds.write(self.db, COUNTED if counted and kind.final else kind, [end], terms)
 
     def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> WrittenEnd:
@@ -255,7 +255,7 @@ class Performer:
             lines.stored(kind, end, row, _facts(job, end.claim_id), end.seconds)
         if kind.final:
             outcome = end.outcome or Outcome.SUCCEEDED
-            _notify(events.FINISHED, job, **about, outcome=outcome, database=self.alias)
+            _notify(events.FINISHED, job, **about, outcome=outcome, database=self.using)
         elif kind.signals:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
 

@@ -98,7 +98,7 @@ class Batch:
         self._undo = checked_undo(undo, undo_on_failure)
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
-        self._alias: str | None = None
+        self._using: str | None = None
         self._gather: str | None = None  # the event for which the function waits that gathers these members
         self._headers: str | None = None  # those of that function's job
         self.is_new = False
@@ -116,7 +116,7 @@ class Batch:
         if job is None or job.name not in GATHERING or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
         batch = cls()
-        batch._id, batch._alias = job.pk, written_at(job)
+        batch._id, batch._using = job.pk, written_at(job)
         return batch
 
     def __repr__(self) -> str:
@@ -141,18 +141,18 @@ class Batch:
         from django_pgjobs.registering import waiting  # here for start-up time
         from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
 
-        self._alias = writable_alias(row.plan.database)
+        self._using = writable_alias(row.plan.database)
         captures = self._gather is None
-        callbacks = [(rule, new_job_of(call, self._alias, captures=captures)) for rule, call in self._after]
-        new = with_undo(new_job_of(self._call, self._alias, captures=captures), self._undo)
+        callbacks = [(rule, new_job_of(call, self._using, captures=captures)) for rule, call in self._after]
+        new = with_undo(new_job_of(self._call, self._using, captures=captures), self._undo)
         if self._gather is not None:
             options = {**(new.options or {}), "gather": self._gather}
             new = new._replace(options=options, headers=self._headers, queue=OWN_QUEUE)
             callbacks = [(rule, each._replace(headers=self._headers)) for rule, each in callbacks]
-        stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
+        stored, after = waiting.insert_batch(self._using, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
         self.is_new = after is not None
-        self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
-        announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])
+        self._id = stored if self.is_new else holder(self._using, stored, BATCH).pk
+        announce(self._using, [call.definition for _, call in self._after] if self.is_new else [], after or [])
 
     def add(self, call: BoundJob) -> None:
         """Store one member, in the caller's transaction; see ``add_many``.
@@ -172,12 +172,12 @@ class Batch:
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
         self.open()
-        alias, batch_id, conf = cast(str, self._alias), cast(int, self._id), self._call.row().plan.conf
+        using, batch_id, conf = cast(str, self._using), cast(int, self._id), self._call.row().plan.conf
         count = 0
         for some in _portions(calls):
-            with at_read_committed(alias):
-                new = register.register_members((call.row() for call in some), alias, conf, batch_id)
-                waiting.count_members(alias, batch_id, new, conf)
+            with at_read_committed(using):
+                new = register.register_members((call.row() for call in some), using, conf, batch_id)
+                waiting.count_members(using, batch_id, new, conf)
             count += new
         return count
 
@@ -189,7 +189,7 @@ class Batch:
         from django_pgjobs.registering import waiting  # here for start-up time
 
         self.open()
-        waiting.close_batch(cast(str, self._alias), cast(int, self._id))
+        waiting.close_batch(cast(str, self._using), cast(int, self._id))
 
     def __enter__(self) -> Self:
         return self.open()
@@ -240,7 +240,7 @@ class Batch:
         """The batch's own row, as it is now. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
         from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-        found = Job.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+        found = Job.objects.using(self._using).filter(pk=self._id).first() if self._id is not None else None
         if found is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)
         return found
@@ -251,7 +251,7 @@ class Batch:
         from django_pgjobs.models import Gate  # here: the models are not loaded yet
 
         gate: Gate | None = (
-            Gate.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+            Gate.objects.using(self._using).filter(pk=self._id).first() if self._id is not None else None
         )
         if gate is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)

@@ -44,11 +44,11 @@ DELIVERY_PRIORITY = 50
 """Priority of a notice of failures, which must not wait behind a backlog."""
 
 
-def holder(alias: str, job_id: int, name: str) -> Job:
+def holder(using: str, job_id: int, name: str) -> Job:
     """Return the batch or flow that has been stored, or that has its key. Raises ``DuplicateJob`` for another job."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    found = Job.objects.using(alias).get(pk=job_id)
+    found = Job.objects.using(using).get(pk=job_id)
     if found.name != name:
         raise DuplicateJob(found.pk, found.key or "", found.queue)
     return found
@@ -60,7 +60,7 @@ def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
     return own.using(**given).bind()
 
 
-def new_job_of(call: BoundJob, alias: str, *, captures: bool = True) -> NewJob:
+def new_job_of(call: BoundJob, using: str, *, captures: bool = True) -> NewJob:
     """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``.
 
     ``captures``: whether middleware captures its headers here; else the caller knows them.
@@ -69,8 +69,8 @@ def new_job_of(call: BoundJob, alias: str, *, captures: bool = True) -> NewJob:
 
     row = call.row()
     check_key_given(row)
-    if row.plan.database not in (None, alias):
-        raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
+    if row.plan.database not in (None, using):
+        raise InvalidJob(f"job {call.name!r}: it has to go to database {using!r}, not to {row.plan.database!r}")
     new = new_job(row, headers_of(row) if captures else None)
     return new._replace(max_attempts=TIRELESS) if new.name.startswith(BUILT_IN) else new
 

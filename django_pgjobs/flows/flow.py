@@ -166,14 +166,14 @@ class Flow:
         if self._registered:
             raise InvalidJob("the flow is registered already")
         plan = self._call.row().plan
-        alias = register.writable_alias(plan.database)
-        for node, job_id in zip(self.nodes, reserve_ids(alias, len(self.nodes)) if self.nodes else (), strict=True):
+        using = register.writable_alias(plan.database)
+        for node, job_id in zip(self.nodes, reserve_ids(using, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id
         try:
-            flow = with_undo(new_job_of(self._call, alias), self._undo)
-            nodes = self._new_nodes(alias)
-            with register.passing(alias, plan.conf, [node.queue for node in nodes]):
-                flow_id, is_new = waiting.insert_flow(alias, flow, nodes, plan.conf)
+            flow = with_undo(new_job_of(self._call, using), self._undo)
+            nodes = self._new_nodes(using)
+            with register.passing(using, plan.conf, [node.queue for node in nodes]):
+                flow_id, is_new = waiting.insert_flow(using, flow, nodes, plan.conf)
         except BaseException:
             self._unnumber()
             raise
@@ -184,12 +184,12 @@ class Flow:
             registration.count, registration.job = (1 + len(nodes) if is_new else 0), flow_id
         if is_new:
             self._registered = True
-            register.wake(alias, {node.wakes for node in nodes if not node.waits}, plan.conf)
+            register.wake(using, {node.wakes for node in nodes if not node.waits}, plan.conf)
             definitions = [node.call.definition for node in self.nodes]
-            register.announce(alias, definitions, [node._replace(parent_id=flow_id) for node in nodes])
+            register.announce(using, definitions, [node._replace(parent_id=flow_id) for node in nodes])
         else:
             self._unnumber()
-        stored = holder(alias, flow_id, FLOW)
+        stored = holder(using, flow_id, FLOW)
         return register.as_fresh(stored) if is_new else stored
 
     async def aregister(self) -> Job:
@@ -200,13 +200,13 @@ class Flow:
         for node in self.nodes:
             node.job_id = None
 
-    def _new_nodes(self, alias: str) -> list[NewJob]:
+    def _new_nodes(self, using: str) -> list[NewJob]:
         needed = {other for node in self.nodes for other in node.needs}
-        return [self._new_node(node, alias, is_needed=node in needed) for node in self.nodes]
+        return [self._new_node(node, using, is_needed=node in needed) for node in self.nodes]
 
-    def _new_node(self, node: Node, alias: str, *, is_needed: bool) -> NewJob:
+    def _new_node(self, node: Node, using: str, *, is_needed: bool) -> NewJob:
         try:
-            new = new_job_of(node.call, alias)
+            new = new_job_of(node.call, using)
         except InvalidJob as error:
             raise InvalidJob(f"node {node.number}: {error}") from None
         if new.key is not None:

@@ -46,7 +46,7 @@ GATHERED = f"{BUILT_IN}gathered:"
 
 def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
     """Return what the calls came to, in their order; or register them, or suspend the job until they have ended."""
-    calls = _checked(given, memory.alias)
+    calls = _checked(given, memory.using)
     memory.load()
     memo = memory.known(name, MemoKind.GATHER)
     stored: dict[str, Any] = decode_result(memo.result or "{}") if memo is not None else {}
@@ -76,11 +76,11 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
     error = "Some of its jobs did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
     if stored["event"] is not None:
-        remove_event(memory.alias, stored["event"])
+        remove_event(memory.using, stored["event"])
     return _values(members, settled=settled)
 
 
-def _checked(given: Iterable[Any], alias: str) -> list[BoundJob]:
+def _checked(given: Iterable[Any], using: str) -> list[BoundJob]:
     calls = list(checked_calls(given))
     for call in calls:
         if not isinstance(call, BoundJob):
@@ -89,9 +89,9 @@ def _checked(given: Iterable[Any], alias: str) -> list[BoundJob]:
             raise InvalidJob(
                 f"gather: job {call.name!r} would bypass the queue: pass bypass=False, as a member has a row"
             )
-        if call.options.get("database") not in (None, alias):
+        if call.options.get("database") not in (None, using):
             raise InvalidJob(
-                f"gather: job {call.name!r} has to go to database {alias!r}, where this one is, "
+                f"gather: job {call.name!r} has to go to database {using!r}, where this one is, "
                 f"not to {call.options['database']!r}"
             )
     if len(calls) > get_conf().gather_limit:
@@ -122,28 +122,28 @@ def _begin(
     """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    item, alias, sent = memory.prepared.item, memory.alias, f"{GATHERED}{uuid4()}"
-    with transaction.atomic(using=alias):
-        known = _known(calls, before, alias)
+    item, using, sent = memory.prepared.item, memory.using, f"{GATHERED}{uuid4()}"
+    with transaction.atomic(using=using):
+        known = _known(calls, before, using)
         positions = [n for n, member in enumerate(known) if member is None or member[0] != Outcome.SUCCEEDED]
         if not positions:
             return {"batch": None, "event": event, "kept": known, "calls": digest}
         batch = Batch(
             f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
             settled=wake.bind(sent),
-            database=alias,
+            database=using,
         )
         batch._gather = sent  # its members stay until this job has read them
         batch._headers = inherited(item.headers)
-        if batch.add_many([calls[n].using(database=alias) for n in positions]) < len(positions):
+        if batch.add_many([calls[n].using(database=using) for n in positions]) < len(positions):
             raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
         batch.close()
         # A member that runs may add others to the batch, but none of those has a smaller id.
-        last = Job.objects.using(alias).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]
+        last = Job.objects.using(using).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]
         stored = {"batch": batch.job.pk, "last": last, "event": sent, "positions": positions, "kept": known}
         stored["calls"] = digest
         kept = memos.begin_gather(
-            on(alias),
+            on(using),
             item.id,
             item.claim_id,
             name=name,
@@ -153,13 +153,13 @@ def _begin(
             seconds=LONGEST_SECONDS,
         )
         if not kept:
-            if Job.objects.using(alias).filter(pk=item.id, claim_id=item.claim_id).exclude(cancel_requested_at=None):
+            if Job.objects.using(using).filter(pk=item.id, claim_id=item.claim_id).exclude(cancel_requested_at=None):
                 memory.suspend(decide.Suspended(name, MemoKind.GATHER, LONGEST_SECONDS))  # it ends as cancelled
             memory.lost()
     return stored
 
 
-def _known(calls: Sequence[BoundJob], before: Sequence[Member], alias: str) -> list[Member | None]:
+def _known(calls: Sequence[BoundJob], before: Sequence[Member], using: str) -> list[Member | None]:
     """Return how the calls have ended ``before``, or since: failed jobs may have been retried.
 
     Each undo has one job that succeeds, regardless of who registered it. Locks these jobs: none is retried in the
@@ -176,17 +176,17 @@ def _known(calls: Sequence[BoundJob], before: Sequence[Member], alias: str) -> l
             this = Q(pk=member[3])
         else:
             continue
-        found = _members(this, alias, lock=True)
+        found = _members(this, using, lock=True)
         if any(member[0] is None for member in found):
             raise Snooze(RETRIED_SECONDS)
         known[n] = next((member for member in found if member[0] == Outcome.SUCCEEDED), member)
     return known
 
 
-def _members(these: Q, alias: str, *, lock: bool = False) -> list[Member]:
+def _members(these: Q, using: str, *, lock: bool = False) -> list[Member]:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    rows = Job.objects.using(alias).filter(these).order_by("pk")
+    rows = Job.objects.using(using).filter(these).order_by("pk")
     fields = rows.values_list("pk", "outcome", "result", "error", "cancel_by", "cancel_reason")
     return [
         [outcome, result, _words(error, by, reason), pk]
@@ -199,7 +199,7 @@ def _ended(memory: DurableMemory, name: str, stored: dict[str, Any]) -> list[Mem
     members: list[Member] = list(stored["kept"])
     if stored["batch"] is None:
         return members
-    found = _members(Q(parent_id=stored["batch"], pk__lte=stored["last"]), memory.alias)
+    found = _members(Q(parent_id=stored["batch"], pk__lte=stored["last"]), memory.using)
     if any(member[0] is None for member in found):
         return None
     if len(found) != len(stored["positions"]):

@@ -68,29 +68,29 @@ def undo(context: JobContext, job_id: int) -> None:
     """Undo the parts of a job. Raises ``Abandon`` if some cannot be undone."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    alias = running_alias()
-    target = Job.objects.using(alias).filter(pk=job_id)
+    using = running_alias()
+    target = Job.objects.using(using).filter(pk=job_id)
     target.filter(flow__lt=BEGUN).update(flow=F("flow").bitor(BEGUN.value))
-    left = _left(context, job_id, alias)
+    left = _left(context, job_id, using)
     target.update(flow=F("flow").bitand(~FlowFlag.UNDOING.value))
     if left:
         raise Abandon(left[:2000])
 
 
-def _left(context: JobContext, job_id: int, alias: str | None) -> str:
+def _left(context: JobContext, job_id: int, using: str | None) -> str:
     """Undo the parts of a job; return what was not undone, and why."""
     from django_pgjobs.models import Memo  # here: the models are not loaded yet
 
-    found: list[Part] = context.step.using(name="parts")(parts_of, job_id, alias)
+    found: list[Part] = context.step.using(name="parts")(parts_of, job_id, using)
     parts, too_many = found[:MOST], len(found) > MOST
-    gathers = Memo.objects.using(alias).filter(job_id=context.id, kind=MemoKind.GATHER, finished_at__isnull=False)
+    gathers = Memo.objects.using(using).filter(job_id=context.id, kind=MemoKind.GATHER, finished_at__isnull=False)
     done = set(gathers.filter(error="").values_list("name", flat=True))
-    stops = _stops(job_id, alias)
+    stops = _stops(job_id, using)
     failed: list[str] = []
     missing: dict[str, str] = {}
     for number, part in enumerate(parts):
         name = f"undo {number}"
-        if name in done or not (why := _undo_part(context, name, part, alias, missing)):
+        if name in done or not (why := _undo_part(context, name, part, using, missing)):
             continue
         failed.append(f"{_words(part)}: {why}")
         if stops:
@@ -99,7 +99,7 @@ def _left(context: JobContext, job_id: int, alias: str | None) -> str:
     return f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(left + failed)}" if failed or left else ""
 
 
-def _undo_part(context: JobContext, name: str, part: Part, alias: str | None, missing: dict[str, str]) -> str:
+def _undo_part(context: JobContext, name: str, part: Part, using: str | None, missing: dict[str, str]) -> str:
     """Run the job that undoes a part to its end; return why it was not undone.
 
     ``missing``: jobs that the code did not come to know in time, and the words for it; parts wait for each only once.
@@ -107,9 +107,9 @@ def _undo_part(context: JobContext, name: str, part: Part, alias: str | None, mi
     if not part["undo"]:
         return "More steps than a job keeps have run before it, and those between are not undone."
     try:
-        call = _call(part, alias)
+        call = _call(part, using)
         if call is not None:
-            _remove_result(part, alias)
+            _remove_result(part, using)
             context.gather([call], name=name)
     except MembersFailed as error:
         return str(error)
@@ -132,31 +132,31 @@ def _raise(words: str) -> None:
     raise InvalidJob(words)
 
 
-def parts_of(job_id: int, alias: str | None) -> list[Part]:
+def parts_of(job_id: int, using: str | None) -> list[Part]:
     """Return what can be undone of a job, the latest first; one more than ``MOST`` if there is more than that."""
     from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
 
-    memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
+    memos = Memo.objects.using(using).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
     parts: list[Part] = [
         {"job": job_id, "step": name, "undo": (call or {})["name"]}
         for name, call in memos.order_by(LATEST_FIRST).values_list("name", "undo")[: MOST + 1]
     ]
-    target = Job.objects.using(alias).filter(pk=job_id).first()
+    target = Job.objects.using(using).filter(pk=job_id).first()
     if target is None or not target.flow & FlowFlag.GATED:
         return parts
-    members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
+    members = Job.objects.using(using).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
     undoes = {name: made for name in set(members.values_list("name", flat=True)) if (made := _undo_of(name))}
     stepped = Q(GreaterThan(F("flow").bitand(FlowFlag.STEPPED.value), 0))
     latest = members.filter(Q(name__in=list(undoes)) | stepped).order_by("-finished_at", "-pk")
     for member in latest.only("pk", "name", "flow", "idempotency_key").iterator():
-        if not _is_hit(member, alias):
-            parts += _parts_of_member(member, undoes, alias)
+        if not _is_hit(member, using):
+            parts += _parts_of_member(member, undoes, using)
         if len(parts) > MOST:
             break
     return parts[: MOST + 1]
 
 
-def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> Iterator[Part]:
+def _parts_of_member(member: Job, undoes: dict[str, str], using: str | None) -> Iterator[Part]:
     """Yield what a member has done, each step that has run, the latest first."""
     from django_pgjobs.store.finalising import STEPS  # here for start-up time
 
@@ -164,7 +164,7 @@ def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> 
         yield {"job": member.pk, "step": "", "undo": undoes[member.name]}
     if not member.flow & FlowFlag.STEPPED:
         return
-    steps = list(member.steps.using(alias).order_by("-pk").values_list("pk", "name"))
+    steps = list(member.steps.using(using).order_by("-pk").values_list("pk", "name"))
     undone = {name: made for name in {name for _, name in steps} if (made := _undo_of(name))}
     for number, (pk, name) in enumerate(steps):
         if number == len(steps) - 1 and len(steps) >= STEPS and undone:
@@ -173,33 +173,33 @@ def _parts_of_member(member: Job, undoes: dict[str, str], alias: str | None) -> 
             yield {"job": member.pk, "step": f"{name}@{pk}", "undo": undone[name], "machine": pk}
 
 
-def _is_hit(member: Job, alias: str | None) -> bool:
+def _is_hit(member: Job, using: str | None) -> bool:
     """Return whether a job has done nothing, but returned the result that an earlier one of its idempotency key has
     stored."""
     if member.idempotency_key is None:
         return False
-    stored = _stored_results(member, alias).order_by("stored_at").values_list("job_id", flat=True).first()
+    stored = _stored_results(member, using).order_by("stored_at").values_list("job_id", flat=True).first()
     return stored is not None and stored != member.pk
 
 
-def _stored_results(member: Job, alias: str | None) -> Any:
+def _stored_results(member: Job, using: str | None) -> Any:
     from django_pgjobs.models import StoredResult  # here: the models are not loaded yet
 
-    first = member.steps.using(alias).order_by("pk").values_list("name", flat=True).first() or member.name
+    first = member.steps.using(using).order_by("pk").values_list("name", flat=True).first() or member.name
     definition = registry.resolved(first)
     names = {first} if definition is None else {first, definition.name, *definition.aliases}
-    return StoredResult.objects.using(alias).filter(name__in=names, key=member.idempotency_key)
+    return StoredResult.objects.using(using).filter(name__in=names, key=member.idempotency_key)
 
 
-def _remove_result(part: Part, alias: str | None) -> None:
+def _remove_result(part: Part, using: str | None) -> None:
     """Delete the stored result of a member that is about to be undone: it must not be given out any more."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
     if part["step"] and "machine" not in part:
         return
-    member = Job.objects.using(alias).filter(pk=part["job"], idempotency_key__isnull=False).first()
+    member = Job.objects.using(using).filter(pk=part["job"], idempotency_key__isnull=False).first()
     if member is not None:
-        _stored_results(member, alias).filter(job_id=member.pk).delete()
+        _stored_results(member, using).filter(job_id=member.pk).delete()
 
 
 def _undo_of(name: str) -> str:
@@ -210,7 +210,7 @@ def _undo_of(name: str) -> str:
     return "" if definition.undo_definition is None else definition.undo_definition.name
 
 
-def _call(part: Part, alias: str | None) -> BoundJob | None:
+def _call(part: Part, using: str | None) -> BoundJob | None:
     """Return the call that undoes a part, with the arguments of what it undoes; None if nothing undoes it.
 
     Raises ``UnknownJob``, and any of ``UNFIT``.
@@ -223,7 +223,7 @@ def _call(part: Part, alias: str | None) -> BoundJob | None:
     definition = registry.resolve(undo)
     if not isinstance(definition, JobDefinition):
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
-    text = passing.with_results(on(alias or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, alias)))
+    text = passing.with_results(on(using or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, using)))
     args, kwargs = decode_payload(text)
     definition.fits(*args, **kwargs)
     # Without the key of its definition: what it undoes tells it from others.
@@ -232,7 +232,7 @@ def _call(part: Part, alias: str | None) -> BoundJob | None:
         tuple(args),
         kwargs,
         {"target": (part["job"], part["step"]), "key": None},
-        headers=_headers(part, alias),
+        headers=_headers(part, using),
     )
 
 
@@ -247,29 +247,29 @@ class Compensation(BoundJob[Any]):
         return BoundJob.row(self)._replace(headers=self.headers)
 
 
-def _headers(part: Part, alias: str | None) -> dict[str, Any]:
+def _headers(part: Part, using: str | None) -> dict[str, Any]:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    stored = Job.objects.using(alias).values_list("headers", flat=True).get(pk=part["job"])
+    stored = Job.objects.using(using).values_list("headers", flat=True).get(pk=part["job"])
     headers: dict[str, Any] = decode_result(inherited(json.dumps(stored)) or "{}")
     return headers
 
 
-def _payload(part: Part, alias: str | None) -> Any:
+def _payload(part: Part, using: str | None) -> Any:
     from django_pgjobs.models import Job, Memo, Step  # here: the models are not loaded yet
 
     if "machine" in part:
-        return Step.objects.using(alias).get(pk=part["machine"]).payload
+        return Step.objects.using(using).get(pk=part["machine"]).payload
     if not part["step"]:
-        return Job.objects.using(alias).get(pk=part["job"]).payload
-    memo = Memo.objects.using(alias).get(job_id=part["job"], name=part["step"])
+        return Job.objects.using(using).get(pk=part["job"]).payload
+    memo = Memo.objects.using(using).get(job_id=part["job"], name=part["step"])
     return (memo.undo or {})["payload"]
 
 
-def _stops(job_id: int, alias: str | None) -> bool:
+def _stops(job_id: int, using: str | None) -> bool:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    job: Job | None = Job.objects.using(alias).filter(pk=job_id).first()
+    job: Job | None = Job.objects.using(using).filter(pk=job_id).first()
     if job is None:
         return False
     given = (job.options or {}).get("undo_on_failure")

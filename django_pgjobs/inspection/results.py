@@ -91,17 +91,17 @@ class ReadResult(ResultFacts):
         return self.outcome == Outcome.ABANDONED and self.error_class is None
 
 
-def read_result(alias: str, job_id: int) -> ReadResult | None:
-    """Return how the job ``job_id`` in the database ``alias`` went so far; None if it is not there.
+def read_result(using: str, job_id: int) -> ReadResult | None:
+    """Return how the job ``job_id`` in the database ``using`` went so far; None if it is not there.
 
     One statement, no lock; repeatable. Name the alias that jobs are written to: a replica may be late.
     """
-    return read_results(alias, [job_id]).get(job_id)
+    return read_results(using, [job_id]).get(job_id)
 
 
-def read_results(alias: str, ids: Iterable[int]) -> dict[int, ReadResult]:
+def read_results(using: str, ids: Iterable[int]) -> dict[int, ReadResult]:
     """Return the same for each of these jobs that is there: id → result. One statement for all of them."""
     wanted = sorted(set(ids))
     if not wanted:
         return {}
-    return {facts.id: ReadResult._make(facts) for facts in results.read_result(on(alias), wanted)}
+    return {facts.id: ReadResult._make(facts) for facts in results.read_result(on(using), wanted)}

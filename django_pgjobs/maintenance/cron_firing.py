@@ -180,9 +180,9 @@ class MarkMissing:
 
     def __call__(self, db: Picking) -> int:
         """Mark them and return how many; a locked row waits for the next turn. Repeatable, also by several at once."""
-        with db.orm() as alias:
+        with db.orm() as using:
             long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
-            declared = CronEntry.objects.using(alias).filter(origin=CronEntry.Origin.CODE)
+            declared = CronEntry.objects.using(using).filter(origin=CronEntry.Origin.CODE)
             old = declared.filter(missing_since=None, declared_at__lt=long_ago)
             names = list(old.select_for_update(skip_locked=True, no_key=True).values_list("name", flat=True))
             marked = firing.mark_missing_crons(db, names) if names else []

@@ -64,9 +64,9 @@ PREPARED = "-1/"
 
 def problems_of(db: Any) -> list[HealthProblem]:
     """Return what is wrong now."""
-    with db.orm() as alias:
-        inside = on(alias)
-        return [each for each in health.problems(inside, alias, Limits()) if not each.is_note]
+    with db.orm() as using:
+        inside = on(using)
+        return [each for each in health.problems(inside, using, Limits()) if not each.is_note]
 
 
 class Horizon:

@@ -58,8 +58,8 @@ class Measurer:
 
 def problems_of(db: Any) -> list[HealthProblem]:
     """Return what keeps jobs from running now."""
-    with db.orm() as alias:
-        return health.problems(on(alias), alias, Limits(most=figures.MOST))
+    with db.orm() as using:
+        return health.problems(on(using), using, Limits(most=figures.MOST))
 
 
 def _measured(db: Database) -> dict[str, Any]:

@@ -75,21 +75,21 @@ def _narrowed(rule: PruneRule, queues: tuple[str, ...]) -> PruneRule | None:
 class _Committing:
     """Django's connection, in transactions of its own, regardless of the role's defaults."""
 
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    def __init__(self, using: str) -> None:
+        self.using = using
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement, by itself in a transaction outside of one; errors of psycopg pass through."""
         with self.transaction():
-            return on(self.alias).fetch(name, params)
+            return on(self.using).fetch(name, params)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit the statements of a block together; errors of psycopg pass through."""
-        db = on(self.alias)
-        ours = not transaction.get_connection(self.alias).in_atomic_block
+        db = on(self.using)
+        ours = not transaction.get_connection(self.using).in_atomic_block
         try:
-            with transaction.atomic(using=self.alias):
+            with transaction.atomic(using=self.using):
                 if ours:
                     read_committed(db)
                     configure(db, {"statement_timeout": "0"}, local=True)

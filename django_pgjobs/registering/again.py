@@ -28,23 +28,23 @@ J = TypeVar("J", bound=models.Model)
 def register_again(row: J) -> J:
     """Register a new job like ``row``, due at once; see ``Job.register_again``."""
     job: Any = row
-    alias = written_at(row)
+    using = written_at(row)
     if why := refusal(job.name, Act.REGISTER_AGAIN):
         raise InvalidJob(f"job {job.pk}: {why}")
-    new = _first_step(job, alias) if job.flow else _same(job, alias)
-    with capacity.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = register_job(alias, new)
+    new = _first_step(job, using) if job.flow else _same(job, using)
+    with capacity.passing(connections[using], get_conf(), (new.queue,)):
+        registered = register_job(using, new)
     if registered is None:
         raise InvalidJob(f"job {new.name!r}: its key is taken")
-    waking.registered(connections[alias], [new.wakes], get_conf())
-    return as_fresh(type(row)._base_manager.using(alias).get(pk=registered.id))
+    waking.registered(connections[using], [new.wakes], get_conf())
+    return as_fresh(type(row)._base_manager.using(using).get(pk=registered.id))
 
 
-def _same(job: Any, alias: str) -> NewJob:
+def _same(job: Any, using: str) -> NewJob:
     definition = registry.resolved(job.name)
     return NewJob(
         name=job.name,
-        payload=_payload(job, alias, job.payload),
+        payload=_payload(job, using, job.payload),
         queue=job.queue,
         priority=job.priority,
         max_attempts=definition.max_attempts if definition else max(1, job.max_attempts),
@@ -57,23 +57,23 @@ def _same(job: Any, alias: str) -> NewJob:
     )
 
 
-def _payload(job: Any, alias: str, stored: Any) -> str:
+def _payload(job: Any, using: str, stored: Any) -> str:
     """Return arguments as JSON text, with the results that the job has got: the new one needs no other job."""
     try:
-        return with_results(on(alias), job.pk, json.dumps(stored))
+        return with_results(on(using), job.pk, json.dumps(stored))
     except UnreadablePayload as error:
         raise InvalidJob(f"job {job.pk} cannot be registered again: {error}") from None
 
 
-def _first_step(job: Any, alias: str) -> NewJob:
+def _first_step(job: Any, using: str) -> NewJob:
     """Return the job as it began; only its definition knows the limits and options of its first step."""
-    first = job.steps.using(alias).order_by("pk").first()
+    first = job.steps.using(using).order_by("pk").first()
     if first is None:
-        return _same(job, alias)
+        return _same(job, using)
     definition = registry.resolved(first.name)
     if definition is None:
         raise InvalidJob(f"job {first.name!r}, the first step, is not known here")
-    payload = _payload(job, alias, first.payload)
+    payload = _payload(job, using, first.payload)
     try:
         args, kwargs = definition.load(payload)
     except UnreadablePayload as error:

@@ -67,9 +67,9 @@ def _room(connection: BaseDatabaseWrapper, bounds: Mapping[str, int], wanted: Ma
             yield
 
 
-def _check(alias: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
+def _check(using: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
     """Raise ``QueueFull`` if a queue has no room for the jobs ``wanted`` in it, before anything is written."""
-    db = on(alias)
+    db = on(using)
     level = lock_queues(db, bounds)
     if level in STALE_LEVELS:
         raise InvalidJob(

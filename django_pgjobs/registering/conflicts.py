@@ -38,30 +38,30 @@ REPLACED = "replaced"
 """The reason on a job that was cancelled because a newer one took its key."""
 
 
-def insert_one(alias: str, new: NewJob) -> Registered | int:
+def insert_one(using: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     if new.on_conflict in (OnConflict.REPLACE, OnConflict.POSTPONE):
         # In a transaction: the old job is cancelled or moved only if this call succeeds.
-        return _despite_deadlocks(alias, lambda: _insert_chosen(alias, [new], [0]))[0]
+        return _despite_deadlocks(using, lambda: _insert_chosen(using, [new], [0]))[0]
     try:
-        return _insert_chosen(alias, [new], [0])[0]
+        return _insert_chosen(using, [new], [0])[0]
     except OperationalError as error:
-        if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(alias):
+        if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(using):
             raise
     # This connection defaults to a higher isolation level, and the key's holder committed while we waited.
-    with at_read_committed(alias):
-        return _insert_chosen(alias, [new], [0])[0]
+    with at_read_committed(using):
+        return _insert_chosen(using, [new], [0])[0]
 
 
-def _postpone(alias: str, new: Sequence[NewJob]) -> dict[int, int]:
+def _postpone(using: str, new: Sequence[NewJob]) -> dict[int, int]:
     """Move the jobs that hold these keys; return position → id of those moved; the others are free by now.
 
     Raises ``DuplicateJob`` if one of them has started: nothing of it can be moved, and to drop the call would lose it.
     """
-    moved = postpone_jobs(on(alias), new)
-    waking.registered(connections[alias], moved.wakes, get_conf())
-    waking.notify(alias, [scan_behind(queue) for queue in moved.behind])
-    _refuse(new, find_keys(on(alias), new), "postponed", moved.ids)
+    moved = postpone_jobs(on(using), new)
+    waking.registered(connections[using], moved.wakes, get_conf())
+    waking.notify(using, [scan_behind(queue) for queue in moved.behind])
+    _refuse(new, find_keys(on(using), new), "postponed", moved.ids)
     return moved.ids
 
 
@@ -91,32 +91,32 @@ def _refuse(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: st
             )  # fmt: skip
 
 
-def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
+def _replace(using: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
     """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
     _refuse(new, holders, "replaced")
     # A job claimed in the meantime keeps its key: the next try finds that it has started.
-    freed = free_keys(on(alias), new)
+    freed = free_keys(on(using), new)
     for is_member in sorted(set(freed.values())):
-        _cancel(alias, [job_id for job_id in freed if freed[job_id] == is_member], NOT_NEEDED if is_member else "")
+        _cancel(using, [job_id for job_id in freed if freed[job_id] == is_member], NOT_NEEDED if is_member else "")
 
 
-def _cancel(alias: str, replaced: Sequence[int], by: str) -> None:
+def _cancel(using: str, replaced: Sequence[int], by: str) -> None:
     """Cancel jobs that newer ones replace. A batch does not fail for a member that is not needed any more."""
     # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
     # of this process has declared ends without its on_cancel.
     with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
     cancelled = cancel_jobs(
-        on(alias), replaced, mode=CancelMode.ASK, by=by, reason=REPLACED, with_callback=with_callback
+        on(using), replaced, mode=CancelMode.ASK, by=by, reason=REPLACED, with_callback=with_callback
     )
-    waking.notify(alias, cancelled.notices)
+    waking.notify(using, cancelled.notices)
     if signals.job_finished.is_wanted(Outcome.CANCELLED):
         from django_pgjobs.store.finished import send_finished  # here for start-up time
 
-        send_finished(alias, cancelled.ended, registry.find)
+        send_finished(using, cancelled.ended, registry.find)
     if cancelled.gathering:
         from django_pgjobs.store.batches import cancel_members  # here for start-up time
 
-        waking.notify(alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
+        waking.notify(using, cancel_members(using, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
 
 
 class StoredBatch(NamedTuple):
@@ -126,31 +126,31 @@ class StoredBatch(NamedTuple):
     fresh: list[int]
 
 
-def insert_all(alias: str, given: Sequence[NewJob]) -> StoredBatch:
+def insert_all(using: str, given: Sequence[NewJob]) -> StoredBatch:
     """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
     new = list(given)
     chosen = _chosen(new)
-    found = _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, sorted(set(chosen))))
+    found = _despite_deadlocks(using, lambda: _insert_chosen(using, new, sorted(set(chosen))))
     ids = {at: one if isinstance(one, int) else one.id for at, one in found.items()}
     return StoredBatch([ids[at] for at in chosen], sorted(at for at, one in found.items() if not isinstance(one, int)))
 
 
-def _insert_chosen(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, Registered | int]:
+def _insert_chosen(using: str, new: Sequence[NewJob], left: list[int]) -> dict[int, Registered | int]:
     """Insert the jobs at the positions ``left``; return each with what was inserted, or the id of its key's holder."""
     found: dict[int, Registered | int] = {}
     for _ in range(TRIES):
         jobs = [new[at] for at in left]
-        stored = [register_job(alias, jobs[0])] if len(jobs) == 1 else register_special_jobs(alias, jobs)
+        stored = [register_job(using, jobs[0])] if len(jobs) == 1 else register_special_jobs(using, jobs)
         found |= {at: row for at, row in zip(left, stored, strict=True) if row is not None}
         left = [at for at in left if at not in found]
-        found |= _settled(alias, new, left)
+        found |= _settled(using, new, left)
         left = [at for at in left if at not in found]
         if not left:
             return found
     raise _duplicate(new[left[0]], None)
 
 
-def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
+def _despite_deadlocks(using: str, insert: Callable[[], T]) -> T:
     """Run ``insert`` in a transaction, or in a savepoint of the caller's; again if the server ends it as a deadlock.
 
     Rolling the savepoint back releases its locks. Locks that the caller held before stay, and may deadlock again.
@@ -158,7 +158,7 @@ def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
     left = DEADLOCKS
     while True:
         try:
-            with at_read_committed(alias):
+            with at_read_committed(using):
                 return insert()
         except OperationalError as error:
             left -= 1
@@ -166,14 +166,14 @@ def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
                 raise
 
 
-def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
+def _settled(using: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
     """Return position → id of the key's holder, for jobs that accept an existing one; callers retry the others."""
     if not left:
         return {}
     found: dict[int, int] = {}
     replacing: list[tuple[NewJob, KeyHolder | None]] = []
     postponing: list[int] = []
-    for at, holder in zip(left, find_keys(on(alias), [new[at] for at in left]), strict=True):
+    for at, holder in zip(left, find_keys(on(using), [new[at] for at in left]), strict=True):
         if new[at].on_conflict == OnConflict.REPLACE:
             replacing.append((new[at], holder))
         elif new[at].on_conflict == OnConflict.POSTPONE:
@@ -184,10 +184,10 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
             _refuse_other_name(new[at], holder)
             found[at] = holder.id
     if postponing:
-        moved = _postpone(alias, [new[at] for at in postponing])
+        moved = _postpone(using, [new[at] for at in postponing])
         found |= {postponing[position]: job_id for position, job_id in moved.items()}
     if replacing:
-        _replace(alias, [job for job, _ in replacing], [holder for _, holder in replacing])
+        _replace(using, [job for job, _ in replacing], [holder for _, holder in replacing])
     return found
 
 

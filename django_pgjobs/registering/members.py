@@ -27,7 +27,7 @@ class _AddedBeside(Exception):
     """Another transaction has added a member with the same key, and it has ended already."""
 
 
-def insert_members(alias: str, batch_id: int, new: Sequence[NewJob], insert: Insert) -> tuple[list[int], list[int]]:
+def insert_members(using: str, batch_id: int, new: Sequence[NewJob], insert: Insert) -> tuple[list[int], list[int]]:
     """Insert those whose key no member has had, by ``insert``; return the ids of all, and the positions of these.
 
     Raises ``DuplicateJob`` for a key that a member has had, if that is what the call asks for.
@@ -36,34 +36,34 @@ def insert_members(alias: str, batch_id: int, new: Sequence[NewJob], insert: Ins
         return insert(new)
     for left in reversed(range(TRIES)):
         try:
-            with at_read_committed(alias):
-                return _insert_once(alias, batch_id, new, insert, is_last=not left)
+            with at_read_committed(using):
+                return _insert_once(using, batch_id, new, insert, is_last=not left)
         except _AddedBeside:
             pass
     raise AssertionError("the last try returns")
 
 
 def _insert_once(
-    alias: str, batch_id: int, new: Sequence[NewJob], insert: Insert, *, is_last: bool
+    using: str, batch_id: int, new: Sequence[NewJob], insert: Insert, *, is_last: bool
 ) -> tuple[list[int], list[int]]:
-    known = {at: had.ids[0] for at, had in _known(alias, batch_id, new).items() if _stands(new[at], had)}
+    known = {at: had.ids[0] for at, had in _known(using, batch_id, new).items() if _stands(new[at], had)}
     left = [at for at in range(len(new)) if at not in known]
     if not left:
         return [known[at] for at in range(len(new))], []
     stored = StoredBatch(*insert([new[at] for at in left]))
     # Adding members locks the gate until the commit: members of others are seen once the lock is held.
-    lock_gate(on(alias), batch_id)
-    beside = _known(alias, batch_id, [new[at] for at in left])
+    lock_gate(on(using), batch_id)
+    beside = _known(using, batch_id, [new[at] for at in left])
     if not is_last and not {job_id for had in beside.values() for job_id in had.ids} <= set(stored.ids):
         raise _AddedBeside
     ids = known | dict(zip(left, stored.ids, strict=True))
     return [ids[at] for at in range(len(new))], [left[at] for at in stored.fresh]
 
 
-def _known(alias: str, batch_id: int, new: Sequence[NewJob]) -> dict[int, KnownMember]:
+def _known(using: str, batch_id: int, new: Sequence[NewJob]) -> dict[int, KnownMember]:
     """Return position → the member that has had its key."""
     keyed = [at for at, job in enumerate(new) if job.key is not None]
-    return {keyed[at]: had for at, had in find_members(on(alias), batch_id, [new[at] for at in keyed]).items()}
+    return {keyed[at]: had for at, had in find_members(on(using), batch_id, [new[at] for at in keyed]).items()}
 
 
 def _stands(new: NewJob, had: KnownMember) -> bool:

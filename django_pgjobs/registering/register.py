@@ -128,18 +128,18 @@ def _announced(definition: JobPolicy, registered: Model) -> Model:
     return registered
 
 
-def _insert(alias: str, new: NewJob, conf: Conf) -> Registered | int:
+def _insert(using: str, new: NewJob, conf: Conf) -> Registered | int:
     if new.is_plain:
-        return register_plain(alias, new)
-    if not new.is_special and (stored := register_job(alias, new)):
+        return register_plain(using, new)
+    if not new.is_special and (stored := register_job(using, new)):
         return stored
     if new.needs:
         from django_pgjobs.registering.waiting import insert_waiting  # here for start-up time
 
-        return insert_waiting(alias, new, conf)
+        return insert_waiting(using, new, conf)
     from django_pgjobs.registering.conflicts import insert_one  # here for start-up time
 
-    return insert_one(alias, new)
+    return insert_one(using, new)
 
 
 _OPEN = nullcontext()
@@ -154,10 +154,10 @@ def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str])
     return capacity.passing(connection, conf, queues)
 
 
-def _existing(alias: str, new: NewJob, job_id: int) -> Model:
+def _existing(using: str, new: NewJob, job_id: int) -> Model:
     """Return the job that has the key; if its row is gone, an instance with the known fields, the rest deferred."""
-    found = _model()._base_manager.using(alias).filter(pk=job_id).first()
-    return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
+    found = _model()._base_manager.using(using).filter(pk=job_id).first()
+    return found or _model().from_db(using, ["id", "queue", "key"], [job_id, new.queue, new.key])
 
 
 @_with_cure
@@ -235,19 +235,19 @@ def note(registration: Registration, new: Iterable[NewJob], count: int) -> None:
 
 
 def _insert_special(
-    alias: str, new: Sequence[NewJob], conf: Conf, parent_id: int | None = None
+    using: str, new: Sequence[NewJob], conf: Conf, parent_id: int | None = None
 ) -> tuple[list[int], list[int]]:
     if parent_id is not None:
         from django_pgjobs.registering.members import insert_members  # here for start-up time
 
-        return insert_members(alias, parent_id, new, lambda some: _insert_special(alias, some, conf))
+        return insert_members(using, parent_id, new, lambda some: _insert_special(using, some, conf))
     if any(job.needs for job in new):
         from django_pgjobs.registering.waiting import insert_all_waiting  # here for start-up time
 
-        return insert_all_waiting(alias, new, conf)
+        return insert_all_waiting(using, new, conf)
     from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
 
-    return insert_all(alias, new)
+    return insert_all(using, new)
 
 
 def _not_ready(new: NewJob) -> None:
@@ -279,28 +279,28 @@ def _bypass(row: Row, registration: Registration | None = None) -> Model:
 # The connection, its transaction, and other people's
 
 
-def passing(alias: str, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
+def passing(using: str, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
     """Return the context in which to insert one job for each of ``queues``; see ``capacity.passing``."""
-    return _passing(connections[alias], conf, queues)
+    return _passing(connections[using], conf, queues)
 
 
-def wake(alias: str, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
+def wake(using: str, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
     """Wake workers for jobs that have been inserted: now, or when their transaction commits."""
-    waking.registered(connections[alias], pairs, conf)
+    waking.registered(connections[using], pairs, conf)
 
 
-def announce(alias: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]) -> None:
+def announce(using: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]) -> None:
     """Send ``job_registered`` for jobs that have been inserted, whose ids are known."""
     if job_registered.receivers:
         for definition, job in zip(definitions, new, strict=True):
-            job_registered.send_robust(sender=definition, job=_deferred_job(alias, job, job.id or 0))
+            job_registered.send_robust(sender=definition, job=_deferred_job(using, job, job.id or 0))
 
 
-def _check_needed(alias: str, name: str, needed: Iterable[Any]) -> None:
+def _check_needed(using: str, name: str, needed: Iterable[Any]) -> None:
     """Refuse a needed job of another database: here another job has its number. Raises ``InvalidJob``."""
     from django_pgjobs.registering.waiting import check_here  # here for start-up time
 
-    check_here(alias, f"job {name!r}: after", needed)
+    check_here(using, f"job {name!r}: after", needed)
 
 
 def writable_alias(database: str | None) -> str:
@@ -309,12 +309,12 @@ def writable_alias(database: str | None) -> str:
 
 
 def _connection(database: str | None) -> BaseDatabaseWrapper:
-    alias = router.db_for_write(_model()) if database is None else database
-    if alias not in connections.settings:
-        raise InvalidJob(f"there is no database {alias!r}{did_you_mean(alias, connections.settings)}")
-    connection = connections[alias]
+    using = router.db_for_write(_model()) if database is None else database
+    if using not in connections.settings:
+        raise InvalidJob(f"there is no database {using!r}{did_you_mean(using, connections.settings)}")
+    connection = connections[using]
     if connection.vendor != "postgresql":
-        raise InvalidJob(f"jobs live on PostgreSQL; database {alias!r} is {connection.display_name}")
+        raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
     return connection
 
 
@@ -326,7 +326,7 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
     own = connection.alias
-    others = [alias for alias in connections.settings if alias != own and connections[alias].in_atomic_block]
+    others = [using for using in connections.settings if using != own and connections[using].in_atomic_block]
     if not others:
         return
     site = call_site()
@@ -360,7 +360,7 @@ def _blank() -> dict[str, Any]:
     return blank | {"state": "ready", "tags": ()}
 
 
-def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
+def _job(using: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     values = {
         **_blank(),
         "name": new.name,
@@ -377,10 +377,10 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
         values |= _special(new)
     model = _model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
-        return as_fresh(model.from_db(alias, list(values), list(values.values())))
+        return as_fresh(model.from_db(using, list(values), list(values.values())))
     # Does what from_db does for a model whose fields store values unchanged, at a tenth of the cost.
     values["_state"] = state = ModelState()
-    state.adding, state.db = False, alias
+    state.adding, state.db = False, using
     values["fresh"] = True
     job = model.__new__(model)
     job.__dict__ = values
@@ -401,9 +401,9 @@ def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:
     return bool(signal.receivers) and signal.has_listeners(model)
 
 
-def _deferred_job(alias: str, new: NewJob, id_: int) -> Model:
+def _deferred_job(using: str, new: NewJob, id_: int) -> Model:
     """Return a job that loads its instants on first access: the bulk statement returns ids only."""
-    job = _job(alias, new, {"id": id_})
+    job = _job(using, new, {"id": id_})
     for unknown in ("run_at", "created_at", *(["expires_at"] if new.expires_seconds is not None else [])):
         del job.__dict__[unknown]
     return job

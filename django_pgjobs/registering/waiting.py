@@ -25,68 +25,68 @@ if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
 
 
-def insert_waiting(alias: str, new: NewJob, conf: Conf) -> Registered | int:
+def insert_waiting(using: str, new: NewJob, conf: Conf) -> Registered | int:
     """Insert a job that needs others, or return the id of the one that has its key; see ``insert_all_waiting``."""
-    with at_read_committed(alias):
-        outcomes = _needed(alias, [new], conf)
-        stored = insert_one(alias, new)
+    with at_read_committed(using):
+        outcomes = _needed(using, [new], conf)
+        stored = insert_one(using, new)
         if not isinstance(stored, int):
-            _add_gates(alias, [NewGate.behind(stored.id, dict(new.needs), outcomes)])
+            _add_gates(using, [NewGate.behind(stored.id, dict(new.needs), outcomes)])
     return stored
 
 
-def insert_all_waiting(alias: str, new: Sequence[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
+def insert_all_waiting(using: str, new: Sequence[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
     """Insert jobs, some of which need others; return their ids, and the positions of those that were inserted.
 
     Raises ``InvalidJob`` if one that is needed does not exist, ``OldWorkers``, ``DuplicateJob``; then nothing is
     stored, and an open transaction stays usable. Waits for the locks of needed jobs, and keeps them until the commit.
     """
-    with at_read_committed(alias):
-        outcomes = _needed(alias, new, conf)
-        ids, fresh = insert_all(alias, new)
-        _add_gates(alias, [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs])
+    with at_read_committed(using):
+        outcomes = _needed(using, new, conf)
+        ids, fresh = insert_all(using, new)
+        _add_gates(using, [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs])
     return ids, fresh
 
 
-def _needed(alias: str, new: Sequence[NewJob], conf: Conf) -> dict[int, str | None]:
+def _needed(using: str, new: Sequence[NewJob], conf: Conf) -> dict[int, str | None]:
     """Lock the jobs that ``new`` need; return id → outcome."""
-    refuse_older_workers(alias, conf)
+    refuse_older_workers(using, conf)
     wanted = {needed for job in new for needed, _ in job.needs}
-    outcomes = gates.need_jobs(on(alias), sorted(wanted))
+    outcomes = gates.need_jobs(on(using), sorted(wanted))
     if missing := sorted(wanted - outcomes.keys()):
         raise InvalidJob(
-            f"after: there is no job {missing[0]} in database {alias!r}"
+            f"after: there is no job {missing[0]} in database {using!r}"
             + (f", nor {len(missing) - 1} more of the {len(wanted)} jobs that are needed" if missing[1:] else "")
         )
     return outcomes
 
 
-def check_here(alias: str, what: str, jobs: Iterable[Any]) -> None:
+def check_here(using: str, what: str, jobs: Iterable[Any]) -> None:
     """Raise ``InvalidJob`` if one of these ``Job`` is of another database, where another job may have its number.
 
     Two aliases may lead to one database, such as to a replica: the row tells, by when it was stored.
     """
     for job in jobs:
         of = job._state.db
-        if of in (None, alias) or type(job)._base_manager.using(alias).filter(pk=job.pk, created_at=job.created_at):
+        if of in (None, using) or type(job)._base_manager.using(using).filter(pk=job.pk, created_at=job.created_at):
             continue
         raise InvalidJob(
-            f"{what} names job {job.pk} of database {of!r}, and this is for database {alias!r}: use database={of!r}"
+            f"{what} names job {job.pk} of database {of!r}, and this is for database {using!r}: use database={of!r}"
         )
 
 
-def _add_gates(alias: str, new: Collection[NewGate]) -> None:
-    db = on(alias)
+def _add_gates(using: str, new: Collection[NewGate]) -> None:
+    db = on(using)
     gates.add_gates(db, list(new))
     # The jobs that these need may have ended before.
     if decided := [gate.job_id for gate in new if not gate.pending or gate.unmet]:
-        waking.notify(alias, gates.notices_of(gates.open_gates(db, decided)))
+        waking.notify(using, gates.notices_of(gates.open_gates(db, decided)))
 
 
-def refuse_older_workers(alias: str, conf: Conf, flow: int = 0) -> None:
+def refuse_older_workers(using: str, conf: Conf, flow: int = 0) -> None:
     """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them, or undo them."""
     protocol = gates.KNOWS_UNDO if flow & FlowFlag.UNDOABLE else gates.KNOWS_GATES
-    names = gates.list_old_workers(on(alias), protocol=protocol, silent_seconds=conf.silent_seconds)
+    names = gates.list_old_workers(on(using), protocol=protocol, silent_seconds=conf.silent_seconds)
     if names:
         raise OldWorkers(names=[one_line(name) for name in names])
 
@@ -95,58 +95,58 @@ def refuse_older_workers(alias: str, conf: Conf, flow: int = 0) -> None:
 
 
 def insert_batch(
-    alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf, *, fail_fast: bool = False
+    using: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf, *, fail_fast: bool = False
 ) -> tuple[int, list[NewJob] | None]:
     """Insert a batch that is open for members, and what comes after it; return its id, and these with theirs.
 
     If its key is taken, return the id of the job that has it, and None, and insert nothing.
     """
-    with at_read_committed(alias):
-        refuse_older_workers(alias, conf, batch.flow)
+    with at_read_committed(using):
+        refuse_older_workers(using, conf, batch.flow)
         stored = insert_one(
-            alias, batch._replace(waits=True, flow=batch.flow | FlowFlag.GATED | (FlowFlag.NEEDED if callbacks else 0))
+            using, batch._replace(waits=True, flow=batch.flow | FlowFlag.GATED | (FlowFlag.NEEDED if callbacks else 0))
         )
         if isinstance(stored, int):
             return stored, None
         new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]
         after = [job._replace(waits=True, flow=FlowFlag.GATED) for _, job in callbacks]
         if after:
-            ids, fresh = insert_all(alias, after)
+            ids, fresh = insert_all(using, after)
             after = [job._replace(id=job_id) for job, job_id in zip(after, ids, strict=True)]
             for at in set(range(len(callbacks))) - set(fresh):
                 raise DuplicateJob(ids[at], callbacks[at][1].key or "", callbacks[at][1].queue)
             needs = [{stored.id: rule} for rule, _ in callbacks]
             new += [NewGate.behind(ids[at], needs[at], {stored.id: None}) for at in fresh]
-        gates.add_gates(on(alias), new)
+        gates.add_gates(on(using), new)
     return stored.id, after
 
 
-def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -> tuple[int, bool]:
+def insert_flow(using: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -> tuple[int, bool]:
     """Insert a flow and its nodes, whose ids and needs are known; return the flow's id, and whether it is new.
 
     If its key is taken, return the id of the flow that has it, and insert nothing.
     """
-    with at_read_committed(alias):
-        refuse_older_workers(alias, conf, flow.flow)
-        stored = insert_one(alias, flow._replace(waits=True, flow=flow.flow | FlowFlag.GATED))
+    with at_read_committed(using):
+        refuse_older_workers(using, conf, flow.flow)
+        stored = insert_one(using, flow._replace(waits=True, flow=flow.flow | FlowFlag.GATED))
         if isinstance(stored, int):
             return stored, False
         members = [node._replace(parent_id=stored.id, flow=node.flow | FlowFlag.MEMBER) for node in nodes]
-        insert_all(alias, members)
+        insert_all(using, members)
         waiting = [
             NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs))
             for node in nodes
             if node.needs
         ]
-        gates.add_gates(on(alias), [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting])
+        gates.add_gates(on(using), [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting])
         if not nodes:
-            waking.notify(alias, gates.notices_of(gates.open_gates(on(alias), [stored.id])))
+            waking.notify(using, gates.notices_of(gates.open_gates(on(using), [stored.id])))
     return stored.id, True
 
 
-def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
+def count_members(using: str, batch_id: int, n: int, conf: Conf) -> None:
     """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
-    if n and not gates.add_members(on(alias), batch_id, n, most=conf.members_limit):
+    if n and not gates.add_members(on(using), batch_id, n, most=conf.members_limit):
         raise BatchClosed(
             f"Batch {batch_id} takes no more members: it has ended, was cancelled or has failed fast, or it would have "
             f"more than {conf.members_limit} (MEMBERS_LIMIT).",
@@ -154,8 +154,8 @@ def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
         )
 
 
-def close_batch(alias: str, batch_id: int) -> None:
+def close_batch(using: str, batch_id: int) -> None:
     """Let a batch end when its members have; one whose members have all ended ends at once. Repeatable."""
-    with at_read_committed(alias):
-        opened = gates.open_gates(on(alias), [batch_id], close=True)
-    waking.notify(alias, gates.notices_of(opened))
+    with at_read_committed(using):
+        opened = gates.open_gates(on(using), [batch_id], close=True)
+    waking.notify(using, gates.notices_of(opened))

@@ -228,7 +228,7 @@ class InlineWorker:
                 self.worker.author,
                 control=self.control,
                 waits=partial(_waits, db),
-                alias=self.worker.options.database,
+                using=self.worker.options.database,
             )
             ended = performer.perform(job, claim_id)
             if ended.kind not in (RELEASE, HOLD):

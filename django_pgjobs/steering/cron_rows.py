@@ -32,7 +32,7 @@ SAID = ("job_name", "expression", "zone", "misfire", "overlap", "enabled", "star
 """Values that the record of a change repeats; arguments may be secret, so it only names them."""
 
 
-def put(alias: str, row: RowCron, *, by: object, reason: str) -> str:
+def put(using: str, row: RowCron, *, by: object, reason: str) -> str:
     """Write a schedule to its row; return ``created``, ``changed`` or ``unchanged``.
 
     Blocks while another session changes or fires an entry of its name. Raises ``InvalidJob`` if code declares that
@@ -41,8 +41,8 @@ def put(alias: str, row: RowCron, *, by: object, reason: str) -> str:
     check_reason(who(by), reason)
     if any(entry.name == row.name for entry in registry.crons()):
         raise _taken(row.name)
-    db = on(alias)
-    with at_read_committed(alias):
+    db = on(using)
+    with at_read_committed(using):
         before = scheduling.read_cron(db, row.name)
         if before is not None and not before.is_row:
             raise _taken(row.name)
@@ -60,12 +60,12 @@ def put(alias: str, row: RowCron, *, by: object, reason: str) -> str:
     return done
 
 
-def remove(entries: QuerySet[Any], alias: str, *, by: object, reason: str) -> int:
+def remove(entries: QuerySet[Any], using: str, *, by: object, reason: str) -> int:
     """Delete schedules; see ``CronEntryQuerySet.remove``."""
     check_reason(who(by), reason)
-    db = on(alias)
-    with at_read_committed(alias):
-        found = scheduling.remove_crons(db, list(entries.using(alias).values_list("pk", flat=True)))
+    db = on(using)
+    with at_read_committed(using):
+        found = scheduling.remove_crons(db, list(entries.using(using).values_list("pk", flat=True)))
         if kept := sorted(name for name, free in found.items() if not free):
             raise InvalidJob(
                 f"Nothing is deleted: code declares {listed(map(repr, kept))}, and would declare it again. "

@@ -48,40 +48,40 @@ JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
 """Columns that lists do not read: one forged number of 5000 digits would keep every row from being shown."""
 
 
-def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until: Until) -> int:
+def pause(entries: QuerySet[Any], using: str, *, by: object, reason: str, until: Until) -> int:
     """Stop entries from firing; see ``CronEntryQuerySet.pause``."""
     instant, seconds = end_of(until)
     check_reason(who(by), reason)
     ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
     chosen = entries if instant is None else entries.filter(GreaterThan(Value(instant), Now()))
     columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}
-    changed = _change(chosen, alias, Trail("pause", who(by), reason, kind="cron"), columns)
-    if not changed and instant is not None and entries.using(alias).exists():
+    changed = _change(chosen, using, Trail("pause", who(by), reason, kind="cron"), columns)
+    if not changed and instant is not None and entries.using(using).exists():
         raise InvalidJob(f"until={until!r} is in the past by the database's clock: give a later instant.")
     return _logged("pause", by, reason, changed)
 
 
-def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
+def resume(entries: QuerySet[Any], using: str, *, by: object) -> int:
     """Let paused entries fire again; see ``CronEntryQuerySet.resume``."""
     pause = {"paused_at": None, "paused_by": "", "paused_reason": "", "paused_until": None}
     columns = {**pause, "in_force_since": Now(), "next_fire_at": None, "check_at": Now()}
-    changed = _change(entries, alias, Trail("resume", who(by), kind="cron"), columns)
+    changed = _change(entries, using, Trail("resume", who(by), kind="cron"), columns)
     return _logged("resume", by, "", changed)
 
 
-def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: str, mode: str) -> Steered:
+def stop(entries: QuerySet[Any], using: str, jobs: Any, *, by: object, reason: str, mode: str) -> Steered:
     """Pause entries and cancel their unfinished ``jobs``; see ``CronEntryQuerySet.stop``."""
     if mode not in list(CancelMode):
         raise ValueError(f"stop(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
     names = list(entries.values_list("pk", flat=True))
-    pause(entries, alias, by=by, reason=reason, until=None)
+    pause(entries, using, by=by, reason=reason, until=None)
     unfinished = jobs.filter(cron_entry__in=names, finished_at__isnull=True)
     with recorded_as(filter_words=f"cron entry {listed(names)}"):
         stopped: Steered = unfinished.cancel(mode=mode, by=by, reason=reason)
     return stopped
 
 
-def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
+def override(entries: QuerySet[Any], using: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
     """Override values that the code declares for ``entry``, the only one of ``entries``.
 
     Empty values remove an override. Raises ``TypeError`` for other names, ``ValidationError`` for bad values.
@@ -96,16 +96,16 @@ def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, valu
     columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None, "check_at": Now()}
     if checked.keys() & {"expression", "zone"}:
         columns["in_force_since"] = Now()
-    _change(entries, alias, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
+    _change(entries, using, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
     said = ", ".join(f"{name} {value!r}" for name, value in checked.items() if name != "payload")
     log.info("operator's override cron=%s %s", entry.pk, signed(who(by), said))
 
 
-def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[str, Any]) -> int:
-    with at_read_committed(alias):
-        trail.subject = listed(entries.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
-        changed = entries.using(alias).update(**columns)
-        trail.add(on(alias), changed)
+def _change(entries: QuerySet[Any], using: str, trail: Trail, columns: Mapping[str, Any]) -> int:
+    with at_read_committed(using):
+        trail.subject = listed(entries.using(using).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
+        changed = entries.using(using).update(**columns)
+        trail.add(on(using), changed)
     return changed
 
 
@@ -114,15 +114,15 @@ def _logged(verb: str, by: object, reason: str, changed: int) -> int:
     return changed
 
 
-def run_now(name: str, alias: str, by: object) -> int:
+def run_now(name: str, using: str, by: object) -> int:
     """Register the job of an entry at once; return its id. Raises what ``CronEntry.run_now`` raises."""
     try:
-        with at_read_committed(alias):
-            found = firing.run_cron(on(alias), name)
+        with at_read_committed(using):
+            found = firing.run_cron(on(using), name)
             made = [found.job_id] if found is not None and found.job_id is not None else []
-            Trail("run now", who(by), kind="cron", subject=name).add(on(alias), len(made), made)
+            Trail("run now", who(by), kind="cron", subject=name).add(on(using), len(made), made)
             if found is not None and found.wakes is not None:
-                waking.notify(alias, [found.wakes])
+                waking.notify(using, [found.wakes])
     except (DataError, IntegrityError) as error:
         raise InvalidJob(f"cron entry {name!r}: its job cannot be inserted: {refusal_of(error)}") from error
     if found is None:

@@ -48,11 +48,11 @@ def wait(job: J, timeout: float | timedelta | None) -> J:
     given: object = seconds
     if isinstance(given, bool) or not isinstance(given, int | float | None):
         raise InvalidJob(f"timeout must be seconds, a timedelta, or None to wait without limit, not {timeout!r}.")
-    alias = written_at(job)  # waiting writes: the end notifies only if the row is marked
-    row: Any = _refresh(job, alias)
+    using = written_at(job)  # waiting writes: the end notifies only if the row is marked
+    row: Any = _refresh(job, using)
     if row.finished_at is None:
-        _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)
-        _refresh(job, alias)
+        _until_ended(job, using, None if seconds is None else time.monotonic() + seconds)
+        _refresh(job, using)
     return job
 
 
@@ -85,16 +85,16 @@ def in_thread(asked: Callable[[J, float | timedelta | None], T], job: J, timeout
         connections.close_all()
 
 
-def _refresh(job: J, alias: str) -> J:
-    found = type(job)._default_manager.using(alias).filter(pk=job.pk).first()
+def _refresh(job: J, using: str) -> J:
+    found = type(job)._default_manager.using(using).filter(pk=job.pk).first()
     if found is None:
         raise JobDoesNotExist(f"There is no job {job.pk}: it was never committed, or has ended and is not kept.")
     job.__dict__.update({k: v for k, v in found.__dict__.items() if k != "_state"})
     return job
 
 
-def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
-    wrapper = connections.create_connection(alias)
+def _until_ended(job: models.Model, using: str, until: float | None) -> None:
+    wrapper = connections.create_connection(using)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
     try:
         own = WrapperDatabase(wrapper)
@@ -118,17 +118,17 @@ def _poll_until_ended(job: models.Model, own: WrapperDatabase, until: float | No
         locked = LOCKED_SECONDS if seen.marked else min(locked * 2, POLL_SECONDS)
 
 
-def _poll_as_the_caller(job: Any, alias: str, until: float | None) -> None:
+def _poll_as_the_caller(job: Any, using: str, until: float | None) -> None:
     """Poll a job each second that only the caller's connection sees, as with row-level security by a setting."""
-    _refresh(job, alias)
-    if connections[alias].in_atomic_block:
+    _refresh(job, using)
+    if connections[using].in_atomic_block:
         raise JobNotCommitted(
             f"Job {job.pk} is not committed: waiting inside the transaction that registered it would never end. (Or "
             "row-level security hides it from the connection that waits: wait outside of a transaction.)"
         )
     while job.finished_at is None:
         time.sleep(min(_left(job, until), POLL_SECONDS))
-        _refresh(job, alias)
+        _refresh(job, using)
 
 
 def _left(job: models.Model, until: float | None) -> float:

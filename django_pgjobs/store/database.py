@@ -116,22 +116,22 @@ class WrapperDatabase:
 class DjangoDatabase:
     """Django's connection of an alias, inside the caller's open transaction, if any."""
 
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    def __init__(self, using: str) -> None:
+        self.using = using
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and return its rows."""
-        return _fetch(connections[self.alias], name, params)
+        return _fetch(connections[self.using], name, params)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Open a transaction, or a savepoint in the caller's, for the statements of a block."""
-        return transaction.atomic(using=self.alias)
+        return transaction.atomic(using=self.using)
 
     @contextmanager
     def orm(self) -> Iterator[str]:
         """Open a transaction, or a savepoint in the caller's; yield the alias."""
-        with transaction.atomic(using=self.alias):
-            yield self.alias
+        with transaction.atomic(using=self.using):
+            yield self.using
 
 
 class UnseenDatabase(DjangoDatabase):
@@ -142,20 +142,20 @@ class UnseenDatabase(DjangoDatabase):
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and return its rows."""
-        connection = connections[self.alias]
+        connection = connections[self.using]
         connection.ensure_connection()
         with connection.wrap_database_errors:
             return list(connection.connection.execute(sql.statement(name), params).fetchall())
 
 
-def beneath(alias: str) -> UnseenDatabase:
-    """Return Django's connection ``alias`` for statements that query counts leave out."""
-    return UnseenDatabase(alias)
+def beneath(using: str) -> UnseenDatabase:
+    """Return Django's connection ``using`` for statements that query counts leave out."""
+    return UnseenDatabase(using)
 
 
-def on(alias: str) -> DjangoDatabase:
-    """Return Django's connection ``alias`` as a ``Database``."""
-    return DjangoDatabase(alias)
+def on(using: str) -> DjangoDatabase:
+    """Return Django's connection ``using`` as a ``Database``."""
+    return DjangoDatabase(using)
 
 
 def is_read_only(db: Database) -> bool:

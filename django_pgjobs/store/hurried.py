@@ -17,14 +17,14 @@ class HurriedDatabase(DjangoDatabase):
     is closed. Query logs and execute wrappers do not see it. Errors are Django's.
     """
 
-    def __init__(self, alias: str, seconds: float) -> None:
-        super().__init__(alias)
+    def __init__(self, using: str, seconds: float) -> None:
+        super().__init__(using)
         limit = f"{max(1, round(seconds * 1000))}ms"
         self.settings = {"lock_timeout": limit, "statement_timeout": limit}
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and return its rows."""
-        wrapper = connections[self.alias]
+        wrapper = connections[self.using]
         opens = wrapper.connection is None
         wrapper.ensure_connection()
         try:

@@ -91,7 +91,7 @@ class Mortal:
             return None
         mortal = cls(prepared)
         if prepared.memories is not None:
-            prepared.memories = _Memories(mortal, getattr(prepared.memories, "alias", ""))
+            prepared.memories = _Memories(mortal, getattr(prepared.memories, "using", ""))
         if prepared.transaction is not None:
             prepared.transaction = _Transaction(mortal, prepared.transaction)
         return mortal
@@ -116,11 +116,11 @@ class Mortal:
 @dataclass(frozen=True, slots=True)
 class _Memories:
     mortal: Mortal
-    alias: str
+    using: str
 
     def of(self, prepared: Prepared) -> DurableMemory:
         if prepared.memory is None:
-            prepared.memory = MortalMemory(prepared, self.alias, self.mortal)
+            prepared.memory = MortalMemory(prepared, self.using, self.mortal)
         found: DurableMemory = prepared.memory
         return found
 
@@ -128,8 +128,8 @@ class _Memories:
 class MortalMemory(DurableMemory):
     """The memory of a job that may die."""
 
-    def __init__(self, prepared: Prepared, alias: str, mortal: Mortal) -> None:
-        super().__init__(prepared, alias)
+    def __init__(self, prepared: Prepared, using: str, mortal: Mortal) -> None:
+        super().__init__(prepared, using)
         self.mortal = mortal
 
     def die(self, at: str) -> NoReturn:
@@ -166,10 +166,10 @@ class _Transaction:
         return self.real.run(prepared, dying)
 
 
-def rescue(db: Database, alias: str, claim_id: str) -> bool:
+def rescue(db: Database, using: str, claim_id: str) -> bool:
     """Rescue the job of a claim as that of a dead worker; return False if it was lost otherwise."""
     conf = get_conf()
-    held = Claim.objects.using(alias).filter(claim_id=claim_id)
+    held = Claim.objects.using(using).filter(claim_id=claim_id)
     long_ago = Now() - timedelta(days=3650)
     held.update(lease_expires_at=long_ago, check_at=long_ago)  # earlier than any other: it is the one rescued
     rescued = keeping.rescue_jobs(

@@ -40,6 +40,6 @@ class EagerBackend(PgJobsBackend):
         from django_pgjobs.tasks import results  # here: it needs models
         from django_pgjobs.testing.running import run_jobs  # here: it needs models
 
-        alias = results.database_of(self.alias)
-        if running_alias() != alias:
-            run_jobs(database=alias)
+        using = results.database_of(self.alias)
+        if running_alias() != using:
+            run_jobs(database=using)

@@ -29,15 +29,15 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     _check_instants(queryset.model, by)
     if queryset.model is Job and "run_at" in by:
         by = {"created_at": by["run_at"], "ready_at": by["run_at"], **by}
-    alias = queryset._db or router.db_for_write(queryset.model)
-    found = queryset.model._base_manager.using(alias).filter(
-        pk__in=list(queryset.using(alias).values_list("pk", flat=True))
+    using = queryset._db or router.db_for_write(queryset.model)
+    found = queryset.model._base_manager.using(using).filter(
+        pk__in=list(queryset.using(using).values_list("pk", flat=True))
     )
     fields = [name for name in by if name != "lease"]
     if queryset.model is Job:
         _move_claims(found, by.get("lease"), by.get("deadline_at"))
     if queryset.model is Job and "run_at" in by:
-        open_memos = Memo._base_manager.using(alias).filter(job_id__in=found.values("pk"), finished_at__isnull=True)
+        open_memos = Memo._base_manager.using(using).filter(job_id__in=found.values("pk"), finished_at__isnull=True)
         open_memos.update(wake_at=F("wake_at") - by["run_at"])
     count: int = found.update(**{name: F(name) - by[name] for name in fields}) if fields else found.count()
     if isinstance(rows, Model) and fields:

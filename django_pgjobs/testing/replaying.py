@@ -47,14 +47,14 @@ def replay(job: Job) -> Any:
     should, or what it remembers and the code no longer asks for; and what the function raises. Reads only, so it suits
     a copy of production as well as a test.
     """
-    alias = job._state.db or router.db_for_write(Job)
-    stored = Job.objects.using(alias).get(pk=job.pk)
+    using = job._state.db or router.db_for_write(Job)
+    stored = Job.objects.using(using).get(pk=job.pk)
     with ExitStack() as stack:
         inside = {c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block}
-        for each in sorted({alias, *inside}):
+        for each in sorted({using, *inside}):
             stack.enter_context(_rolled_back(each))
-        prepared = _prepared(stored, alias)
-        memory = ReplayMemory(prepared, alias)
+        prepared = _prepared(stored, using)
+        memory = ReplayMemory(prepared, using)
         prepared.memories = _Always(memory)
         try:
             result = _call(prepared)
@@ -72,8 +72,8 @@ _ADVICE = "If a step was renamed, give its old name: using(name=…), or name=�
 class ReplayMemory(DurableMemory):
     """Remembers what the job does, and nothing new: it stops where the job would."""
 
-    def __init__(self, prepared: Prepared, alias: str) -> None:
-        super().__init__(prepared, alias)
+    def __init__(self, prepared: Prepared, using: str) -> None:
+        super().__init__(prepared, using)
         self.asked: set[str] = set()
         self.stop: StoppedAt | None = None
 
@@ -99,7 +99,7 @@ class ReplayMemory(DurableMemory):
 
     def left(self) -> list[StoredMemo]:
         """Return what was not asked for, in the order in which it began, without what a step machine has put apart."""
-        memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
+        memos = Memo.objects.using(self.using).filter(job_id=self.prepared.item.id)
         earlier = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"\xa0@{pk}")}
         return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | earlier]
 
@@ -109,8 +109,8 @@ class _Always:
     memory: DurableMemory
 
     @property
-    def alias(self) -> str:
-        return self.memory.alias
+    def using(self) -> str:
+        return self.memory.using
 
     def of(self, prepared: Prepared) -> DurableMemory:
         return self.memory
@@ -143,9 +143,9 @@ def _listed(memos: list[StoredMemo]) -> str:
     return ", ".join(f"the {memo.kind} {memo.name!r}" for memo in memos[:5]) + (", …" if memos[5:] else "")
 
 
-def _prepared(job: Job, alias: str) -> Prepared:
+def _prepared(job: Job, using: str) -> Prepared:
     definition = registry.resolve(job.name)
-    payload = passing.with_results(on(alias), job.pk, json.dumps(job.payload))
+    payload = passing.with_results(on(using), job.pk, json.dumps(job.payload))
     args, kwargs = definition.load(payload)
     extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
     item = Item(
@@ -168,7 +168,7 @@ def _prepared(job: Job, alias: str) -> Prepared:
     )
     prepared = Prepared(definition, item, args, kwargs, RunControl(), UNGUARDED, lambda _: _say_nothing)
     prepared.headers = dict(job.headers or {})
-    prepared.outer_blocks = len(connections[alias].atomic_blocks)
+    prepared.outer_blocks = len(connections[using].atomic_blocks)
     return prepared
 
 
@@ -194,9 +194,9 @@ def _call(prepared: Prepared) -> Any:
 
 
 @contextmanager
-def _rolled_back(alias: str) -> Iterator[None]:
-    with savepoint(alias):
+def _rolled_back(using: str) -> Iterator[None]:
+    with savepoint(using):
         try:
             yield
         finally:
-            transaction.set_rollback(True, using=alias)
+            transaction.set_rollback(True, using=using)

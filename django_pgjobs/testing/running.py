@@ -119,7 +119,7 @@ def run_jobs(
                 return runner.ran
             runner.start(job_id)
     if due := runner.due(wanted):
-        first = Job.objects.using(runner.alias).get(pk=due[0])
+        first = Job.objects.using(runner.using).get(pk=due[0])
         raise RuntimeError(f"After {max_rounds} rounds {len(due)} jobs are still due, the first is {first}.")
     return runner.ran
 
@@ -135,10 +135,10 @@ def run_job(job: Job, *, raise_errors: bool = False) -> Job:
     ``raise_errors``: raise the exception of a failed attempt, once it is recorded. Raises ``ValueError`` if the job
     is not ready to be run.
     """
-    alias = job._state.db or _alias(None)
-    runner = _Runner(alias, raise_errors=raise_errors, early=True)
+    using = job._state.db or _alias(None)
+    runner = _Runner(using, raise_errors=raise_errors, early=True)
     if not runner.start(job.pk):
-        found = Job.objects.using(alias).filter(pk=job.pk).first()
+        found = Job.objects.using(using).filter(pk=job.pk).first()
         raise ValueError(f"{found or job} is {found.state if found else 'gone'}, so it cannot be run.")
     job.refresh_from_db()
     return job
@@ -151,12 +151,12 @@ def _alias(database: str | None) -> str:
 class _Runner:
     """Claims, runs and ends one job after the other."""
 
-    def __init__(self, alias: str, *, raise_errors: bool, early: bool, without_sleeps: bool = False) -> None:
-        self.alias = alias
+    def __init__(self, using: str, *, raise_errors: bool, early: bool, without_sleeps: bool = False) -> None:
+        self.using = using
         self.raise_errors = raise_errors
         self.early = early
         self.without_sleeps = without_sleeps
-        self.db = on(alias)
+        self.db = on(using)
         self.ran = Ran()
         self.author = Author(uuid4(), "run_jobs", get_conf().release)
         self.spoiled: list[BaseException] = []
@@ -169,7 +169,7 @@ class _Runner:
         if self.without_sleeps:
             suspended.end_sleeps(jobs)
         due = Q(run_at__lte=Now())
-        jobs = jobs.filter(due | ~Exists(suspended.memos(self.alias)) if self.early else due)
+        jobs = jobs.filter(due | ~Exists(suspended.memos(self.using)) if self.early else due)
         return list(jobs.order_by("-priority", "run_at", "id").values_list("pk", flat=True))
 
     def _unpaused(self) -> QuerySet[Job]:
@@ -177,7 +177,7 @@ class _Runner:
         return self._ready().exclude(queue__in=pauses.queues).exclude(name__in=pauses.names)
 
     def _ready(self) -> QuerySet[Job]:
-        jobs = Job.objects.using(self.alias)
+        jobs = Job.objects.using(self.using)
         free = Q(hold__isnull=True) | Q(hold=Hold.LIMITED)
         return jobs.filter(free, finished_at__isnull=True, claim_id__isnull=True)
 
@@ -185,14 +185,14 @@ class _Runner:
         """Run one job to the end of its attempt; return whether it could be claimed."""
         errors: list[BaseException] = []
         claim_id = uuid4()
-        waiting = suspended.waiting(self.alias)
+        waiting = suspended.waiting(self.using)
         with _collecting_errors(job_id, errors), self._undone_if_it_raises():
             job = self._claim(job_id, claim_id)
             if job is None:
                 return False
             ended = self._perform(job, str(claim_id), errors)
             finalising.delete_claims(self.db, [str(claim_id)])
-        self.ran.released.extend(suspended.released(self.alias, waiting))
+        self.ran.released.extend(suspended.released(self.using, waiting))
         if ended is None:
             self._note(job_id, "crashed", errors)
             return True
@@ -202,7 +202,7 @@ class _Runner:
         return True
 
     def _undone_if_it_raises(self) -> AbstractContextManager[Any]:
-        return savepoint(self.alias) if connections[self.alias].in_atomic_block else nullcontext()
+        return savepoint(self.using) if connections[self.using].in_atomic_block else nullcontext()
 
     def _claim(self, job_id: int, claim_id: UUID) -> ClaimedJob | None:
         jobs = self._ready().filter(pk=job_id)
@@ -234,14 +234,14 @@ class _Runner:
     def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> WrittenEnd | None:
         """Run a claimed job and write its end; return None if it crashed, and was rescued."""
         guest = _Guest(errors)
-        performer = Performer(self.db, self.author, guest.run, guest.reporter, alias=self.alias)
+        performer = Performer(self.db, self.author, guest.run, guest.reporter, using=self.using)
         try:
             return performer.perform(job, claim_id)
         except crashing.Crashed:
-            crashing.rescue(self.db, self.alias, claim_id)
+            crashing.rescue(self.db, self.using, claim_id)
             return None
         except BaseException:
-            if not connections[self.alias].in_atomic_block:
+            if not connections[self.using].in_atomic_block:
                 performer.release(job, claim_id)
                 finalising.delete_claims(self.db, [claim_id])
             raise
@@ -301,11 +301,11 @@ class _Guest:
         try:
             with ExitStack() as stack:
                 aliases = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
-                for alias in aliases:
-                    stack.enter_context(savepoint(alias))
+                for using in aliases:
+                    stack.enter_context(savepoint(using))
                 prepared.outer_blocks = _open_blocks(prepared)
                 decision = attempt.run_here(prepared)
-                if any(_is_broken(alias) for alias in aliases):
+                if any(_is_broken(using) for using in aliases):
                     raise _Spoiled
         except _Spoiled:
             if (
@@ -342,12 +342,12 @@ class _Guest:
 
 
 def _open_blocks(prepared: Prepared) -> int:
-    alias = getattr(prepared.memories, "alias", None)
-    return 0 if alias is None else len(connections[alias].atomic_blocks)
+    using = getattr(prepared.memories, "using", None)
+    return 0 if using is None else len(connections[using].atomic_blocks)
 
 
-def _is_broken(alias: str) -> bool:
-    wrapper = connections[alias]
+def _is_broken(using: str) -> bool:
+    wrapper = connections[using]
     if wrapper.needs_rollback or wrapper.vendor != "postgresql" or wrapper.connection is None:
         return bool(wrapper.needs_rollback)
     status = wrapper.connection.info.transaction_status

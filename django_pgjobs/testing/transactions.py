@@ -10,10 +10,10 @@ from django.db import connections, transaction
 
 
 @contextmanager
-def savepoint(alias: str) -> Iterator[None]:
+def savepoint(using: str) -> Iterator[None]:
     """Open a savepoint that a job's ``atomic(durable=True)`` does not mistake for an outer transaction."""
-    blocks: Any = connections[alias].atomic_blocks
-    block: Any = transaction.atomic(using=alias)
+    blocks: Any = connections[using].atomic_blocks
+    block: Any = transaction.atomic(using=using)
     block._from_testcase = not blocks or blocks[-1]._from_testcase
     with block:
         yield

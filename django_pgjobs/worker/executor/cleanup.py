@@ -75,26 +75,26 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
     A pool gets back only connections that are as new, even if a job closes one itself.
     """
     of_pgjobs: Any = apps.get_app_config("pgjobs")
-    for alias in connections.settings:
-        settings: Any = connections.settings[alias]
+    for using in connections.settings:
+        settings: Any = connections.settings[using]
         options = settings.get("OPTIONS", {})
         if pool := options.get("pool"):
-            wrapper: Any = connections[alias]
-            if alias in wrapper._connection_pools:  # an app has used it: it knows nothing of the reset
+            wrapper: Any = connections[using]
+            if using in wrapper._connection_pools:  # an app has used it: it knows nothing of the reset
                 wrapper.close_pool()
             pool = {} if pool is True else pool
             reset = partial(_reset_pooled, pool.get("reset"))
             settings["OPTIONS"] = {**options, "pool": {**pool, "reset": reset}}
-        elif settings.get("CONN_MAX_AGE") == 0 and alias not in of_pgjobs.closed_at_once and _can_reset(alias):
+        elif settings.get("CONN_MAX_AGE") == 0 and using not in of_pgjobs.closed_at_once and _can_reset(using):
             settings["CONN_MAX_AGE"] = max_age_seconds
     remember_connections()
     _process.application_name = application_name
 
 
-def _can_reset(alias: str) -> bool:
+def _can_reset(using: str) -> bool:
     """Return whether this alias is of PostgreSQL: connections to other databases cannot be made as new."""
     try:
-        return connections[alias].vendor == "postgresql"
+        return connections[using].vendor == "postgresql"
     except Exception:  # its engine cannot be imported, as its users will see
         return False
 
@@ -182,8 +182,8 @@ def tidy(job: str | AttemptFacts) -> None:
     try:
         if not _mine.wrappers and not closing_caches():
             return
-        for alias in closing_caches():
-            caches[alias].close()
+        for using in closing_caches():
+            caches[using].close()
         for connection in list(_mine.wrappers):
             _tidy_connection(connection, job)
     except BaseException:
@@ -227,13 +227,13 @@ def _goes_to_a_pool(connection: Any) -> bool:
 @cache
 def closing_caches() -> tuple[str, ...]:
     """Return the aliases of caches that must be closed after a job."""
-    backends = {alias: import_string(params["BACKEND"]) for alias, params in caches.settings.items()}
-    return tuple(alias for alias, backend in backends.items() if backend.close is not BaseCache.close)
+    backends = {using: import_string(params["BACKEND"]) for using, params in caches.settings.items()}
+    return tuple(using for using, backend in backends.items() if backend.close is not BaseCache.close)
 
 
 def discard(connection: Any) -> None:
     """Close a connection and remove its wrapper: one inside a broken ``atomic()`` cannot be reused."""
-    raw, alias = connection.connection, connection.alias
+    raw, using = connection.connection, connection.alias
     if connection in _mine.wrappers:
         _mine.wrappers.remove(connection)
     try:
@@ -242,8 +242,8 @@ def discard(connection: Any) -> None:
             if (pool := getattr(connection, "pool", None)) is not None:
                 pool.putconn(raw)  # the pool replaces it: otherwise its slot would be lost
     finally:
-        if getattr(connections._connections, alias, None) is connection:  # type: ignore[attr-defined]
-            del connections[alias]
+        if getattr(connections._connections, using, None) is connection:  # type: ignore[attr-defined]
+            del connections[using]
 
 
 def discard_all() -> None:

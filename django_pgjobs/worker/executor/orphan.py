@@ -38,22 +38,22 @@ def supervisor_has_ended(parent: int) -> bool:
     return os.getppid() != parent
 
 
-def release_unstarted(items: Sequence[Item], alias: str, application_name: str) -> None:
+def release_unstarted(items: Sequence[Item], using: str, application_name: str) -> None:
     """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing."""
     if items:
         # In a thread, since a server that does not answer must not keep this process alive.
-        releasing = threading.Thread(target=_release, args=(items, alias, application_name), daemon=True)
+        releasing = threading.Thread(target=_release, args=(items, using, application_name), daemon=True)
         try:
             releasing.start()
         except RuntimeError:
-            _release(items, alias, application_name)  # no thread can be started; the watchdog ends us if this hangs
+            _release(items, using, application_name)  # no thread can be started; the watchdog ends us if this hangs
         else:
             releasing.join(RELEASE_SECONDS)
 
 
-def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
+def _release(items: Sequence[Item], using: str, application_name: str) -> None:
     try:
-        db = WorkerConnection(alias, application_name, statement_seconds=RELEASE_SECONDS)
+        db = WorkerConnection(using, application_name, statement_seconds=RELEASE_SECONDS)
         released = finalising.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
         if released and get_conf().notify:
             notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)

@@ -68,7 +68,7 @@ class WorkerConnection:
     Raises one of ``TROUBLE`` when the server cannot be reached.
     """
 
-    def __init__(self, alias: str, role: str, *, statement_seconds: float | None, durable: bool = True) -> None:
+    def __init__(self, using: str, role: str, *, statement_seconds: float | None, durable: bool = True) -> None:
         self.statements = 0
         self.connected_at = self.answered_at = clock.monotonic()
         self.asked_at: float | None = None
@@ -83,7 +83,7 @@ class WorkerConnection:
             self._settings["synchronous_commit"] = "off"
             # Sooner than the statement as a whole: a claim that was slow makes its scans smaller, a lock does not.
             self._settings["lock_timeout"] = f"{max(1, round(seconds * 750))}ms"
-        self._wrapper = _connect(alias, role)
+        self._wrapper = _connect(using, role)
         self.connection: psycopg.Connection[Any] = self._wrapper.connection
         self.pooled = False
         self.identity = keeping.read_identity(self)
@@ -155,18 +155,18 @@ class WorkerConnection:
         For what is not hot: the ORM composes, a statement of ``sql/`` writes. The thread's own connection, if it has
         one, is back afterwards.
         """
-        alias = self._wrapper.alias
-        before = next((each for each in connections.all(initialized_only=True) if each.alias == alias), None)
-        connections[alias] = self._wrapper
+        using = self._wrapper.alias
+        before = next((each for each in connections.all(initialized_only=True) if each.alias == using), None)
+        connections[using] = self._wrapper
         self.asked_at = clock.monotonic()
         try:
-            with transaction.atomic(using=alias):
-                yield alias
+            with transaction.atomic(using=using):
+                yield using
         finally:
             self._answered()
-            del connections[alias]
+            del connections[using]
             if before is not None:
-                connections[alias] = before
+                connections[using] = before
 
     def _answered(self) -> None:
         now, asked_at = clock.monotonic(), self.asked_at
@@ -223,9 +223,9 @@ class WorkerConnection:
             self.connection.close()
 
 
-def _connect(alias: str, role: str) -> Any:
+def _connect(using: str, role: str) -> Any:
     """Return Django's wrapper of a new connection, in autocommit."""
-    wrapper = connections.create_connection(alias)
+    wrapper = connections.create_connection(using)
     options = {key: value for key, value in wrapper.settings_dict["OPTIONS"].items() if key != "pool"}
     options["application_name"] = role[:63]
     options = {**WAYS, **options}

@@ -69,8 +69,8 @@ def take_over(environment: Any = os.environ) -> None:
 
 def _databases() -> dict[str, dict[str, Any]]:
     return {
-        alias: {key: values[key] for key in _KEYS if isinstance(values.get(key), (str, int))}
-        for alias, values in _settings().items()
+        using: {key: values[key] for key in _KEYS if isinstance(values.get(key), (str, int))}
+        for using, values in _settings().items()
     }
 
 
@@ -82,8 +82,8 @@ def _use_databases(handed: Mapping[str, Mapping[str, Any]]) -> None:
             "test has overridden"
         )
     connections.close_all()  # an app may have asked its database while it was set up
-    for alias, values in handed.items():
-        own[alias].update(values)
+    for using, values in handed.items():
+        own[using].update(values)
 
 
 def _settings() -> dict[str, dict[str, Any]]:

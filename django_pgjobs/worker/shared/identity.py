@@ -11,8 +11,8 @@ from django_pgjobs.worker.shared.connection import WorkerConnection
 TableIdentity = tuple[str, int, int | None]
 
 
-def identity_of(alias: str, role: str, seconds: float) -> TableIdentity:
-    """Return (server, database, job table) as a connection of ``alias`` sees them. Raises the error that it has met.
+def identity_of(using: str, role: str, seconds: float) -> TableIdentity:
+    """Return (server, database, job table) as a connection of ``using`` sees them. Raises the error that it has met.
 
     A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
     """
@@ -20,7 +20,7 @@ def identity_of(alias: str, role: str, seconds: float) -> TableIdentity:
 
     def ask() -> None:
         try:
-            db = WorkerConnection(alias, role, statement_seconds=seconds)
+            db = WorkerConnection(using, role, statement_seconds=seconds)
             db.close()
             answers.put(of(db.identity))
         except BaseException as error:
