@@ -26,7 +26,7 @@ from django_pgjobs.models import Gate, Job, JobQuerySet
 from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import GATHERING, UNDO, Flow, JobState, MemoKind, Outcome
+from django_pgjobs.states import GATHERING, UNDO, FlowFlag, JobState, MemoKind, Outcome
 from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.memos import Suspension
@@ -77,7 +77,7 @@ class CancelForm(ReasonForm):
     field_order = ("mode", "reason")
 
 
-Run = Callable[..., Steered]
+ActionCall = Callable[..., Steered]
 """Called with the jobs, and by name with the user as ``by`` and the answers in the form: ``reason``, ``mode``."""
 
 
@@ -91,7 +91,7 @@ class SteeringAction:
     """Before it changes many jobs."""
     permission: str
     states: frozenset[str]
-    run: Run
+    run: ActionCall
     form: type[forms.Form] = forms.Form
     form_of_many: type[forms.Form] | None = None
     """The form before many jobs change, if it is another; then it always asks there."""
@@ -142,7 +142,7 @@ class SteeringAction:
         return "" if state in self.states or self._takes_as_suspended(state, flow) else state
 
     def _takes_as_suspended(self, state: str, flow: int) -> bool:
-        return self.takes_suspended and bool(flow & Flow.REMEMBERS) and state in _UNCLAIMED
+        return self.takes_suspended and bool(flow & FlowFlag.REMEMBERS) and state in _UNCLAIMED
 
     def allows(self, job: Any, around: Surroundings, waits_for: Suspension | None = None) -> bool:
         """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock.
@@ -169,7 +169,7 @@ class SteeringAction:
                 return job.release_requested_at is None
             case "let_go_on":
                 waits = waits_for is not None and waits_for.kind in (MemoKind.SLEEP, MemoKind.EVENT)
-                return waits or (job.state == JobState.WAITING and bool(job.flow & Flow.GATED))
+                return waits or (job.state == JobState.WAITING and bool(job.flow & FlowFlag.GATED))
             case "close":
                 return around.gate is not None and around.gate.hands > 0
         return True

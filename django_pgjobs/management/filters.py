@@ -153,10 +153,10 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 
 def database_of(options: dict[str, Any]) -> str:
     """Return the database alias. Raises ``CommandError`` if the settings do not have it."""
-    alias = str(options["database"] or router.db_for_write(Job))
-    if alias not in settings.DATABASES:
-        raise CommandError(f"There is no database alias {alias!r}.", returncode=output.WRONG)
-    return alias
+    using = str(options["database"] or router.db_for_write(Job))
+    if using not in settings.DATABASES:
+        raise CommandError(f"There is no database alias {using!r}.", returncode=output.WRONG)
+    return using
 
 
 def is_filtered(options: dict[str, Any]) -> bool:
