@@ -10,7 +10,6 @@ import pytest
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, registering, steering
 from django_pgjobs.store.registering import NewJob
-from tests.plugins.explaining import without_autovacuum
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
 
 JOBS = 10_000
@@ -59,12 +58,6 @@ def test_no_check_relates_the_attempts(raw: RawDatabase) -> None:
     assert (
         raw.query("SELECT conname FROM pg_constraint WHERE conrelid = 'pgjobs_job'::regclass AND contype = 'c'") == []
     )
-
-
-@pytest.fixture(autouse=True)
-def undisturbed(raw: RawDatabase) -> Iterator[None]:
-    with without_autovacuum(raw):
-        yield
 
 
 @contextmanager

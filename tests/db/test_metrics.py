@@ -225,7 +225,7 @@ def test_the_router_or_the_caller_names_the_database(monkeypatch: pytest.MonkeyP
     asked: list[str] = []
 
     def read(db: Any, **given: Any) -> Any:
-        asked.append(db.alias)
+        asked.append(db.using)
         raise RuntimeError("no matter")
 
     monkeypatch.setattr(reader_module, "read_fleet", read)

@@ -104,20 +104,12 @@ TABLES = (
 @contextmanager
 def analysed_while_empty(raw: RawDatabase) -> Iterator[None]:
     """Statistics say that there is nothing, and no autovacuum corrects them."""
-    with without_autovacuum(raw):
-        for table in TABLES:
-            raw.query(f"TRUNCATE {table}")
-            # Of an empty table ANALYZE takes no statistics, and leaves those that are there.
-            raw.query("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [table])
-            raw.query(f"ANALYZE {table}")
-        yield
-
-
-@contextmanager
-def without_autovacuum(raw: RawDatabase) -> Iterator[None]:
-    """No autovacuum looks at our tables: its ANALYZE keeps dead rows from being pruned while it lasts."""
     for table in TABLES:
+        raw.query(f"TRUNCATE {table}")
         raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        # Of an empty table ANALYZE takes no statistics, and leaves those that are there.
+        raw.query("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [table])
+        raw.query(f"ANALYZE {table}")
     try:
         yield
     finally:
