@@ -27,8 +27,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
-# Each lane is a process with a test database of its own; a file is run by one of them.
-SIDE_BY_SIDE = $(if $(filter-out 1,$(LANES)),-d --dist loadfile --tx "$(LANES)*popen//python=$(BIN)/python -X dev")
+# Each lane is a process with a server of its own, since a transaction in one database keeps dead rows in another; a file
+# is run by one of them.
+TESTING = $(if $(filter-out 1,$(LANES)),$(PYTEST) -d --dist loadfile --tx "$(LANES)*popen//python=$(POSTGRES) -- $(BIN)/python -X dev",$(POSTGRES) -- $(PYTEST))
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test e2e contract chaos nemesis browser foreign screenshots rubric lint format docs bench clean
@@ -54,7 +55,7 @@ demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 approves 
 test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures, from Python 3.12 on)
 	@test -z "$(COVERAGE)" || $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' \
 		|| { echo "Coverage is measured with Python 3.12 or newer; name one with PYTHON=… VENV=…" >&2; exit 1; }
-	@$(POSTGRES) -- $(PYTEST) $(SIDE_BY_SIDE) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
+	@$(TESTING) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
 
 e2e: $(STAMP) ## run the tests that start real workers
 	@$(POSTGRES) -- $(PYTEST) tests/e2e $(ARGS)
