@@ -6,31 +6,15 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from django.db.models import TextField
-from django.db.models.functions import Cast, Left
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.display import when
-from django_pgjobs.fields import LATEST_FIRST
-from django_pgjobs.models import Attempt, Heartbeat, Step
-from django_pgjobs.presentation.steps import step_at
+from django_pgjobs.models import Heartbeat, Step
+from django_pgjobs.presentation.job_rows import ATTEMPTS, step_at
 from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
-
-ATTEMPTS = 25
-"""Number of attempts that the page reads, latest first."""
-
-TRACEBACK_CHARS = 20_000
-
-
-def read_attempts(job: Any) -> list[Any]:
-    """Return the rows of the latest attempts, one more than are shown; JSON as text, texts cut."""
-    rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-    extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)
-    return list(latest[: ATTEMPTS + 1])
 
 
 def attempt_rows(job: Any, rows: Sequence[Any], steps: list[Step], worker: Heartbeat | None) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.diagnosis.latest import leaders
+from django_pgjobs.diagnosis.latest import leaders, total
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import filters, job_list, sight
@@ -129,13 +129,6 @@ _COUNTED = {
     "ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "running", "waiting": "held.waiting",
     "parked": "held.parked", "limited": "held.limited", "paused": "held.paused",
 }  # fmt: skip
-
-
-def _total(queues: list[dict[str, Any]], path: str) -> str:
-    group, _dot, name = path.rpartition(".")
-    jobs = sum((each[group] if group else each).get(name, 0) for each in queues)
-    more = any(path in each["at_least"] for each in queues)
-    return f"≥ {grouped(jobs)}" if more else grouped(jobs)
 
 
 class JobChangeList(ChangeList):
@@ -250,7 +243,7 @@ class JobChangeList(ChangeList):
             return {}
         queue = self.params.get("queue")
         queues = [each for each in found.figures["queues"] if queue in (None, "", each["queue"])]
-        return {state: _total(queues, path) for state, path in _COUNTED.items()}
+        return {state: total(queues, path)[1] for state, path in _COUNTED.items()}
 
     @property
     def count_text(self) -> str:

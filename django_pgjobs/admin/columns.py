@@ -15,7 +15,7 @@ from django_pgjobs.admin.display import ago, badge, below, format_html, person, 
 from django_pgjobs.admin.readonly import column
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds
 from django_pgjobs.states import JobState, Outcome
 

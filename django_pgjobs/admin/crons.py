@@ -40,7 +40,7 @@ from django_pgjobs.admin.trail import what
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.presentation import sight
-from django_pgjobs.presentation.schedules import in_words
+from django_pgjobs.presentation.schedules import meaning, next_fire
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments
 from django_pgjobs.serialization.escapes import visible
@@ -158,6 +158,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     shown_name = column(_("name"), lambda entry: visible(entry.name))
     shown_job = column(_("job"), lambda entry: visible(entry.job_name))
     shown_last_fire = column(_("last fire"), lambda entry: when(entry.last_fire_at))
+    shown_next_fire = column(_("next fire"), lambda entry: when(next_fire(entry)))
     shown_created = column(_("created"), lambda entry: when(entry.created_at))
     shown_declared = column(_("declared last"), lambda entry: when(entry.declared_at))
 
@@ -188,7 +189,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """The effective expression and zone, an interval also in words; below them declared ones, if overridden."""
         own = entry.expression is not None or entry.zone is not None
         counts = format_html("<code>{}</code> {}", entry.effective_expression, entry.effective_zone)
-        counts = below(counts, in_words(entry.effective_expression, entry.effective_zone))
+        counts = below(counts, meaning(entry))
         declared = _("declared: %(expression)s %(zone)s")
         words = declared % {"expression": entry.declared_expression, "zone": entry.declared_zone}
         return below(counts, words if own else "")
@@ -241,12 +242,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
         if not rows:
             return "–"
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}, {} {}</li>", rows))
-
-    @admin.display(description=_("next fire"))
-    def shown_next_fire(self, entry: CronEntry) -> Any:
-        """The next instant of its schedule, unless it is paused, missing or broken."""
-        fires = entry.next_fires(1) if entry.status == "on" else []
-        return when(fires[0] if fires else None)
 
     @admin.display(description=_("next fires"))
     def shown_fires(self, entry: CronEntry) -> Any:

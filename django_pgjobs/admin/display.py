@@ -6,7 +6,6 @@ invisible characters that browsers obey. For the same reason our pages import ``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.inspection.words import clock_time, grouped
+from django_pgjobs.inspection.words import clock_time, grouped, name_of
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.wording import (
@@ -31,8 +30,6 @@ from django_pgjobs.presentation.wording import (
     until,
 )
 from django_pgjobs.serialization.escapes import visible
-
-_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 
 def format_html(template: str, *values: Any, **named: Any) -> SafeString:
@@ -53,8 +50,8 @@ def person(by: str) -> SafeString | str:
     """Return who did something: *auth.User:1 anna* as the name alone, with the whole text as tooltip."""
     if not by:
         return "–"
-    user = _USER.fullmatch(by)
-    return format_html('<span title="{}">{}</span>', by[:500], user[1][:150]) if user else format_html("{}", by[:200])
+    name = name_of(by)
+    return format_html('<span title="{}">{}</span>', by[:500], name[:150]) if name else format_html("{}", by[:200])
 
 
 def badge(state: str, word: Any = None) -> SafeString:

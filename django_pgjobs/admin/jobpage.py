@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
-from django.db.models import Func, IntegerField, Q, QuerySet, TextField
-from django.db.models.functions import Cast, Now
+from django.db.models import Func, IntegerField, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.admin.attempts_section import ATTEMPTS, attempt_rows, awaits_its_turn, read_attempts
+from django_pgjobs.admin.attempts_section import attempt_rows, awaits_its_turn
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
     Pages,
@@ -46,19 +45,17 @@ from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation import sight
-from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
+from django_pgjobs.presentation.job_rows import ATTEMPTS, JSON_COLUMNS, finished_steps, latest_attempts, with_texts
 from django_pgjobs.presentation.memos import awaited, suspension
 from django_pgjobs.presentation.sight import Hidden
-from django_pgjobs.presentation.steps import finished_steps
 from django_pgjobs.presentation.wording import arguments, label_of, result, seconds, size
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
 from django_pgjobs.store.memos import Suspension
 
-JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 SIZED = ("payload", "result")
 MOST_WHY = 2000
 CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
@@ -102,10 +99,8 @@ class JobPage(SendsEvents):
         """Return the job with its JSON as text and the database's clock; None if the id is invalid."""
         if not self.is_id(object_id):
             return None
-        extracts: Any = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
-        for column in SIZED:
-            extracts[f"{column}_size"] = Func(column, function="pg_column_size", output_field=IntegerField())
-        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=object_id).first()
+        sizes = {f"{each}_size": Func(each, function="pg_column_size", output_field=IntegerField()) for each in SIZED}
+        job = with_texts(self.get_queryset(request)).annotate(**sizes).filter(pk=object_id).first()
         if job is not None:
             job.reveal = request.user.has_perm(sight.PERMISSION)
         return job
@@ -114,7 +109,7 @@ class JobPage(SendsEvents):
         """Add the attempts, and the actions that the job's state and the user's permissions allow."""
         job = context["original"]
         steps = finished_steps(job)
-        attempts, worker = read_attempts(job), self._beat(job)
+        attempts, worker = latest_attempts(job, ATTEMPTS + 1), self._beat(job)
         reason = why.of(job.pk, job._state.db)
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
         context["pgjobs_pauses_url"] = self.pauses_url(request)

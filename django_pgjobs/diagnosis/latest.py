@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.health import known_workers
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import figures
+from django_pgjobs.inspection.words import grouped
 from django_pgjobs.store import counting
 from django_pgjobs.store.counting import KnownWorker, StoredFigures
 from django_pgjobs.store.database import Database
@@ -33,6 +35,20 @@ class Latest(NamedTuple):
     measured_at: datetime
     age_seconds: float
     now: datetime
+
+
+def figure(queue: Mapping[str, Any], path: str) -> int:
+    """Return a figure of a queue: *ready*, *held.parked*."""
+    group, _dot, name = path.rpartition(".")
+    jobs: int = (queue[group] if group else queue).get(name, 0)
+    return jobs
+
+
+def total(queues: Collection[Mapping[str, Any]], path: str) -> tuple[int, str]:
+    """Return the sum of a figure, and the same for people: *10,000*, or *≥ 10,000* where counting stopped there."""
+    jobs = sum(figure(each, path) for each in queues)
+    more = "≥ " if any(path in each["at_least"] for each in queues) else ""
+    return jobs, f"{more}{grouped(jobs)}"
 
 
 def figures_of(db: Database, workers: list[KnownWorker], *, now: bool) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Text from the row is untrusted; callers escape it.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.suspended import words_of
-from django_pgjobs.inspection.words import clock_time, quoted, span
+from django_pgjobs.inspection.words import clock_time, name_of, quoted, span
 from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
 from django_pgjobs.store import explaining, memos
 from django_pgjobs.store.database import on
@@ -27,9 +26,6 @@ from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
-
-
-_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,7 @@ def _since(facts: WhyFacts, instant: datetime | None) -> str:
 
 def by_whom(who: str | None) -> str:
     """Name who did something; for a user, stored as *auth.User:1 anna*, only the name."""
-    user = _USER.fullmatch(who or "")
-    return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
+    return " " + _("by %(who)s") % {"who": name_of(who) or who} if who else ""
 
 
 def _tries(facts: WhyFacts) -> str:

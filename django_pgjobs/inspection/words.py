@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from django.utils import formats, timezone
 from django.utils.translation import ngettext
 
 from django_pgjobs.serialization.escapes import one_line
+
+_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 
 def span(seconds: float) -> str:
@@ -34,6 +37,12 @@ def clock_time(instant: datetime) -> str:
 def grouped(number: int) -> str:
     """Format 10000 as 10,000, in the reader's language."""
     return formats.number_format(number, force_grouping=True)
+
+
+def name_of(who: str) -> str | None:
+    """Return the name of a user who is stored as *auth.User:1 anna*; None for any other text."""
+    user = _USER.fullmatch(who)
+    return user[1] if user else None
 
 
 def quoted(text: str | None) -> str:

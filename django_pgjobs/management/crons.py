@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
-from django_pgjobs.presentation.schedules import in_words
+from django_pgjobs.presentation.schedules import meaning, next_fire
 from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedulable
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
@@ -161,11 +161,10 @@ def show(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _cells(entry: CronEntry) -> tuple[str, ...]:
-    upcoming = entry.next_fires(1)
     return (
         output.short(entry.pk, 60), entry.status, output.short(entry.effective_expression, 40),
         output.short(entry.effective_zone, 40), output.short(entry.job_name, 60), output.instant(entry.last_fire_at),
-        output.instant(upcoming[0] if upcoming and entry.status == "on" else None), output.short(_note(entry), 120),
+        output.instant(next_fire(entry)), output.short(_note(entry), 120),
     )  # fmt: skip
 
 
@@ -184,7 +183,6 @@ def _note(entry: CronEntry) -> str:
 
 
 def _as_json(entry: CronEntry) -> dict[str, Any]:
-    upcoming = entry.next_fires(1)
     return {
         "name": entry.pk,
         "status": entry.status,
@@ -192,12 +190,12 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
         "job": entry.job_name,
         "expression": entry.effective_expression,
         "zone": entry.effective_zone,
-        "words": in_words(entry.effective_expression, entry.effective_zone),
+        "words": meaning(entry),
         "misfire": entry.misfire,
         "overlap": entry.overlap,
         "last_fire_at": entry.last_fire_at,
         "last_job": entry.last_job_id,
-        "next_fire_at": upcoming[0] if upcoming and entry.status == "on" else None,
+        "next_fire_at": next_fire(entry),
         "paused_by": entry.paused_by,
         "paused_reason": entry.paused_reason,
         "paused_until": entry.paused_until,
@@ -222,7 +220,7 @@ def _lines_of_fires(entries: list[CronEntry], found: Mapping[str, list[Any]]) ->
         ((output.short(name, 60), output.instant(each)) for name, fires in found.items() for each in fires or [None]),
     )
     for entry in entries:
-        if words := in_words(entry.effective_expression, entry.effective_zone):
+        if words := meaning(entry):
             yield output.plain(f"{entry.pk}: {words}.")
 
 
@@ -359,7 +357,7 @@ def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
 def _show(command: BaseCommand, options: dict[str, Any], entry: CronEntry) -> None:
     fires = entry.next_fires(PREVIEWED)
     fields = {"name": entry.pk, "written": entry.written, "status": entry.status, "next": fires}
-    words = in_words(entry.effective_expression, entry.effective_zone)
+    words = meaning(entry)
     lines = [f"{entry.pk}: {entry.written}", *([f"{words}."] if words else [])]
     lines += [f"  {output.instant(fire)}" for fire in fires]
     output.answer(command, options, fields, map(output.plain, lines))

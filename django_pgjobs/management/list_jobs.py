@@ -16,8 +16,8 @@ from django_pgjobs.inspection.words import grouped
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.job_conditions import claimed_by, workers_named
+from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments, label_of

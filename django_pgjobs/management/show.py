@@ -8,22 +8,18 @@ from itertools import chain
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db.models import TextField
-from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, memo_lines, undoing_facts
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
-from django_pgjobs.presentation.fate import fate
+from django_pgjobs.models import Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
+from django_pgjobs.presentation.job_rows import ATTEMPTS, finished_steps, latest_attempts, step_at, with_texts
 from django_pgjobs.presentation.memos import Remembered, remembered, suspension
 from django_pgjobs.presentation.sight import Hidden
-from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import SHOWN_CHARS, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.presentation.wording import result as result_shown
 from django_pgjobs.serialization.escapes import one_line
@@ -31,17 +27,11 @@ from django_pgjobs.store import acting
 from django_pgjobs.store.database import on
 from django_pgjobs.store.transactions import at_read_committed
 
-ATTEMPTS = 25
 ACTIONS = 25
 """Number of actions that ``show`` prints, latest first."""
 
 VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
 """``via`` of an action, in words."""
-
-TRACEBACK_CHARS = 20_000
-
-TEXTS = ("payload", "headers", "result", "progress", "options")
-"""JSON columns, read as text so that a malformed one spoils nothing else."""
 
 FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
@@ -112,8 +102,7 @@ def _fields_of_reason(reason: why.Reason) -> dict[str, str]:
 
 
 def _read(job_id: int, using: str) -> Any:
-    extracts: Any = {f"{column}_text": Cast(column, TextField()) for column in TEXTS}
-    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), fate=fate(), **extracts).filter(pk=job_id).first()
+    return with_texts(Job.objects.using(using)).filter(pk=job_id).first()
 
 
 def _execution(job: Any) -> dict[str, Any]:
@@ -158,9 +147,6 @@ def _fields_of_step(step: Step) -> dict[str, Any]:
 
 def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
-    rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-    extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)[:most]
     return [
         {
             "number": row.number,
@@ -177,7 +163,7 @@ def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
             ],
             "traceback": row.trace,
         }
-        for row in latest
+        for row in latest_attempts(job, most)
     ]
 
 

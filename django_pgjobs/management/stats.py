@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.conf import get_conf
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.health import known_workers, paused_queues
-from django_pgjobs.diagnosis.latest import MOST_NOW, figures_of
+from django_pgjobs.diagnosis.latest import MOST_NOW, figure, figures_of
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import grouped, span
@@ -189,18 +189,21 @@ def _jobs(number: int) -> str:
 
 def _cells(found: dict[str, Any]) -> list[str]:
     oldest = found["oldest_ready_seconds"]
+    paths = (
+        "scheduled",
+        "retrying",
+        "running",
+        *(f"held.{hold}" for hold in Hold),
+        *(f"ended.{end}" for end in Outcome),
+    )
     return [
         output.plain(found["queue"]) + (" (paused)" if found["paused"] else ""),
-        _number(found, "ready", found["ready"]),
+        _number(found, "ready"),
         "-" if oldest is None else span(oldest),
-        _number(found, "scheduled", found["scheduled"]),
-        _number(found, "retrying", found["retrying"]),
-        _number(found, "running", found["running"]),
-        *(_number(found, f"held.{hold}", found["held"].get(hold, 0)) for hold in map(str, Hold)),
-        *(_number(found, f"ended.{outcome}", found["ended"].get(outcome, 0)) for outcome in map(str, Outcome)),
+        *(_number(found, path) for path in paths),
         str(found["workers"]),
     ]
 
 
-def _number(found: dict[str, Any], name: str, jobs: int) -> str:
-    return f"≥{jobs}" if name in found["at_least"] else str(jobs)
+def _number(found: dict[str, Any], path: str) -> str:
+    return f"{'≥' if path in found['at_least'] else ''}{figure(found, path)}"

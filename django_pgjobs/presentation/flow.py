@@ -12,7 +12,7 @@ from django.db.models.functions import Left, Now
 
 from django_pgjobs.context import FAILED
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
-from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.states import UNDO, FlowFlag, Outcome
 
 MOST = 25

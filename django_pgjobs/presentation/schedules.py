@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 from django.utils import formats
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
+from django_pgjobs.models import CronEntry
 from django_pgjobs.values import interval
 from django_pgjobs.values.invalid_cron import InvalidCron
+
+
+def next_fire(entry: CronEntry) -> datetime | None:
+    """Return when an entry fires next; None for one that is paused, missing, broken, off or at its end."""
+    return next(iter(entry.next_fires(1)), None) if entry.status == "on" else None
+
+
+def meaning(entry: CronEntry) -> str:
+    """Return what the expression of an entry means; empty if it is too special for a sentence."""
+    return in_words(entry.effective_expression, entry.effective_zone)
+
 
 LENGTHS: dict[str, Any] = {
     "week": ngettext_lazy("Every week", "Every %d weeks"),

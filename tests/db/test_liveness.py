@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django_pgjobs import pausing
 from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
-from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.states import JobState
 from django_pgjobs.store import admitting, counting, explaining, finalising, keeping, steering
 from django_pgjobs.store.keeping import Rescued

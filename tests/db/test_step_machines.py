@@ -15,7 +15,7 @@ from django.test import Client, override_settings
 from django_pgjobs import Backoff, JobContext, Limit, Next, job, signals
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, Step, StoredResult
-from django_pgjobs.presentation.steps import step_at
+from django_pgjobs.presentation.job_rows import step_at
 from django_pgjobs.testing import run_job, run_jobs, wait_for_bypassed
 from tests.plugins.fix_db import patience
 

@@ -16,7 +16,7 @@ from django_pgjobs.admin.display import badge, format_html, format_html_join
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.models import CronEntry
 from django_pgjobs.models.crons import aware
-from django_pgjobs.presentation.schedules import in_words
+from django_pgjobs.presentation.schedules import meaning
 from django_pgjobs.presentation.wording import STATE_LABELS, until
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.crons import JSON_COLUMNS
@@ -58,7 +58,7 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
         "status": badge(STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]),
         "why": visible(entry.broken)[:200],
         "expression": visible(entry.effective_expression),
-        "words": in_words(entry.effective_expression, entry.effective_zone),
+        "words": meaning(entry),
         "next": until(fires[0], now) if fires else "–",
         "strip": _strip([fire for fire in fires if fire <= now + DAY], now),
         "dots": [

@@ -9,8 +9,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.overview.drawing import sparkline
-from django_pgjobs.admin.overview.seen import Seen, number
+from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.diagnosis.health import paused_queues
+from django_pgjobs.diagnosis.latest import total
 from django_pgjobs.presentation.wording import STATE_LABELS, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import numbers
@@ -38,22 +39,26 @@ def _row(seen: Seen, found: Mapping[str, Any], line: list[int], paused: bool) ->
     queue, pages = found["queue"], seen.pages
     oldest = found["oldest_ready_seconds"]
     since = {"queue": queue, "q": "since:1h"}
+
+    def jobs(path: str) -> str:
+        return total([found], path)[1]
+
     return {
         "name": visible(queue),
         "url": pages.jobs(queue=queue),
-        "due": number(found, "ready", found["ready"]),
+        "due": jobs("ready"),
         "due_url": pages.jobs(state="ready", queue=queue),
         "oldest": "–" if oldest is None else seconds(oldest),
-        "running": number(found, "running", found["running"]),
+        "running": jobs("running"),
         "running_url": pages.jobs(state="running", queue=queue),
         "held": [
-            (number(found, f"held.{hold}", jobs), STATE_LABELS[hold], pages.jobs(state=hold, queue=queue))
-            for hold, jobs in found["held"].items()
-            if jobs
+            (jobs(f"held.{hold}"), STATE_LABELS[hold], pages.jobs(state=hold, queue=queue))
+            for hold, number in found["held"].items()
+            if number
         ],
-        "succeeded": number(found, "ended.succeeded", found["ended"]["succeeded"]),
+        "succeeded": jobs("ended.succeeded"),
         "succeeded_url": pages.jobs(state="succeeded", **since),
-        "abandoned": number(found, "ended.abandoned", found["ended"]["abandoned"]),
+        "abandoned": jobs("ended.abandoned"),
         "abandoned_url": pages.jobs(state="abandoned", **since),
         "failing": found["ended"]["abandoned"] > 0,
         "workers": found["workers"],

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from django_pgjobs.admin.display import Pages
 from django_pgjobs.diagnosis.latest import Latest
-from django_pgjobs.inspection.words import grouped
 from django_pgjobs.store.database import Database, on
 
 
@@ -43,8 +40,3 @@ class Seen:
     def may_resume(self) -> bool:
         """True if the viewer may end pauses, and see the list of them where that is done."""
         return self.may("pause_queue") and self.may("view_queuestate")
-
-
-def number(found: Mapping[str, Any], name: str, jobs: int) -> str:
-    """Return a figure of a queue for people: *10,000* or *≥ 10,000* if counting stopped there."""
-    return f"≥ {grouped(jobs)}" if name in found["at_least"] else grouped(jobs)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.admin.utils import quote
 from django.utils.translation import gettext as _
 
 from django_pgjobs.admin.overview.seen import Seen
+from django_pgjobs.diagnosis.latest import total
 from django_pgjobs.diagnosis.problem import HealthProblem
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import Hold
 
 FAILED_WITHIN = "1h"
 
@@ -64,30 +63,22 @@ def tiles(seen: Seen) -> dict[str, Any]:
     """Return the figures of all queues, each with the list that it counts."""
     queues, workers = seen.latest.figures["queues"], seen.latest.figures["workers"]
     slots = _("of %(count)s threads") % {"count": grouped(workers["slots"])}
-    failed = _sum(queues, "abandoned", "ended")
+    failed = total(queues, "ended.abandoned")
     found = [
-        (_("due"), "ready", *_sum(queues, "ready"), "", seen.pages.jobs(state="ready")),
-        (_("running"), "running", *_sum(queues, "running"), slots, seen.pages.jobs(state="running")),
-        (_("retrying"), "retrying", *_sum(queues, "retrying"), "", seen.pages.jobs(state="retrying")),
+        (_("due"), "ready", *total(queues, "ready"), "", seen.pages.jobs(state="ready")),
+        (_("running"), "running", *total(queues, "running"), slots, seen.pages.jobs(state="running")),
+        (_("retrying"), "retrying", *total(queues, "retrying"), "", seen.pages.jobs(state="retrying")),
         (
             _("abandoned"), "abandoned", *failed, _("in the last hour"),
             seen.pages.jobs(state="abandoned", q=f"since:{FAILED_WITHIN}"),
         ),
-        (_("parked"), "parked", *_sum(queues, "parked", "held"), "", seen.pages.jobs(state="parked")),
-        (_("limited"), "limited", *_sum(queues, "limited", "held"), "", seen.pages.jobs(state="limited")),
-        (_("paused"), "paused", *_sum(queues, "paused", "held"), "", seen.pages.jobs(state="paused")),
+        (_("parked"), "parked", *total(queues, "held.parked"), "", seen.pages.jobs(state="parked")),
+        (_("limited"), "limited", *total(queues, "held.limited"), "", seen.pages.jobs(state="limited")),
+        (_("paused"), "paused", *total(queues, "held.paused"), "", seen.pages.jobs(state="paused")),
         (
-            _("waiting"), "waiting", *_sum(queues, Hold.WAITING.value, "held"), _("for other jobs"),
+            _("waiting"), "waiting", *total(queues, "held.waiting"), _("for other jobs"),
             seen.pages.jobs(state="waiting"),
         ),
     ]  # fmt: skip
     names = ("label", "state", "jobs", "number", "note", "url")
     return {"tiles": [dict(zip(names, tile, strict=True)) for tile in found]}
-
-
-def _sum(queues: list[Mapping[str, Any]], name: str, group: str = "") -> tuple[int, str]:
-    """Return a figure of all queues, and for people."""
-    path = f"{group}.{name}" if group else name
-    jobs = sum((each[group] if group else each).get(name, 0) for each in queues)
-    more = any(path in each["at_least"] for each in queues)
-    return jobs, f"≥ {grouped(jobs)}" if more else grouped(jobs)
