@@ -201,6 +201,12 @@ class Reading(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
 
+    def changed(self, timing: Mapping[str, Any], options: Mapping[str, Any], **parts: Any) -> Reading:
+        """Return it with other values; a policy for missed fires other than *all* has no ``misfire_limit``."""
+        given = {"misfire_limit": None, **timing} if timing.get("misfire", "all") != "all" else timing
+        merged = cast("ScheduleOptions", {**self.timing, **given})
+        return self._replace(options={**self.options, **options}, timing=merged, **parts)
+
     def write(self) -> CronEntry:
         """Register it. Raises what ``BoundSchedule.register`` raises."""
         return self._bound().register(*self.args, **self.kwargs)

@@ -141,6 +141,17 @@ class SteeringAction:
             return "no batch"
         return "" if state in self.states or self._takes_as_suspended(state, flow) else state
 
+    def sorted_out(self, jobs: Any) -> tuple[dict[int, str], Counter[str]]:
+        """Return id → name of those of these jobs that it applies to, and why it does not apply to others."""
+        taken: dict[int, str] = {}
+        skipped: Counter[str] = Counter()
+        for job_id, name, state, flow in jobs.order_by("pk").values_list("pk", "name", "state", "flow"):
+            if refusal := self.refusal(name, state, flow):
+                skipped[refusal] += 1
+            else:
+                taken[job_id] = name
+        return taken, skipped
+
     def _takes_as_suspended(self, state: str, flow: int) -> bool:
         return self.takes_suspended and bool(flow & FlowFlag.REMEMBERS) and state in _UNCLAIMED
 
@@ -220,141 +231,84 @@ def _written_at(jobs: Any) -> str:
     return str(jobs._db or router.db_for_write(Job))
 
 
-ACTIONS: dict[str, SteeringAction] = {
-    action.name: action
-    for action in (
-        SteeringAction(
-            name="retry",
-            act=Act.RETRY,
-            verb=_("retry"),
-            of_selected=_("Retry selected %(verbose_name_plural)s"),
-            question=_("Make these jobs ready again, with a fresh set of attempts?"),
-            permission="pgjobs.retry_job",
-            states=_RETRIABLE,
-            run=JobQuerySet.retry,
-            form_of_many=ReasonForm,
+_TABLE = (
+    SteeringAction(
+        name="retry", act=Act.RETRY, verb=_("retry"), permission="pgjobs.retry_job", states=_RETRIABLE,
+        run=JobQuerySet.retry, form_of_many=ReasonForm, of_selected=_("Retry selected %(verbose_name_plural)s"),
+        question=_("Make these jobs ready again, with a fresh set of attempts?"),
+    ),
+    SteeringAction(
+        name="undo_again", verb=_("undo again"), permission="pgjobs.retry_job", run=_undo_again,
+        states=frozenset({JobState.ABANDONED, JobState.CANCELLED}), form_of_many=ReasonForm,
+        question=_("Continue to undo what these jobs have done, where the undo was abandoned or cancelled?"),
+    ),
+    SteeringAction(
+        name="run_now", act=Act.RESCHEDULE, verb=_("run now"), permission="pgjobs.reschedule_job",
+        states=frozenset({JobState.READY, JobState.LIMITED}), run=partial(JobQuerySet.reschedule, delay=0),
+        form_of_many=ReasonForm, of_selected=_("Run selected %(verbose_name_plural)s now"),
+        question=_("Make these scheduled jobs due now?"),
+    ),
+    SteeringAction(
+        name="release", act=Act.RELEASE, verb=_("release"), permission="pgjobs.reschedule_job",
+        states=frozenset({JobState.RUNNING}), run=JobQuerySet.release, form=ReasonForm, always_confirms=True,
+        stops_neighbours=True, of_selected=_("Release selected %(verbose_name_plural)s"),
+        question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
+        note=_(
+            "If a job does not stop within four seconds, its worker kills the process. Other jobs that run in that "
+            "process are released too and run again, uncharged."
         ),
-        SteeringAction(
-            name="undo_again",
-            verb=_("undo again"),
-            question=_("Continue to undo what these jobs have done, where the undo was abandoned or cancelled?"),
-            permission="pgjobs.retry_job",
-            states=frozenset({JobState.ABANDONED, JobState.CANCELLED}),
-            run=_undo_again,
-            form_of_many=ReasonForm,
+    ),
+    SteeringAction(
+        name="let_go_on", act=Act.LET_GO_ON, verb=_("let proceed"), permission="pgjobs.reschedule_job",
+        states=frozenset({JobState.WAITING}), takes_suspended=True, run=partial(JobQuerySet.release, force=True),
+        form=ReasonForm, always_confirms=True, button=_("Let it proceed"),
+        of_selected=_("Let selected %(verbose_name_plural)s proceed…"),
+        question=_("Let these jobs proceed without waiting any longer?"),
+        note=_(
+            "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
+            "not succeeded, it is abandoned."
         ),
-        SteeringAction(
-            name="run_now",
-            act=Act.RESCHEDULE,
-            verb=_("run now"),
-            of_selected=_("Run selected %(verbose_name_plural)s now"),
-            question=_("Make these scheduled jobs due now?"),
-            permission="pgjobs.reschedule_job",
-            states=frozenset({JobState.READY, JobState.LIMITED}),
-            run=partial(JobQuerySet.reschedule, delay=0),
-            form_of_many=ReasonForm,
+        note_of_suspended=_(
+            "A sleeping job continues at once. A job that waits for an event continues as if none had come in time."
         ),
-        SteeringAction(
-            name="release",
-            act=Act.RELEASE,
-            verb=_("release"),
-            of_selected=_("Release selected %(verbose_name_plural)s"),
-            question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
-            note=_(
-                "If a job does not stop within four seconds, its worker kills the process. Other jobs that run in that "
-                "process are released too and run again, uncharged."
-            ),
-            stops_neighbours=True,
-            permission="pgjobs.reschedule_job",
-            states=frozenset({JobState.RUNNING}),
-            run=JobQuerySet.release,
-            form=ReasonForm,
-            always_confirms=True,
+        note_of_batch=_(
+            "A batch or flow ends by its figures so far, and takes no more members. Unfinished members still run."
         ),
-        SteeringAction(
-            name="let_go_on",
-            act=Act.LET_GO_ON,
-            verb=_("let proceed"),
-            of_selected=_("Let selected %(verbose_name_plural)s proceed…"),
-            question=_("Let these jobs proceed without waiting any longer?"),
-            note=_(
-                "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
-                "not succeeded, it is abandoned."
-            ),
-            note_of_suspended=_(
-                "A sleeping job continues at once. A job that waits for an event continues as if none had come in time."
-            ),
-            takes_suspended=True,
-            note_of_batch=_(
-                "A batch or flow ends by its figures so far, and takes no more members. Unfinished members still run."
-            ),
-            button=_("Let it proceed"),
-            permission="pgjobs.reschedule_job",
-            states=frozenset({JobState.WAITING}),
-            run=partial(JobQuerySet.release, force=True),
-            form=ReasonForm,
-            always_confirms=True,
+    ),
+    SteeringAction(
+        name="retry_members", verb=_("retry failed members"), permission="pgjobs.retry_job",
+        states=frozenset(JobState), names=frozenset(GATHERING), changes_members=True, run=_retry_members,
+        form=ReasonForm,  # one batch has many members
+        always_confirms=True, button=_("Retry failed members"),
+        of_selected=_("Retry failed members of selected batches"),
+        question=_("Retry the abandoned members of these batches and flows? They wait for them again."),
+    ),
+    SteeringAction(
+        name="close", act=Act.CLOSE, verb=_("close"), permission="pgjobs.reschedule_job",
+        states=frozenset({JobState.WAITING}), names=frozenset({BATCH}), run=_close, form=ReasonForm,
+        button=_("Close this batch"), of_selected=_("Close selected batches"),
+        question=_("Close these batches? They end when their present members have ended."),
+        note=_("Once its present members have ended, no more can be added from outside."),
+    ),
+    SteeringAction(
+        name="cancel", act=Act.CANCEL, verb=_("cancel"), permission="pgjobs.cancel_job",
+        states=_UNCLAIMED | {JobState.RUNNING}, run=JobQuerySet.cancel, form=CancelForm, destructive=True,
+        always_confirms=True, of_selected=_("Cancel selected %(verbose_name_plural)s…"),
+        question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
+        note_of_batch=_(
+            "All members of a batch or flow that have not ended are cancelled, too, in the same way; then it ends."
         ),
-        SteeringAction(
-            name="retry_members",
-            verb=_("retry failed members"),
-            of_selected=_("Retry failed members of selected batches"),
-            question=_("Retry the abandoned members of these batches and flows? They wait for them again."),
-            permission="pgjobs.retry_job",
-            states=frozenset(JobState),
-            run=_retry_members,
-            form=ReasonForm,  # one batch has many members
-            always_confirms=True,
-            button=_("Retry failed members"),
-            names=frozenset(GATHERING),
-            changes_members=True,
-        ),
-        SteeringAction(
-            name="close",
-            act=Act.CLOSE,
-            verb=_("close"),
-            of_selected=_("Close selected batches"),
-            question=_("Close these batches? They end when their present members have ended."),
-            note=_("Once its present members have ended, no more can be added from outside."),
-            permission="pgjobs.reschedule_job",
-            states=frozenset({JobState.WAITING}),
-            names=frozenset({BATCH}),
-            run=_close,
-            form=ReasonForm,
-            button=_("Close this batch"),
-        ),
-        SteeringAction(
-            name="cancel",
-            act=Act.CANCEL,
-            verb=_("cancel"),
-            of_selected=_("Cancel selected %(verbose_name_plural)s…"),
-            question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
-            note_of_batch=_(
-                "All members of a batch or flow that have not ended are cancelled, too, in the same way; then it ends."
-            ),
-            button_of_batch=_("Cancel it and its members"),
-            permission="pgjobs.cancel_job",
-            states=_UNCLAIMED | {JobState.RUNNING},
-            run=JobQuerySet.cancel,
-            form=CancelForm,
-            destructive=True,
-            always_confirms=True,
-        ),
-        SteeringAction(
-            name="abandon",
-            act=Act.ABANDON,
-            verb=_("abandon"),
-            of_selected=_("Abandon selected %(verbose_name_plural)s…"),
-            question=_("Abandon these jobs? Their on_abandon callback runs; running jobs are skipped."),
-            permission="pgjobs.abandon_job",
-            states=_UNCLAIMED,
-            run=JobQuerySet.abandon,
-            form=ReasonForm,
-            destructive=True,
-            always_confirms=True,
-        ),
-    )
-}
+        button_of_batch=_("Cancel it and its members"),
+    ),
+    SteeringAction(
+        name="abandon", act=Act.ABANDON, verb=_("abandon"), permission="pgjobs.abandon_job", states=_UNCLAIMED,
+        run=JobQuerySet.abandon, form=ReasonForm, destructive=True, always_confirms=True,
+        of_selected=_("Abandon selected %(verbose_name_plural)s…"),
+        question=_("Abandon these jobs? Their on_abandon callback runs; running jobs are skipped."),
+    ),
+)  # fmt: skip
+
+ACTIONS: dict[str, SteeringAction] = {action.name: action for action in _TABLE}
 """Name → action, in display order."""
 
 
@@ -365,13 +319,9 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
     """
     if everything:
         return action.run(jobs.filter(action.condition), by=by, **answers)
-    refusals = {
-        job_id: action.refusal(name, state, flow)
-        for job_id, name, state, flow in jobs.order_by("pk").values_list("pk", "name", "state", "flow")
-    }
-    taken = [job_id for job_id, refusal in refusals.items() if not refusal]
-    skipped = Steered(0, Counter(refusal for refusal in refusals.values() if refusal))
-    return skipped + action.run(jobs.model.objects.filter(pk__in=taken), by=by, **answers) if taken else skipped
+    names, refused_as = action.sorted_out(jobs)
+    skipped, taken = Steered(0, refused_as), jobs.model.objects.filter(pk__in=list(names))
+    return skipped + action.run(taken, by=by, **answers) if names else skipped
 
 
 def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, Any] | None = None) -> tuple[int, str]:

@@ -46,21 +46,18 @@ class Preview:
 def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
     """Count the selected jobs, or all jobs of a list that are in the action's states."""
     if everything:
-        taken = list(jobs.filter(action.condition).values_list("pk", "name")[: COUNTED + 1])
+        taken = dict(jobs.filter(action.condition).values_list("pk", "name")[: COUNTED + 1])
         skipped: Counter[str] = Counter()
     else:
-        chosen = list(jobs.order_by("pk").values_list("pk", "name", "state", "flow"))
-        refusals = [(job_id, name, action.refusal(name, state, flow)) for job_id, name, state, flow in chosen]
-        taken = [(job_id, name) for job_id, name, refusal in refusals if not refusal]
-        skipped = Counter(refusal for *_, refusal in refusals if refusal)
+        taken, skipped = action.sorted_out(jobs)
     more = len(taken) > COUNTED
     number = grouped(min(len(taken), COUNTED))
     return Preview(
-        ids=[job_id for job_id, _ in taken],
+        ids=list(taken),
         count=_("more than %(count)s") % {"count": number} if more else number,
         skipped=[(str(REASONS.get(reason, reason)), grouped(n)) for reason, n in sorted(skipped.items())],
-        names=_named(Counter(name for _, name in taken)),
-        gathering=any(name in GATHERING for _, name in taken),
+        names=_named(Counter(taken.values())),
+        gathering=any(name in GATHERING for name in taken.values()),
     )
 
 

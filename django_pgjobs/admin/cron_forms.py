@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from typing import Any, cast
+from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -17,7 +17,7 @@ from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry
-from django_pgjobs.schedules import BoundSchedule, Reading, ScheduleOptions
+from django_pgjobs.schedules import BoundSchedule, Reading
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.steering.crons import OVERRIDES, check_overrides
@@ -205,28 +205,16 @@ class ScheduleForm(forms.Form):
         return values
 
     def _read(self, values: dict[str, Any]) -> Reading:
-        timing = cast(
-            "ScheduleOptions",
-            {
-                **self.reading.timing,
-                **{name: values[name] for name in ("tz", "start", "end", "max_fires", "misfire", "overlap", "enabled")},
-                "misfire_limit": values["misfire_limit"] if values["misfire"] == "all" else None,
-                "by": self.by,
-                "reason": values["reason"],
-            },
-        )
-        if self.new:
-            timing["name"] = values["name"]
-        else:  # fields show whole seconds: an unchanged value stays as it is
-            if "start" not in self.changed_data:
-                timing["start"] = self.reading.timing["start"]
-            if "end" not in self.changed_data:
-                timing["end"] = self.reading.timing["end"]
+        # Fields show whole seconds: an unchanged instant stays as it is.
+        bounds = [name for name in ("start", "end") if self.new or name in self.changed_data]
+        own = ["name", *bounds] if self.new else bounds
+        names = (*own, "tz", "max_fires", "misfire", "overlap", "enabled", "reason")
+        timing = {name: values[name] for name in names} | {"by": self.by}
+        timing["misfire_limit"] = values["misfire_limit"] if values["misfire"] == "all" else None
         given = {"queue": values["queue"] or None, "priority": values["priority"]}
-        options = {**self.reading.options, **{name: value for name, value in given.items() if value is not None}}
+        options = {name: value for name, value in given.items() if value is not None}
         args, kwargs = self._arguments(values) if self.parameters else (self.reading.args, self.reading.kwargs)
-        expression = values["expression"]
-        return self.reading._replace(options=options, expression=expression, timing=timing, args=args, kwargs=kwargs)
+        return self.reading.changed(timing, options, expression=values["expression"], args=args, kwargs=kwargs)
 
     def _arguments(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []

@@ -43,6 +43,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
+from django_pgjobs.inspection.words import Reason
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.flow import Surroundings, surroundings
@@ -284,7 +285,7 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _advices_of(reason: why.Reason, job: Any, around: Surroundings) -> list[Any]:
+def _advices_of(reason: Reason, job: Any, around: Surroundings) -> list[Any]:
     """Sentences below the reason: what to do, and who asked for a cancel."""
     advice = _advice_of(reason, job, around)
     found: list[Any] = [visible(str(advice))] if advice else []
@@ -307,7 +308,7 @@ def _blockers_of(job: Any, pages: Pages) -> list[str]:
     return found
 
 
-def _advice_of(reason: why.Reason, job: Any, around: Surroundings) -> Any:
+def _advice_of(reason: Reason, job: Any, around: Surroundings) -> Any:
     """The advice; names the button of this page instead of the command."""
     if "manage.py pgjobs" not in reason.advice:
         return reason.advice

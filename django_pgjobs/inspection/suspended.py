@@ -7,16 +7,13 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.inspection.words import clock_time, quoted, span
+from django_pgjobs.inspection.words import Reason, clock_time, quoted, span
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store.memos import Suspension
 
-Found = tuple[str, str, str]
-"""Code, text and advice of a reason."""
 
-
-def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
+def words_of(job_id: int, now: datetime, found: Suspension) -> Reason:
     """Return why a suspended job does not run."""
     name = one_line(found.name)
     when = {
@@ -27,20 +24,17 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
     }
     if found.kind == MemoKind.EVENT:
         text = _("It waits for the event %(event)s, until %(at)s at most, for another %(time)s.") % when
-        return "waiting_for_event", text, _("To send it: ") + f"manage.py pgjobs send-event --job {job_id}"
+        return Reason("waiting_for_event", text, _("To send it: ") + f"manage.py pgjobs send-event --job {job_id}")
     if found.kind == MemoKind.GATHER:
         if not found.pending:
             text = _(
                 "All jobs that it gathers have ended, and nothing has woken it; the leader does so within two minutes."
             )
-            return (
-                "waiting_for_gather",
-                text,
-                _("To let it proceed now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0",
-            )
+            advice = _("To let it proceed now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+            return Reason("waiting_for_gather", text, advice)
         counts = {"pending": found.pending or 0, "total": found.total or 0, "batch": found.batch_id}
         text = _("It waits for %(pending)d of the %(total)d jobs that it gathers, in batch %(batch)s.") % counts
-        return "waiting_for_gather", text, _("To see them: ") + f"manage.py pgjobs tree {found.batch_id}"
+        return Reason("waiting_for_gather", text, _("To see them: ") + f"manage.py pgjobs tree {found.batch_id}")
     if found.kind == MemoKind.STEP:
         words = {**when, "failures": found.failures, "why": quoted(found.error)}
         text = ngettext(
@@ -48,6 +42,7 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Found:
             "Its step %(name)s has failed %(failures)d times, and is tried again at %(at)s, in %(time)s%(why)s.",
             found.failures,
         )
-        return "step_retrying", text % words, _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+        advice = _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+        return Reason("step_retrying", text % words, advice)
     text = _("It sleeps (%(name)s) until %(at)s, for another %(time)s.") % when
-    return "sleeping", text, _("To let it proceed now: ") + f"manage.py pgjobs release --force {job_id}"
+    return Reason("sleeping", text, _("To let it proceed now: ") + f"manage.py pgjobs release --force {job_id}")

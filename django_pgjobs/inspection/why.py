@@ -8,37 +8,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
+from django_pgjobs.inspection.ended import ENDED
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.suspended import words_of
-from django_pgjobs.inspection.words import clock_time, name_of, quoted, span
-from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
+from django_pgjobs.inspection.words import Reason, by_whom, clock_time, quoted, since, span, tries
+from django_pgjobs.states import EXPIRED, JobState
 from django_pgjobs.store import explaining, memos
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a job is in its state: a ``code`` for programs, ``text`` for people, and ``advice`` or nothing."""
-
-    code: str
-    text: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        """Return text and advice."""
-        return f"{self.text} {self.advice}".rstrip()
 
 
 def of(job_id: int, using: str) -> Reason:
@@ -52,7 +38,7 @@ def of(job_id: int, using: str) -> Reason:
     if facts.run_at > facts.now and not facts.ending and facts.state in (JobState.READY, JobState.LIMITED):
         suspension = memos.read_suspension(on(using), job_id)
         if suspension is not None:
-            return Reason(*words_of(job_id, facts.now, suspension))
+            return words_of(job_id, facts.now, suspension)
     limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
     return reason(facts, blockers_of(job_id, facts.name, facts.queue, using) if limited else ())
 
@@ -71,8 +57,8 @@ _CALLBACKS = {"cancelled": "on_cancel", "succeeded": "on_success"}
 
 def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
     """Turn the facts into a reason; ``blockers`` are the limits without room that hold the job."""
-    if facts.state in _ENDED:
-        return _ENDED[facts.state](facts)
+    if facts.state in ENDED:
+        return ENDED[facts.state](facts)
     return _unstarted(facts, _unexpired(facts, blockers))
 
 
@@ -88,7 +74,7 @@ def _expiring(facts: WhyFacts, found: Reason) -> Reason:
         words = {"at": clock_time(at), "time": span((at - facts.now).total_seconds())}
         text = _("If it has not started by %(at)s, in %(time)s, it expires and is cancelled.")
         return Reason(found.code, f"{found.text} {text % words}", found.advice)
-    text = _("It expired %(ago)s ago, before it started.") % {"ago": _since(facts, at)}
+    text = _("It expired %(ago)s ago, before it started.") % {"ago": since(facts, at)}
     if not facts.live:
         advice = _("No worker that could end it was heard from lately: manage.py runjobs")
         return Reason(EXPIRED, text, advice)
@@ -107,95 +93,16 @@ def _unexpired(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     return Reason("callback", f"{left} {found.text}", found.advice)
 
 
-def _since(facts: WhyFacts, instant: datetime | None) -> str:
-    return "?" if instant is None else span((facts.now - instant).total_seconds())
-
-
-def by_whom(who: str | None) -> str:
-    """Name who did something; for a user, stored as *auth.User:1 anna*, only the name."""
-    return " " + _("by %(who)s") % {"who": name_of(who) or who} if who else ""
-
-
-def _tries(facts: WhyFacts) -> str:
-    return _("attempt %(attempt)d of %(most)d") % {"attempt": facts.attempt, "most": facts.max_attempts}
-
-
-# Ended
-
-
-def _succeeded(facts: WhyFacts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "id": facts.result_of}
-    if facts.result_of is not None:
-        text = _("It succeeded %(ago)s ago without running: job %(id)s had stored the result of its idempotency key.")
-        return Reason("succeeded", text % words)
-    return Reason("succeeded", _("It succeeded %(ago)s ago, in %(tries)s.") % words)
-
-
-def _cancelled(facts: WhyFacts) -> Reason:
-    if facts.cancel_by in (NOT_MET, NOT_NEEDED):
-        words = {"ago": _since(facts, facts.finished_at), "why": quoted(facts.cancel_reason)}
-        text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
-        advice = _("To run it all the same: ") + f"manage.py pgjobs retry {facts.id}"
-        if facts.undone_by is not None:
-            advice = _undone(facts.undone_by)
-        elif facts.cancel_by == NOT_MET:
-            advice = _("It waits again when you retry what failed.") + f" {advice}"
-        return Reason("not_needed", text, advice)
-    words = {
-        "ago": _since(facts, facts.finished_at),
-        "by": by_whom(facts.cancel_by),
-        "why": quoted(facts.cancel_reason),
-    }
-    # A batch is not retried itself.
-    advice = "" if facts.name in GATHERING and facts.undone_by is None else _retry(facts)
-    return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, advice)
-
-
-def _abandoned(facts: WhyFacts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": quoted(facts.error)}
-    if facts.name in GATHERING:
-        text = _("It was abandoned %(ago)s ago%(why)s.") % words
-        if facts.undone_by is not None:
-            return Reason("abandoned", text, _undone(facts.undone_by))
-        command = f"manage.py pgjobs retry --batch {facts.id} --state abandoned"
-        advice = _("Retry those of its members that failed, and it waits again: ") + command
-        return Reason("abandoned", text, advice)
-    text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
-    if facts.undone_by is not None:
-        return Reason("abandoned", text, _undone(facts.undone_by))
-    return Reason("abandoned", text, _("Fix the cause, then: ") + _retry(facts))
-
-
-def _undone(by: int) -> str:
-    words = _("It cannot be retried: job %(id)d undoes what was done. To see how far that is: ") % {"id": by}
-    return f"{words}manage.py pgjobs show {by}"
-
-
-def _retry(facts: WhyFacts) -> str:
-    if facts.undone_by is not None:
-        return _undone(facts.undone_by)
-    if facts.key_holder is not None:
-        return _("It cannot be retried while job %(id)s has its key.") % {"id": facts.key_holder}
-    return f"manage.py pgjobs retry {facts.id}"
-
-
-_ENDED: dict[str, Callable[[WhyFacts], Reason]] = {
-    "succeeded": _succeeded,
-    "cancelled": _cancelled,
-    "abandoned": _abandoned,
-}
-
-
 # Claimed
 
 
 def _running(facts: WhyFacts) -> Reason:
     worker = facts.worker_name or _("that is not known")
-    words = {"worker": worker, "ago": _since(facts, facts.claimed_at), "tries": _tries(facts)}
+    words = {"worker": worker, "ago": since(facts, facts.claimed_at), "tries": tries(facts)}
     if facts.lease_expires_at is None or facts.lease_expires_at <= facts.now:
         return _lost(facts, worker)
     text = _("Worker %(worker)s claimed it %(ago)s ago, %(tries)s.") % words
-    beat = {"beat": _since(facts, facts.worker_beat_at), "lease": clock_time(facts.lease_expires_at)}
+    beat = {"beat": since(facts, facts.worker_beat_at), "lease": clock_time(facts.lease_expires_at)}
     if facts.cancel_requested_at is not None:
         text += " " + _cancelling(facts)
     if facts.release_requested_at is not None:
@@ -214,14 +121,14 @@ def _running(facts: WhyFacts) -> Reason:
         return _suspect(facts, worker)
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
         late = _("Its time ran out %(late)s ago, and its worker is stopping it.")
-        return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
+        return Reason("overdue", f"{text} " + late % {"late": since(facts, facts.deadline_at)})
     lease = _("It was last heard from %(beat)s ago, and its lease runs until %(lease)s.")
     return Reason("running", f"{text} {lease % beat}")
 
 
 def _suspect(facts: WhyFacts, worker: str) -> Reason:
     """An executor died with it. Its time counts from its new start, which the row does not know."""
-    words = {"worker": worker, "at": clock_time(facts.suspects_since or facts.now), "tries": _tries(facts)}
+    words = {"worker": worker, "at": clock_time(facts.suspects_since or facts.now), "tries": tries(facts)}
     if facts.suspect == "waiting":
         text = _(
             "It has not started again: an executor of worker %(worker)s died with it, %(tries)s, and may have died of "
@@ -239,7 +146,7 @@ def _lost(facts: WhyFacts, worker: str) -> Reason:
     if facts.lease_expires_at is None:
         text = _("It is claimed, but no claim names it: the leader finds such jobs, and a worker rescues them.")
         return Reason("lost", text, _help(facts))
-    words = {"worker": worker, "ago": _since(facts, facts.lease_expires_at)}
+    words = {"worker": worker, "ago": since(facts, facts.lease_expires_at)}
     text = _("Worker %(worker)s claimed it and lost it: its lease ran out %(ago)s ago.") % words
     return Reason("lost", text, _help(facts))
 
@@ -254,7 +161,7 @@ def _help(facts: WhyFacts) -> str:
 
 def _cancelling(facts: WhyFacts) -> str:
     words = {
-        "ago": _since(facts, facts.cancel_requested_at),
+        "ago": since(facts, facts.cancel_requested_at),
         "mode": facts.cancel_mode or "ask",
         "by": by_whom(facts.cancel_by),
         "why": quoted(facts.cancel_reason),
@@ -351,7 +258,7 @@ def _ready(facts: WhyFacts) -> Reason:
     if not facts.serving:
         return _unserved(facts)
     words = {
-        "ago": _since(facts, facts.ready_since),
+        "ago": since(facts, facts.ready_since),
         "running": facts.running,
         "slots": facts.slots,
         "queue": facts.queue,
@@ -394,14 +301,14 @@ def _last_beat(facts: WhyFacts) -> str:
         "%(serving)d workers of queue %(queue)s were heard from lately, the last %(beat)s ago.",
         facts.serving,
     )
-    return text % {"serving": facts.serving, "queue": facts.queue, "beat": _since(facts, facts.served_beat_at)}
+    return text % {"serving": facts.serving, "queue": facts.queue, "beat": since(facts, facts.served_beat_at)}
 
 
 def _not_due(facts: WhyFacts) -> Reason:
     words = {
         "at": clock_time(facts.run_at),
         "time": span((facts.run_at - facts.now).total_seconds()),
-        "tries": _tries(facts),
+        "tries": tries(facts),
     }
     advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
     if facts.attempt:
@@ -422,7 +329,7 @@ def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
     name = facts.queue if pause.kind == "queue" else facts.name
     words = {
         "what": what % {"name": name},
-        "ago": _since(facts, pause.paused_at),
+        "ago": since(facts, pause.paused_at),
         "by": by_whom(pause.by),
         "until": " " + _("until %(at)s") % {"at": clock_time(pause.until)} if pause.until else "",
         "why": quoted(pause.reason),
@@ -434,7 +341,7 @@ def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
 
 
 def _unserved(facts: WhyFacts) -> Reason:
-    words = {"ago": _since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
+    words = {"ago": since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
     if facts.draining:
         text = _(
             "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is draining."
@@ -452,6 +359,6 @@ def _unserved(facts: WhyFacts) -> Reason:
         return Reason("not_served", text % words, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
     beat = ""
     if facts.last_beat_at is not None:
-        beat = " " + _("(the last %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
+        beat = " " + _("(the last %(ago)s ago)") % {"ago": since(facts, facts.last_beat_at)}
     text = _("It has been due for %(ago)s, but no worker was heard from lately") % words
     return Reason("no_worker", f"{text}{beat}.", _("Start one: manage.py runjobs"))

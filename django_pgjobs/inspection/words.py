@@ -1,14 +1,20 @@
-"""Parts of the sentences about jobs: durations, instants, numbers, quotations."""
+"""Parts of the sentences about jobs: durations, instants, numbers, names, quotations; and a whole reason."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from django.utils import formats, timezone
+from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.serialization.escapes import one_line
+
+if TYPE_CHECKING:
+    from django_pgjobs.store.explaining import WhyFacts
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
@@ -49,3 +55,31 @@ def quoted(text: str | None) -> str:
     """Return an untrusted text as the end of a sentence."""
     words = one_line(text or "")
     return f": {words.rstrip('.')}" if words else ""
+
+
+def since(facts: WhyFacts, instant: datetime | None) -> str:
+    """Return how long ago an instant was when the facts were read."""
+    return "?" if instant is None else span((facts.now - instant).total_seconds())
+
+
+def by_whom(who: str | None) -> str:
+    """Name who did something; for a user, stored as *auth.User:1 anna*, only the name."""
+    return " " + _("by %(who)s") % {"who": name_of(who) or who} if who else ""
+
+
+def tries(facts: WhyFacts) -> str:
+    """Return *attempt 2 of 5*."""
+    return _("attempt %(attempt)d of %(most)d") % {"attempt": facts.attempt, "most": facts.max_attempts}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job is in its state: a ``code`` for programs, ``text`` for people, and ``advice`` or nothing."""
+
+    code: str
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """Return text and advice."""
+        return f"{self.text} {self.advice}".rstrip()

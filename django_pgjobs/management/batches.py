@@ -1,4 +1,4 @@
-"""``manage.py pgjobs tree`` and ``close-batch``: what waits for what, and batches left open."""
+"""``manage.py pgjobs tree`` and ``close-batch``: what waits for what, what undoes what, and batches left open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Job
-from django_pgjobs.presentation.flow import Linked, Surroundings, listed, surroundings
+from django_pgjobs.presentation.flow import Linked, Surroundings, Undone, listed, surroundings
 from django_pgjobs.presentation.wording import label_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.steering.jobs import close_batches
@@ -97,6 +97,31 @@ def _of(job: Job) -> dict[str, Any]:
 
 def _linked(linked: Linked) -> dict[str, Any]:
     return {"rule": linked.rule, **_of(linked.job)}
+
+
+def fields_of_undoing(around: Surroundings) -> dict[str, Any]:
+    """Return what the job undoes, and what undoes it, as JSON fields."""
+    undoing = [Undone("", around.undo)] if around.undo is not None else []
+    return {
+        "target": None if around.target is None else {**_of(around.target.job), "step": around.target.step},
+        "compensations": [{**_of(each.job), "step": each.step} for each in undoing + around.compensations],
+        "more_compensations": around.more_compensations,
+    }
+
+
+def undoing_facts(around: Surroundings) -> Iterator[tuple[str, str]]:
+    """Yield the same as names and texts."""
+    if around.target is not None:
+        yield "undoes", _words_of(around.target)
+    if around.undo is not None:
+        yield "undone by", _words_of(Undone("", around.undo))
+    more = [f"and {around.more_compensations} more"] if around.more_compensations else []
+    yield "parts undone", "\n".join([*map(_words_of, around.compensations), *more])
+
+
+def _words_of(undone: Undone) -> str:
+    step = f", step {one_line(undone.step)}" if undone.step else ""
+    return f"{one_line(undone.job.name)} #{undone.job.pk} {label_of(undone.job)}{step}"
 
 
 def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -325,10 +325,8 @@ def _sentences() -> Iterator[None]:
 
 
 def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
-    given = {name: None if options[name] == CLEARED else options[name] for name in TIMING if options[name] is not None}
-    if given.get("misfire", "all") != "all":
-        given.setdefault("misfire_limit", None)
-    timing = cast("ScheduleOptions", {**reading.timing, **given, "by": options["by"], "reason": options["reason"]})
+    timing = {name: None if options[name] == CLEARED else options[name] for name in TIMING if options[name] is not None}
+    timing |= {"by": options["by"], "reason": options["reason"]}
     expression = options["expression"] or reading.expression or None
     length, _, anchor = (reading.expression or "").partition(" from ")
     if options["every"] is not None:
@@ -338,20 +336,11 @@ def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
     if options["anchor"] is not None:
         timing["anchor"] = options["anchor"]
         expression = length if expression == reading.expression else expression
-    parts = {part: given for part in ("args", "kwargs") if (given := options[f"call_{part}"]) is not None}
-    args, kwargs = decode_payload(json.dumps(parts))
-    changed = reading._replace(
-        options={
-            **reading.options,
-            **{name: options[name] for name in OPTIONS if options[name] is not None},
-            "database": filters.database_of(options),
-        },
-        expression=expression,
-        timing=timing,
-        args=args if "args" in parts else reading.args,
-        kwargs=kwargs if "kwargs" in parts else reading.kwargs,
-    )
-    return changed.write()
+    given = {part: found for part in ("args", "kwargs") if (found := options[f"call_{part}"]) is not None}
+    parts = dict(zip(("args", "kwargs"), decode_payload(json.dumps(given)), strict=True))
+    own = {name: options[name] for name in OPTIONS if options[name] is not None}
+    own["database"] = filters.database_of(options)
+    return reading.changed(timing, own, expression=expression, **{part: parts[part] for part in given}).write()
 
 
 def _show(command: BaseCommand, options: dict[str, Any], entry: CronEntry) -> None:

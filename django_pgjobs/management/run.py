@@ -46,54 +46,28 @@ def add_subcommands(subcommands: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a worker's options."""
     conf = "default: the setting"
-    parser.add_argument(
-        "--queues", metavar="NAME[,NAME...]", type=_queues, help="Serve only these queues (default: all)."
-    )
-    parser.add_argument("--exclude-queues", metavar="NAME[,NAME...]", type=_queues, help="Serve all queues but these.")
-    parser.add_argument("--processes", metavar="N", type=_positive, help=f"Executor processes ({conf} PROCESSES).")
-    parser.add_argument("--threads", metavar="N", type=_positive, help=f"Job threads per executor ({conf} THREADS).")
-    parser.add_argument(
-        "--async-slots", metavar="N", type=_positive, help=f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."
-    )
-    parser.add_argument(
-        "--executor-max-jobs",
-        metavar="N",
-        type=_positive,
-        help=f"Replace an executor after N jobs ({conf} EXECUTOR_MAX_JOBS).",
-    )
-    parser.add_argument(
-        "--executor-max-megabytes",
-        metavar="MB",
-        type=_positive,
-        help=f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES).",
-    )
-    parser.add_argument(
-        "--until-idle", action="store_true", help="Exit with 0 as soon as no job is due. Later retries do not count."
-    )
+    for name, metavar, kind, text in (
+        ("queues", "NAME[,NAME...]", _queues, "Serve only these queues (default: all)."),
+        ("exclude-queues", "NAME[,NAME...]", _queues, "Serve all queues but these."),
+        ("processes", "N", _positive, f"Executor processes ({conf} PROCESSES)."),
+        ("threads", "N", _positive, f"Job threads per executor ({conf} THREADS)."),
+        ("async-slots", "N", _positive, f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."),
+        ("executor-max-jobs", "N", _positive, f"Replace an executor after N jobs ({conf} EXECUTOR_MAX_JOBS)."),
+        ("executor-max-megabytes", "MB", _positive,
+         f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES)."),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+    text = "Exit with 0 as soon as no job is due. Later retries do not count."
+    parser.add_argument("--until-idle", action="store_true", help=text)
     parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit with 0 after N jobs have ended.")
-    parser.add_argument(
-        "--inline",
-        action="store_true",
-        help="One process, one job at a time in its main thread, for debuggers and coverage. No timeouts, no kill.",
-    )
-    parser.add_argument(
-        "--reload",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="Restart the worker when code changes (default: while DEBUG is on).",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        metavar="PORT",
-        type=_port,
-        help=f"Serve metrics for Prometheus at this port, under /metrics ({conf} METRICS_PORT).",
-    )
-    parser.add_argument(
-        "--metrics-host",
-        metavar="HOST",
-        type=_host,
-        help=f"Bind that port to this address ({conf} METRICS_HOST).",
-    )
+    text = "One process, one job at a time in its main thread, for debuggers and coverage. No timeouts, no kill."
+    parser.add_argument("--inline", action="store_true", help=text)
+    text = "Restart the worker when code changes (default: while DEBUG is on)."
+    parser.add_argument("--reload", action=argparse.BooleanOptionalAction, default=None, help=text)
+    text = f"Serve metrics for Prometheus at this port, under /metrics ({conf} METRICS_PORT)."
+    parser.add_argument("--metrics-port", metavar="PORT", type=_port, help=text)
+    text = f"Bind that port to this address ({conf} METRICS_HOST)."
+    parser.add_argument("--metrics-host", metavar="HOST", type=_host, help=text)
     text = "Database alias of the jobs (default: the one that they are registered in)."
     parser.add_argument("--database", metavar="ALIAS", help=text)
     parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")

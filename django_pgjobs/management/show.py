@@ -11,14 +11,14 @@ from django.core.management.base import BaseCommand
 
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection import why
-from django_pgjobs.inspection.why import by_whom
+from django_pgjobs.inspection.words import Reason, by_whom
 from django_pgjobs.management import filters, output
-from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, memo_lines, undoing_facts
+from django_pgjobs.management.batches import fields_of_undoing, undoing_facts
 from django_pgjobs.models import Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.job_rows import ATTEMPTS, finished_steps, latest_attempts, step_at, with_texts
-from django_pgjobs.presentation.memos import Remembered, remembered, suspension
+from django_pgjobs.presentation.memos import Remembered, remembered, result_of, standing, suspension
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import SHOWN_CHARS, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.presentation.wording import result as result_shown
@@ -83,7 +83,7 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
         "actions": actions,
         **fields_of_undoing(around),
         "waits_for": None if waits_for is None else waits_for._asdict(),
-        "memos": [fields_of_memo(memo, job) for memo in memos.memos],
+        "memos": [_fields_of_memo(memo, job) for memo in memos.memos],
         "more_memos": memos.more,
         "steps": [_fields_of_step(step) for step in steps],
         "attempts": attempts,
@@ -92,12 +92,12 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
     output.answer(command, options, fields, lines)
 
 
-def _reason(job_id: int, using: str) -> why.Reason:
+def _reason(job_id: int, using: str) -> Reason:
     with at_read_committed(using):
         return why.of(job_id, using)
 
 
-def _fields_of_reason(reason: why.Reason) -> dict[str, str]:
+def _fields_of_reason(reason: Reason) -> dict[str, str]:
     return {"code": reason.code, "text": reason.text, "advice": reason.advice}
 
 
@@ -143,6 +143,21 @@ def _actions(job: Any) -> list[dict[str, Any]]:
 def _fields_of_step(step: Step) -> dict[str, Any]:
     names = ("name", "queue", "attempt", "worker_name", "finished_at", "duration_seconds")
     return {name: getattr(step, name) for name in names}
+
+
+def _fields_of_memo(memo: Any, job: Any) -> dict[str, Any]:
+    """Return a memo as JSON fields; its result only if nothing of it may be sensitive."""
+    result = result_of(memo, job, reveal=False)
+    names = ("kind", "failures", "wake_at", "created_at", "finished_at", "duration_seconds")
+    return {
+        "name": memo.name_start,
+        "event": memo.event_start,
+        **{name: getattr(memo, name) for name in names},
+        "error": memo.error_start,
+        "result": _value(result) if result and not isinstance(result, Hidden) else None,
+        "result_hidden": isinstance(result, Hidden),
+        "undo": memo.undo_name,
+    }
 
 
 def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
@@ -213,7 +228,7 @@ def _stored(text: str | None) -> Any:
 
 def _lines(
     job: Any,
-    reason: why.Reason,
+    reason: Reason,
     execution: dict[str, Any],
     around: Surroundings,
     actions: list[dict[str, Any]],
@@ -227,7 +242,7 @@ def _lines(
 
 def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: list[dict[str, Any]]) -> Iterator[str]:
     for memo in memos.memos:
-        yield from memo_lines(memo, job)
+        yield from _memo_lines(memo, job)
     if memos.more:
         yield f"and {memos.more} before them"
     yield from map(_step_line, steps)
@@ -235,7 +250,7 @@ def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: lis
         yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))
 
 
-def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "state", label_of(job) + (f", then {job.ending}" if job.ending and not job.outcome else "")
     yield "why", str(reason)
     yield "front", str(front_of(job.name, job.headers_text))
@@ -288,6 +303,20 @@ def _action_line(action: dict[str, Any]) -> str:
     reason = f": {action['reason']}" if action["reason"] else ""
     what = f"action {action['id']}: {action['verb']}{mode} at {output.instant(action['acted_at'])}"
     return output.plain(one_line(f"{what}{by}, {where}{many}{chosen_by}{reason}"))
+
+
+def _memo_lines(memo: Any, job: Any) -> Iterator[str]:
+    """Yield a memo in lines: *step charge: done at 2030-01-31 03:00:00, took 1.5 s*, then error and result."""
+    words = f"{memo.kind} {one_line(memo.name_start)}: {standing(memo, job)}"
+    if memo.finished_at is not None:
+        words += f" at {output.instant(memo.finished_at)}"
+        words += "" if memo.duration_seconds is None else f", took {seconds(memo.duration_seconds)}"
+    elif memo.wake_at is not None and not job.outcome:
+        words += f" until {output.instant(memo.wake_at)}"
+    yield output.plain(words + (f", failures: {memo.failures}" if memo.failures else ""))
+    result = result_of(memo, job, reveal=False)
+    for text in (memo.error_start, "" if isinstance(result, Hidden) else result):
+        yield from (f"  {line}" for line in output.block(text) if text)
 
 
 def _step_line(step: Step) -> str:

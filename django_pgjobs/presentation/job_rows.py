@@ -1,4 +1,4 @@
-"""How lists and pages read jobs: their fate where that is more than the state, JSON as text, attempts and steps."""
+"""Jobs as lists and pages read them: their fate where that is more than the state, JSON as text, attempts, steps."""
 
 from __future__ import annotations
 
