@@ -88,6 +88,11 @@ def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, second
     return SUCCESS, End(job_id, claim_id, seconds)
 
 
+def cancel_instead(end: End, name: str) -> tuple[EndKind, End]:
+    """Return the cancel to write for a job that was cancelled before ``end`` let it start again."""
+    return end_of(decide.Cancelled("", end.failure, end.cause), end.id, end.claim_id, name, end.seconds)
+
+
 def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
     """Return the end to write after the callback. The error that ended the body was recorded before it."""
     return End(job_id, claim_id, outcome=outcome)

@@ -223,8 +223,7 @@ class Performer:
             if now.counted and not counted:  # another job has come to need it since its claim
                 counted = True
             elif now.cancelled and not now.ending and kind.requeues:
-                cancel = decide.Cancelled("", end.failure, end.cause)
-                kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
+                kind, end = finalise.cancel_instead(end, job.name)
             else:
                 time.sleep(BUSY_SECONDS)
         self._notify_end(job, kind, end, rows[job.id])

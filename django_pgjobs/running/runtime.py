@@ -410,7 +410,7 @@ def _log_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]
         )  # fmt: skip
     log.info(
         "worker stopped jobs=%d refused=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
-        ended, finaliser.refused.total(), statements, statements / max(ended, 1), _cpu(children=False),
+        ended, finaliser.writer.refused.total(), statements, statements / max(ended, 1), _cpu(children=False),
         _cpu(children=True),
     )  # fmt: skip
 

@@ -402,7 +402,7 @@ class Flushing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, link: WorkerConnection) -> None:
         self.heard = Heard()
         self.finaliser = Finaliser(lambda: pytest.fail("connected"), self.heard, AUTHOR)
-        self.finaliser.may_wait = link.identity.deadlock_seconds >= DEADLOCK_SECONDS
+        self.finaliser.writer.may_wait = link.identity.deadlock_seconds >= DEADLOCK_SECONDS
         self.link = link
         self.sent: list[str] = []
         for name in ("finalise_success", "finalise_success_fast"):
@@ -482,7 +482,7 @@ def test_a_row_that_cannot_be_stored_is_found_by_halves_and_the_others_end(
 ) -> None:
     """Both forms: the job whose result is at fault is abandoned, and says why."""
     flushing = Flushing(monkeypatch, link)
-    flushing.finaliser.may_wait = fast
+    flushing.finaliser.writer.may_wait = fast
     register(8)
     claimed = claim(raw, 8)
     flushing.put(Claimed(claimed.claim_id, claimed.jobs[:5]), result="1")

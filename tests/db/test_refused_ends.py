@@ -111,7 +111,7 @@ def test_our_own_end_whose_answer_was_lost_is_told_once(
         finaliser._flush(link)
     finaliser._flush(link)
     assert (sorted(heard.told("stored")), heard.told("lost")) == (claimed.ids, [])
-    assert finaliser.unanswered == set()
+    assert finaliser.writer.unanswered == set()
 
 
 @pytest.mark.parametrize("kind", [RETRY, END, DELETE])

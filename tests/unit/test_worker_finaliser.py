@@ -281,7 +281,7 @@ def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_
     server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours, False)
     flush(finaliser)
     assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
-    assert (finaliser.count, finaliser.unanswered) == (0, set())
+    assert (finaliser.count, finaliser.writer.unanswered) == (0, set())
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_a_refused_write_is_told_with_what_it_was_and_why(
         server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed, False)
     flush(finaliser)
     assert heard.posts == [RefusedEnds([(runs[0], "complete the job", reason)])]
-    assert finaliser.refused == {"complete the job": 1}
+    assert finaliser.writer.refused == {"complete the job": 1}
 
 
 def test_two_runs_of_one_job_are_never_written_by_one_statement(
@@ -450,7 +450,7 @@ def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
     for id in (1, 2, 3, 4):
         finaliser.report(id, f"claim-{id}", "{}")
     flush(finaliser)
-    assert finaliser.refused == {"store progress": 1}
+    assert finaliser.writer.refused == {"store progress": 1}
     assert [record.message for record in caplog.records] == [
         "lease lost, could not store progress job=1 claim=claim-1: another claim has it"
     ]
@@ -485,7 +485,7 @@ def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
     server.fails = away
     with pytest.raises(psycopg.OperationalError):
         flush(finaliser)
-    assert (heard.posts, finaliser.count, finaliser.refused) == ([], 1, {})
+    assert (heard.posts, finaliser.count, finaliser.writer.refused) == ([], 1, {})
     server.fails = lambda kind, ends: None
     flush(finaliser)
     assert (heard.told("stored"), finaliser.count) == ([1], 0)
@@ -573,7 +573,7 @@ def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
         flush(unkept, link)
     server.gone = {1, 2}
     flush(unkept, Link())
-    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.unanswered) == ([1, 2], [], set())
+    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.writer.unanswered) == ([1, 2], [], set())
 
 
 def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
@@ -649,7 +649,7 @@ def test_results_are_remembered_by_the_batches_that_have_some(
     """The others go by the statement that knows nothing of keys, and nobody looks, until the first key is met."""
     put(finaliser, SUCCESS, 1, 2)
     flush(finaliser)
-    finaliser.remembers = True
+    finaliser.writer.remembers = True
     put(finaliser, SUCCESS, 3, 4)
     flush(finaliser)
     runs = put(finaliser, SUCCESS, 5, 6, 7)
@@ -663,13 +663,13 @@ def test_results_are_remembered_by_the_batches_that_have_some(
 @pytest.mark.parametrize("kind", [SUCCESS, DELETE], ids=str)
 def test_only_the_ends_beside_those_with_a_key_are_fast(server: Server, finaliser: Finaliser, kind: EndKind) -> None:
     """A locked row among those with a key is skipped, and makes no batch wait."""
-    finaliser.remembers = True
+    finaliser.writer.remembers = True
     for run in put(finaliser, kind, 1, 2, 3)[1:]:
         run.remembers = True
     server.locked = {2}
     flush(finaliser)
     assert server.writes[:2] == [(kind, [1]), (kind, [2, 3])]
-    assert not finaliser.skips_locked
+    assert not finaliser.writer.skips_locked
 
 
 def test_where_the_ends_with_a_key_fail_the_others_are_written_once(
@@ -680,7 +680,7 @@ def test_where_the_ends_with_a_key_fail_the_others_are_written_once(
             server.fails = lambda kind, ends: None
             raise psycopg.errors.QueryCanceled("statement timeout")
 
-    server.fails, finaliser.remembers = fails, True
+    server.fails, finaliser.writer.remembers = fails, True
     put(finaliser, SUCCESS, 1, 2)[1].remembers = True
     with pytest.raises(psycopg.errors.QueryCanceled):
         flush(finaliser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ class Finaliser:
 
     def __init__(self) -> None:
         self.puts: list[tuple[EndKind, End]] = []
+        self.writer = SimpleNamespace(remembers=False)
 
     def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end))
@@ -372,9 +374,9 @@ def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(held_jobs: HeldJo
     """Its end is written by a statement of its own; other things that few jobs have change nothing."""
     without, key = {"limit_key": "x"}, {"limit_key": "x", "idempotency_key": "k"}
     for extras, remembers in ((without, False), (key, True)):
-        held_jobs.finaliser.remembers = False
+        held_jobs.finaliser.writer.remembers = False
         held_jobs.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
-        assert held_jobs.finaliser.remembers is remembers
+        assert held_jobs.finaliser.writer.remembers is remembers
         assert [run.job.id for run in held_jobs.table.held.values() if run.remembers] == ([2] if remembers else [])
 
 

@@ -114,7 +114,7 @@ class HeldJobs:
         """Decide what to do with a claimed job; return whether it needs an executor."""
         job = run.job
         if key_of(job.extras) is not None:
-            run.remembers = self.finaliser.remembers = True
+            run.remembers = self.finaliser.writer.remembers = True
         if (gate := finalise.gate_of(job.extras)) is not None:
             run.gate, self.finaliser.counts = gate, True
         run.until = until_of(job.extras, run.claim.asked_at)
@@ -296,8 +296,8 @@ class HeldJobs:
         """Take an end that the job's own transaction has written."""
         run.state, run.child = ENDING, None
         kind, end = finalise.atomic_end_of(decision, run.job.id, run.claim.claim_id, seconds)
-        if self.finaliser.freed is not None and run.job.extras:
-            self.finaliser.freed()
+        if self.finaliser.writer.freed is not None and run.job.extras:
+            self.finaliser.writer.freed()
         self.stored(kind, [(run, end, None)])
         if decision.step_in is not None:
             self.wake_for(decision.step_in)  # it may have a delay, which no notification announces

@@ -1,65 +1,41 @@
 """The finaliser: writes every end, fenced, in batches. A worker drops no job before the job's end is flushed.
 
 It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. Ends that it could not write because the
-server was away stay here; it writes them later, under their fences. If a write matches no row, the finaliser reads the
-row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* in the meantime
-becomes a cancel, *lost* is dropped and reported. An end that was never sent before cannot be *done*, regardless of the
-row. It posts ``Stored`` with the recorded ends, ``RefusedEnds`` with ends that were not ours to write, and
-``BackendsEnded`` once a dead executor has no server process left.
-
-Successes and deletes go by a *fast* statement, which does not look at locks before it writes; those of jobs with an
-idempotency key never do. Where it meets a locked row it waits 50 ms, then the server gives up the whole batch, and the
-batch goes at once by the statement that skips locked rows. As long as some row is known to be busy all their batches go
-by that one: no row costs its neighbours the 50 ms again.
-
-Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If another
-session has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before
-it writes more counted ends.
-
-Jobs that begin to wait for events go in transactions of their own, too, which lock the events. One that a sender has
-locked keeps those who wait for it busy, and the others wait for it once: 50 ms.
-
-Busy ends are set aside and tried again after a pause. New ones pass them in the meantime.
+server was away stay here; it writes them later, under their fences. Busy ends are set aside and tried again after a
+pause; new ones pass them in the meantime. ``EndWriter`` writes the batches and posts ``Stored`` with the recorded ends
+and ``RefusedEnds`` with ends that were not ours to write; the finaliser posts ``BackendsEnded`` once a dead executor
+has no server process left.
 
 An end without retention is one fenced DELETE. The DELETE skips jobs that others wait for, lock or point to; these
-end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
-to one was lost, else another worker that has run the job since.
+end with their rows kept, and the leader prunes them.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.decisions import Failure
-from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.ends.callbacks import BODY
-from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, KINDS, NEXT, SUCCESS, EndKind, EndTerms
-from django_pgjobs.execution import events
+from django_pgjobs.ends import finalise
+from django_pgjobs.ends.kinds import COUNTED, DELETE, KINDS, EndKind
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.states import Cause, Outcome
-from django_pgjobs.store import finalising, keeping, memos, notifying
-from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Author, End, FenceReading
-from django_pgjobs.store.notifying import Notification
-from django_pgjobs.store.sqlstates import is_answer, is_data_trouble, is_objection
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import finalising, keeping
+from django_pgjobs.store.finalising import Author, End
+from django_pgjobs.store.sqlstates import is_answer
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.threads import locked_gates
+from django_pgjobs.worker.threads import lanes
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
-from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
-from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, RefusedEnd, RefusedEnds, Stored, StoredEnd
+from django_pgjobs.worker.threads.end_writer import EndWriter
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -81,8 +57,6 @@ UNFLUSHED_BYTES = 64 * 1024 * 1024
 BUSY_LIMIT = 20_000
 """Number of ends that may wait for locks before a worker dispatches nothing more."""
 
-LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
-
 
 class Finaliser(Loop):
     """Writes ends. Calls ``freed``, in this thread, when a job that may have a limit has ended."""
@@ -91,7 +65,6 @@ class Finaliser(Loop):
 
     def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
-        self.author = author
         self.pending: dict[EndKind, deque[RunEnd]] = {kind: deque() for kind in KINDS}
         self.count = 0
         self.wakes_at = 0
@@ -102,17 +75,10 @@ class Finaliser(Loop):
         self.progress: dict[int, tuple[int, str, str]] = {}
         self.last_flush = 0.0
         self.busy = BusyEnds()
-        self.may_wait = True
-        self.skips_locked = False
-        self.reported: set[HeldRun] = set()
-        self.unanswered: set[HeldRun] = set()
-        self.notifies = get_conf().notify
+        self.writer = EndWriter(author, inbox, self.busy, freed)
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
-        self.remembers = False
         self.counts = False
-        self.refused: Counter[str] = Counter()
-        self.freed = freed
 
     # Called by the main thread
 
@@ -173,7 +139,7 @@ class Finaliser(Loop):
 
     def serve(self, db: WorkerConnection) -> None:
         """Flush until stopped, and everything queued before it stops."""
-        self.may_wait = db.identity.deadlock_seconds >= DEADLOCK_SECONDS
+        self.writer.may_wait = db.identity.deadlock_seconds >= DEADLOCK_SECONDS
         while self._until_due():
             self._flush(db)
 
@@ -203,7 +169,7 @@ class Finaliser(Loop):
 
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
-        self.skips_locked = self.busy.has_rows
+        self.writer.skips_locked = self.busy.has_rows
         self._try_again(db)
         for kind in KINDS:
             left = len(self.pending[kind])
@@ -216,7 +182,7 @@ class Finaliser(Loop):
         """Queue busy ends again after their pause, without those whose gates are still locked."""
         if not self.busy or clock.monotonic() < self.busy.until:
             return
-        locked = locked_gates.still_locked(self.busy, db)
+        locked = lanes.still_locked(self.busy, db)
         with self.wake:
             for kind, entry, _ in self.busy.take(locked):
                 self.pending[kind].append(entry)
@@ -268,7 +234,7 @@ class Finaliser(Loop):
             now = readings.get(job_id)
             # If the job left its claim, we may just have finished it.
             if now is not None and now.claimed and not now.ours:
-                self.refused["store progress"] += 1
+                self.writer.refused["store progress"] += 1
                 reason = finalise.refusal(now)
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
@@ -290,18 +256,18 @@ class Finaliser(Loop):
         left = entries
         busy: list[BusyEnd] = []
         try:
-            busy = self._write(db, kind, entries)
+            busy = self.writer.write(db, kind, entries)
             left = []
         except BaseException as error:
             if not is_answer(error):
-                self.unanswered.update(run for run, _ in entries)
+                self.writer.unanswered.update(run for run, _ in entries)
             raise
         finally:
             # Report each end once, even after a failure half-way: a claim counts its jobs down, a callback starts.
-            left = [entry for entry in left if entry[0] not in self.reported]
+            left = [entry for entry in left if entry[0] not in self.writer.reported]
             self._replace(kind, len(entries), size, left, busy)
-            self.unanswered -= self.reported
-            self.reported.clear()
+            self.writer.unanswered -= self.writer.reported
+            self.writer.reported.clear()
         return len(entries)
 
     def _replace(self, kind: EndKind, count: int, size: int, left: list[RunEnd], busy: list[BusyEnd]) -> None:
@@ -316,187 +282,3 @@ class Finaliser(Loop):
             self.count -= count - len(left) - len(busy)
             self.bytes -= size
             self.bytes += sum(sizes_of(end for _, end in [*left, *(each.entry for each in busy)]))
-
-    def _report_stored(self, kind: EndKind, stored: Sequence[StoredEnd]) -> None:
-        if self.freed is not None and any(run.job.extras for run, _, _ in stored):
-            self.freed()  # of its limit's slot, if it has a limit; a needless wake-up costs little
-        self.reported.update([run for run, _, _ in stored])
-        if not kind.mixed:
-            self.inbox.post(Stored(kind, stored))
-            return
-        for kept in (SUCCESS, END):
-            if some := [entry for entry in stored if kinds.kept_as(entry[1]) == kept]:
-                self.inbox.post(Stored(kept, some))
-
-    def _report_lost(self, lost: list[RefusedEnd]) -> None:
-        self.reported.update(run for run, _, _ in lost)
-        self.refused.update(action for _, action, _ in lost)
-        self.inbox.post(RefusedEnds(lost))
-
-    def _write(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
-        """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
-        if not kind.fast and any(run.in_doubt for run, _ in entries):
-            return self._settle(db, kind, entries)
-        if kind == COUNTED and self.busy.has_gates:  # to wait for them each time would keep all ends waiting
-            entries, busy = locked_gates.split_by(self.busy, db, entries)
-            return busy + (self._write_now(db, kind, entries) if entries else [])
-        return self._write_now(db, kind, entries)
-
-    def _write_now(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
-        if kind.fast and self.remembers:
-            keyed = [entry for entry in entries if entry[0].remembers]
-            others = [entry for entry in entries if not entry[0].remembers]
-            if keyed and others:  # only those without a key have a fast statement
-                return self._write_now(db, kind, others) + self._write_now(db, kind, keyed)
-        try:
-            recorded = self._record(db, kind, entries)
-        except (psycopg.Error, UnicodeError) as error:
-            if kind == DELETE and is_objection(error):
-                log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
-                return self._keep(db, entries)
-            if kind == COUNTED and isinstance(error, LOCKED):
-                free, busy = locked_gates.split(db, entries)
-                if len(free) == len(entries):  # the gate was released just now
-                    return [BusyEnd(kind, entry) for entry in entries]
-                return busy + (self._write_now(db, kind, free) if free else [])
-            if kind == AWAIT and isinstance(error, LOCKED):
-                self.skips_locked = True
-                return self._without_locked_events(db, entries)
-            if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
-                # Another session is about to commit the key of one of these jobs in the queue of its next step.
-                return self._halve(db, kind, entries) if len(entries) > 1 else [BusyEnd(kind, entries[0])]
-            if not is_data_trouble(error):
-                raise
-            return self._bisect(db, kind, entries, error)
-        stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
-        if stored:
-            self._report_stored(kind, stored)
-            if kind.wakes and self.notifies:
-                self._wake(db, kind, [row for _, _, row in stored])
-        if len(stored) == len(entries):
-            return []
-        return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
-
-    def _wake(self, db: WorkerConnection, kind: EndKind, rows: list[Any]) -> None:
-        pairs = {(row.queue, row.priority) for row in rows if kind.behind or row.due}
-        if pairs:
-            notifying.notify_queues(db, pairs, behind=kind.behind)
-
-    def _settle(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
-        """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
-        doubts = settle(db, kind.verb, [entry for entry in entries if entry[0].in_doubt])
-        for own, stored in doubts.committed.items():
-            self._report_stored(own, stored)
-        if doubts.lost:
-            self._report_lost(doubts.lost)
-        left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
-        return [BusyEnd(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
-
-    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> dict[int, Any]:
-        """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
-        # Checked for each job only once this worker has seen one with an idempotency key.
-        remember = self.remembers and any(run.remembers for run, _ in entries)
-        ends = [end for _, end in entries]
-        waits = self.may_wait and not self.skips_locked
-        terms = EndTerms(self.author, remember, hurried=True, waits=waits, notify=self._notify)
-        try:
-            return kinds.write(db, kind, ends, terms)
-        except LOCKED as error:
-            if not (kind.fast and terms.fast):
-                raise
-            log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
-        self.skips_locked = True
-        return kinds.write(db, kind, ends, replace(terms, waits=False))
-
-    def _notify(self, db: Database, notices: Iterable[Notification]) -> None:
-        if self.notifies:
-            notifying.notify(db, notices)
-
-    def _without_locked_events(self, db: WorkerConnection, entries: list[RunEnd]) -> list[BusyEnd]:
-        """Suspend the jobs whose events no other session has locked: a sender may take long to commit."""
-        with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
-            locked = memos.list_locked_events(db, [event for _, end in entries for event in end.events])
-        if not locked:  # some unknown event is about to be sent, or its lock was released just now
-            return self._halve(db, AWAIT, entries) if len(entries) > 1 else [BusyEnd(AWAIT, entries[0])]
-        free = [entry for entry in entries if locked.isdisjoint(entry[1].events)]
-        busy = [BusyEnd(AWAIT, entry) for entry in entries if not locked.isdisjoint(entry[1].events)]
-        return busy + (self._write_now(db, AWAIT, free) if free else [])
-
-    def _keep(self, db: WorkerConnection, entries: list[RunEnd]) -> list[BusyEnd]:
-        """End the jobs that were not deleted, and keep their rows."""
-        busy: list[BusyEnd] = []
-        for kept in (SUCCESS, END):
-            if some := [entry for entry in entries if kinds.kept_as(entry[1]) == kept]:
-                busy += self._write(db, kept, some)
-        return busy
-
-    def _halve(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> list[BusyEnd]:
-        half = len(entries) // 2
-        return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
-
-    def _bisect(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd], error: Exception) -> list[BusyEnd]:
-        if len(entries) > 1:
-            return self._halve(db, kind, entries)
-        run, end = entries[0]
-        reason = one_line(error)
-        if end.result is not None and get_conf().unstorable_result == "drop":
-            events.result_dropped(run.job.name, end.id, reason)
-            return self._write(db, kind, [(run, End(end.id, end.claim_id, end.seconds, outcome=end.outcome))])
-        log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
-        failure = Failure("django_pgjobs.exceptions.UnstorableResult", f"The end of the job cannot be stored: {reason}")
-        if end.failure is not None and end.failure.kind == failure.kind:
-            self._report_lost([(run, kind.verb, f"it cannot be stored: {reason}")])
-            return []
-        decision = decide.Abandoned("unstorable", failure)
-        other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
-        return self._write(db, other, [(run, plain)])
-
-    def _resolve(self, db: WorkerConnection, kind: EndKind, missing: list[RunEnd]) -> list[BusyEnd]:
-        """Resolve writes that matched no row; return those to try again."""
-        readings = finalising.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
-        busy: list[BusyEnd] = []
-        left: list[RunEnd] = []
-        counted: list[RunEnd] = []
-        lost: list[RefusedEnd] = []
-        done: list[tuple[HeldRun, End, None]] = []
-        for run, end in missing:
-            now = readings.get(end.id)
-            if now is None or not now.ours or now.ended:
-                # Only a try whose answer was lost can have written it; the row alone could be a rescue's work.
-                if run in self.unanswered and _by_us(now, run, end):
-                    done.append((run, end, None))
-                else:
-                    lost.append((run, kind.verb, finalise.refusal(now)))
-            elif now.cancelled and not now.ending and kind.requeues:
-                busy += self._cancel_instead(db, run, end)
-            elif now.counted and kind.final and kind is not COUNTED:
-                counted.append((run, end))  # another job has come to need it since its claim
-            elif kind == DELETE:
-                left.append((run, end))
-            else:
-                busy.append(BusyEnd(kind, (run, end)))
-        if done:
-            self._report_stored(kind, done)
-        if lost:
-            self._report_lost(lost)
-        if counted:
-            busy += self._write(db, COUNTED, counted)
-        return busy + self._keep(db, left)
-
-    def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[BusyEnd]:
-        cancel = decide.Cancelled("", end.failure, end.cause)
-        kind, other = finalise.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
-        return self._write(db, kind, [(run, other)])
-
-
-def _by_us(now: FenceReading | None, run: HeldRun, end: End) -> bool:
-    """Return whether the row is as our own statement leaves it, and not as a rescue under our claim does."""
-    if now is None:
-        return True
-    if now.ours:
-        return run.kind != BODY or now.recorded != Cause.LOST
-    return end.cause is not None and now.recorded == end.cause
-
-
-def _key_is_taken(error: Exception) -> bool:
-    return isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name == "pgjobs_job_unique_key"
