@@ -231,17 +231,11 @@ class CronEntryAdmin(ReadOnlyAdmin):
         actions = Action.objects.using(entry._state.db).filter(kind="cron", subject=entry.pk)
         found = actions.order_by("-pk")[:MOST_SHOWN]
         rows = [
-            (
-                when(each.acted_at),
-                what(each.verb, short(visible(each.mode), 500)),
-                person(each.acted_by),
-                visible(each.reason),
-            )
+            (when(each.acted_at), what(each.verb, short(each.mode, 500)), person(each.acted_by), each.reason)
             for each in found
         ]
-        if not rows:
-            return "–"
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}, {} {}</li>", rows))
+        listed = format_html_join("", "<li>{}: {}, {} {}</li>", rows)
+        return format_html("<ul>{}</ul>", listed) if rows else "–"
 
     @admin.display(description=_("next fires"))
     def shown_fires(self, entry: CronEntry) -> Any:
@@ -268,6 +262,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
     def steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
+        """Do this to each entry, and say how many there were."""
         done, made = 0, []
         for entry in entries:
             try:

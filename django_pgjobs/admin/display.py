@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
@@ -108,6 +109,16 @@ def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
     """A table of names and values; values that are not safe text are escaped."""
     body = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', rows)
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
+
+
+LabelledValues = list[tuple[Any, Any]]
+"""Labels and values of a table; a value that is None is left out."""
+
+
+def facts_table(facts: LabelledValues) -> SafeString | str:
+    """A table of our own facts, their labels capitalised; nothing without a fact."""
+    given = [(capfirst(str(label)), value) for label, value in facts if value is not None]
+    return table_of(given) if given else ""
 
 
 def progress_bar(text: str) -> SafeString:

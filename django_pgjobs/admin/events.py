@@ -10,12 +10,11 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.changelist import CappedPaginator
-from django_pgjobs.admin.display import block, format_html, json_block, person, short, table_of, when
+from django_pgjobs.admin.display import LabelledValues, block, facts_table, format_html, json_block, person, short, when
 from django_pgjobs.admin.readonly import column
 from django_pgjobs.admin.sending import SendsEvents
 from django_pgjobs.inspection.words import grouped
@@ -96,7 +95,7 @@ class EventAdmin(SendsEvents):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the facts, the jobs that wait for it, and the form that sends it or takes it back."""
         event = context["original"]
-        sections = [(_("Event"), table_of((capfirst(str(name)), value) for name, value in self._facts(request, event)))]
+        sections = [(_("Event"), facts_table(self._facts(request, event)))]
         may_send = may_be_sent(event.pk) and self.may_send(request)
         if event.sent_at is None and may_send:
             sections.append((_("Send"), self.sending_form(request, self._url("send", event), event.pk)))
@@ -110,13 +109,18 @@ class EventAdmin(SendsEvents):
     def _url(self, page: str, event: EventState) -> str:
         return self.pages.page(f"eventstate_{page}", quote(event.pk))
 
-    def _facts(self, request: HttpRequest, event: EventState) -> list[tuple[Any, Any]]:
-        found: list[tuple[Any, Any]] = [(_("name"), event.name), (_("sent"), when(event.sent_at))]
-        if event.sent_at is not None:
-            found += [(_("by whom"), person(event.sent_by)), (_("payload"), self._payload(request, event))]
-            found.append((_("read"), when(event.read_at)))
-        found += [(_("known since"), when(event.created_at)), (_("waits"), grouped(event.waits))]
-        return [*found, (_("jobs that wait"), self._waiters(event))]
+    def _facts(self, request: HttpRequest, event: EventState) -> LabelledValues:
+        is_sent = event.sent_at is not None
+        return [
+            (_("name"), event.name),
+            (_("sent"), when(event.sent_at)),
+            (_("by whom"), person(event.sent_by) if is_sent else None),
+            (_("payload"), self._payload(request, event) if is_sent else None),
+            (_("read"), when(event.read_at) if is_sent else None),
+            (_("known since"), when(event.created_at)),
+            (_("waits"), grouped(event.waits)),
+            (_("jobs that wait"), self._waiters(event)),
+        ]
 
     def _payload(self, request: HttpRequest, event: EventState) -> Any:
         """The payload, for those who may see sensitive arguments: the event does not say which job's it is."""
@@ -141,24 +145,25 @@ class EventAdmin(SendsEvents):
 
     def send_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Send the event, then return to its page."""
-        event = self._posted_to(request, name)
-        if isinstance(event, HttpResponse):
-            return event
+        event = self._event(request, name)
+        if event is None:
+            return self._gone(request, name)
         back = self._url("change", event)
         return self.answer_sending(request, event.pk, back=back, using=written_at(event), subject=event)
 
     def withdraw_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Take the event back, then return to its page."""
-        event = self._posted_to(request, name)
-        if isinstance(event, HttpResponse):
-            return event
+        event = self._event(request, name)
+        if event is None:
+            return self._gone(request, name)
         return self.answer_withdrawal(request, event, back=self._url("change", event), using=written_at(event))
 
-    def _posted_to(self, request: HttpRequest, name: str) -> EventState | HttpResponse:
-        """Return the event, or what to answer instead. Raises ``PermissionDenied``."""
+    def _event(self, request: HttpRequest, name: str) -> EventState | None:
+        """Return the event, if there is one. Raises ``PermissionDenied``."""
         if not self.may_send(request):
             raise PermissionDenied
-        event: EventState | None = self.get_object(request, unquote(name))
-        if event is None:
-            return self.to_list(request, _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])})
-        return event
+        found: EventState | None = self.get_object(request, unquote(name))
+        return found
+
+    def _gone(self, request: HttpRequest, name: str) -> HttpResponse:
+        return self.to_list(request, _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])})

@@ -8,9 +8,17 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import Pages, format_html, format_html_join, link_to, progress_bar, short
+from django_pgjobs.admin.display import (
+    LabelledValues,
+    Pages,
+    format_html,
+    format_html_join,
+    link_to,
+    progress_bar,
+    short,
+)
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Gate
+from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.filters import OPEN_BATCHES
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
 from django_pgjobs.states import Outcome, Rule
@@ -23,40 +31,37 @@ RULES: dict[str, Any] = {
 """Rule → the end of the needed job that it takes, in words."""
 
 
-def flow_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
-    """(label, value) pairs of a batch, of its members, of needed jobs and of those that need this one."""
-    found: list[tuple[Any, Any]] = []
-    if around.parent is not None:
-        siblings = link_to(_("all members"), pages.members(around.parent.pk))
-        found.append((_("member of"), format_html("{}<div>{}</div>", pages.links([around.parent]), siblings)))
-    if (gate := around.gate) is not None:
-        bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
-        found.append((_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages))))
-    if gate is not None and gate.hands:
+def flow_facts(around: Surroundings, pages: Pages) -> LabelledValues:
+    """LabelledValues about a batch, its members, needed jobs and those that need this one, and what undoes what."""
+    needs, dependents = _linked(around.needs, pages), _linked(around.dependents, pages)
+    parts = _undone(around.compensations, pages)
+    return [
+        (_("member of"), _parent_of(around.parent, pages) if around.parent is not None else None),
+        *(_facts_of_gate(around, around.gate, pages) if around.gate is not None else []),
+        (_("needs"), format_html("{}{}", needs, _more(around.more_needs)) if needs else None),
+        (_("needed by"), format_html("{}{}", dependents, _more(around.more_dependents)) if dependents else None),
+        (_("undoes"), _undone([around.target], pages) if around.target is not None else None),
+        (_("undone by"), pages.links([around.undo]) if around.undo is not None else None),
+        (_("parts undone by"), format_html("{}{}", parts, _more(around.more_compensations)) if parts else None),
+    ]
+
+
+def _parent_of(parent: Job, pages: Pages) -> str:
+    siblings = link_to(_("all members"), pages.members(parent.pk))
+    return format_html("{}<div>{}</div>", pages.links([parent]), siblings)
+
+
+def _facts_of_gate(around: Surroundings, gate: Gate, pages: Pages) -> LabelledValues:
+    bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
+    found: LabelledValues = [(_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages)))]
+    if gate.hands:
         others = link_to(_("all open batches"), pages.jobs(batch=OPEN_BATCHES))
         found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
-    if gate is not None and around.failed:
+    if around.failed:
         state = Outcome.ABANDONED if gate.abandoned else Outcome.CANCELLED
         rest = pages.members(gate.job_id, gate.total, state=state.value)
         failed = format_html("{}{}", pages.links(around.failed), _more(around.more_failed, rest))
         found.append((_("failed members"), failed))
-    for label, linked, more in (
-        (_("needs"), around.needs, around.more_needs),
-        (_("needed by"), around.dependents, around.more_dependents),
-    ):
-        found += [(label, format_html("{}{}", _linked(linked, pages), _more(more)))] if linked else []
-    return found + _undoing_facts(around, pages)
-
-
-def _undoing_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-    if around.target is not None:
-        found.append((_("undoes"), _undone([around.target], pages)))
-    if around.undo is not None:
-        found.append((_("undone by"), pages.links([around.undo])))
-    if around.compensations:
-        parts = format_html("{}{}", _undone(around.compensations, pages), _more(around.more_compensations))
-        found.append((_("parts undone by"), parts))
     return found
 
 

@@ -12,16 +12,17 @@ from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Func, IntegerField, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.attempts_section import attempt_rows, awaits_its_turn
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
+    LabelledValues,
     Pages,
     badge,
     block,
+    facts_table,
     format_html,
     format_html_join,
     json_block,
@@ -175,14 +176,16 @@ class JobPage(SendsEvents):
             if request.user.has_perm(action.permission) and action.allows(job, around, waits_for)
         ]
 
-    def _sending_form_of(self, request: HttpRequest, job: Any, waits_for: Suspension) -> str:
-        """The form that sends the event that the job waits for, for those who may."""
-        if waits_for.kind != MemoKind.EVENT or not self.may_send(request):
-            return ""
-        event = awaited(job.pk, job._state.db)
-        if event is None or not may_be_sent(event):
-            return ""
-        return self.sending_form(request, self.with_filters(request, self.pages.page("job_send", job.pk)), event)
+    def _waiting(self, request: HttpRequest, job: Any, waits_for: Suspension) -> str:
+        """Facts about the wait of a job; of an event, also the form that sends it, for those who may."""
+        facts, form = facts_table(waiting_facts(waits_for, self.pages)), ""
+        if waits_for.kind == MemoKind.EVENT and self.may_send(request):
+            event = awaited(job.pk, job._state.db)
+            if event is not None and may_be_sent(event):
+                form = self.sending_form(
+                    request, self.with_filters(request, self.pages.page("job_send", job.pk)), event
+                )
+        return format_html("{}{}", facts, form)
 
     def _beat(self, job: Any) -> Any:
         """The worker that claimed the job or wrote its last end; None if there is none, or it is forgotten."""
@@ -204,68 +207,62 @@ class JobPage(SendsEvents):
 
     def _sections(
         self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None = None
-    ) -> list[tuple[Any, Any]]:
-        """Return (heading, table) pairs; leave out facts that this job lacks."""
+    ) -> LabelledValues:
+        """Return (heading, table) pairs, the state first; leave out what this job lacks."""
         pages = self.pages
-        zone = timezone.get_current_timezone_name()
-        found: list[tuple[Any, Any]] = [
-            (_("Job"), _facts_table(_facts_of(job, pages))),
-            (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
+        state, facts = facts_table(_state_of(job, pages)), facts_table(_facts_of(job, pages))
+        first, *second = [(_("State"), state), (_("Job"), facts)] if state else [(_("Job"), facts)]
+        claim = job.claim_id if job.claim_id and not job.outcome else None
+        headers = None if job.headers_text is None else json_block(job.headers_text)
+        found: LabelledValues = [
+            first,
+            (_("Waits for"), "" if waits_for is None else self._waiting(request, job, waits_for)),
+            (_("Flow"), facts_table(flow_facts(around, pages))),
+            *second,
+            (_("Timing (%(zone)s)") % {"zone": timezone.get_current_timezone_name()}, facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
+            (_("Result"), "" if job.result_text is None else _result_of(job)),
+            (_("Callbacks"), facts_table(callbacks(job))),
+            (_("Jobs like this one"), facts_table(siblings(job, pages))),
+            (_("Execution"), facts_table([(_("claim"), claim), (_("headers"), headers)])),
         ]
-        if state := _state_of(job, pages):
-            found.insert(0, (_("State"), _facts_table(state)))
-        if around:
-            found.insert(1, (_("Flow"), _facts_table(flow_facts(around, pages))))
-        if waits_for is not None:
-            facts = _facts_table(waiting_facts(waits_for, pages))
-            found.insert(
-                1, (_("Waits for"), format_html("{}{}", facts, self._sending_form_of(request, job, waits_for)))
-            )
-        if job.result_text is not None:
-            shown = result(job.name, job.result_text, reveal=job.reveal)
-            found.append((_("Result"), _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)))
-        execution: list[tuple[Any, Any]] = [(_("claim"), job.claim_id)] if job.claim_id and not job.outcome else []
-        execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
-        found += [(_("Callbacks"), _facts_table(own))] if (own := callbacks(job)) else []
-        found += [(_("Jobs like this one"), _facts_table(siblings(job, pages)))]
-        return [*found, (_("Execution"), _facts_table(execution))] if execution else found
+        return [(heading, shown) for heading, shown in found if shown]
 
 
 def _hidden(what: Hidden) -> str:
     return format_html('<p class="quiet">{}</p>', what.reason)
 
 
-def _facts_table(facts: list[tuple[Any, Any]]) -> str:
-    """A table of our own facts, their names capitalised."""
-    return table_of((capfirst(str(name)), value) for name, value in facts)
+def _result_of(job: Any) -> Any:
+    shown = result(job.name, job.result_text, reveal=job.reveal)
+    return _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)
 
 
-def _state_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-    if blockers := _blockers_of(job, pages):
-        found.append((_("blocked by"), format_html_join("", "<div>{}</div>", ((each,) for each in blockers))))
-    return [*found, (_("last error"), block(job.error))] if job.error else found
+def _state_of(job: Any, pages: Pages) -> LabelledValues:
+    found = format_html_join("", "<div>{}</div>", ((each,) for each in _blockers_of(job, pages)))
+    return [(_("blocked by"), found or None), (_("last error"), block(job.error) if job.error else None)]
 
 
-def _facts_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = [(_("name"), job.name)]
-    found += [(_("front"), front)] if (front := str(front_of(job.name, job.headers_text))) else []
-    found += [(_("description"), short(job.description, 1000))] if job.description else []
+def _facts_of(job: Any, pages: Pages) -> LabelledValues:
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
-    found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
-    keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
-    found += [(word, key) for word, key in keys if key is not None]
-    found += [(_("tags"), _tag_links(job.tags, pages))] if job.tags else []
-    found += [(_("deadline"), when(job.not_after))] if job.not_after else []
-    found += [(_("expires at"), when(job.expires_at))] if job.expires_at else []
-    found += [(_("options"), json_block(job.options_text))] if job.options_text is not None else []
-    found += [(_("size of arguments"), size(job.payload_size))]
-    found += [(_("size of result"), size(job.result_size))] if job.result_size is not None else []
-    if job.cron_entry is None:
-        return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
-    return [*found, (_("cron entry and fire"), fire)]
+    return [
+        (_("name"), job.name),
+        (_("front"), str(front_of(job.name, job.headers_text)) or None),
+        (_("description"), short(job.description, 1000) if job.description else None),
+        (_("queue"), job.queue),
+        (_("priority"), job.priority),
+        (_("attempt"), tries),
+        (_("key"), job.key),
+        (_("idempotency key"), job.idempotency_key),
+        (_("tags"), _tag_links(job.tags, pages) if job.tags else None),
+        (_("deadline"), when(job.not_after) if job.not_after else None),
+        (_("expires at"), when(job.expires_at) if job.expires_at else None),
+        (_("options"), None if job.options_text is None else json_block(job.options_text)),
+        (_("size of arguments"), size(job.payload_size)),
+        (_("size of result"), None if job.result_size is None else size(job.result_size)),
+        (_("cron entry and fire"), None if job.cron_entry is None else fire),
+    ]
 
 
 def _tag_links(tags: tuple[str, ...], pages: Pages) -> str:
@@ -331,26 +328,25 @@ def _cancel_of(job: Any, *, named: bool) -> str:
     return format_html("{}: {}", head, short(job.cancel_reason, 500)) if job.cancel_reason else head
 
 
-def _times_of(job: Any) -> list[tuple[Any, Any]]:
-    """(label, instant or duration) pairs of the known times."""
+def _times_of(job: Any) -> LabelledValues:
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
     # Admitted, parked and released jobs keep these values of an earlier claim, which say nothing about the present.
     if job.state == JobState.RUNNING:
         instants[3:3] = ["claimed_at", "deadline_at"]
     elif job.outcome:
         instants[3:3] = ["claimed_at"]
-    found: list[tuple[Any, Any]] = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
-    found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
-    if job.timeout_seconds not in (None, get_conf().default_timeout_seconds):
-        found.append((str(_("timeout")), seconds(job.timeout_seconds)))
-    elif not job.outcome:
-        limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))
-        found.append((str(_("timeout")), limit))
-    if job.outcome:
-        ran_at = job.claimed_at
-        waited = None if ran_at is None else max((ran_at - max(job.created_at, job.run_at)).total_seconds(), 0.0)
-        return [*found, (str(_("waited last")), seconds(waited))] if waited is not None else found
-    return found
+    shown: LabelledValues = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
+    limit = _("unlimited") if job.timeout_seconds is None else seconds(job.timeout_seconds)
+    own = not job.outcome or job.timeout_seconds not in (None, get_conf().default_timeout_seconds)
+    waited = None
+    if job.outcome and job.claimed_at is not None:
+        waited = max((job.claimed_at - max(job.created_at, job.run_at)).total_seconds(), 0.0)
+    return [
+        *shown,
+        (_("took"), None if job.duration_seconds is None else seconds(job.duration_seconds)),
+        (_("timeout"), limit if own else None),
+        (_("waited last"), None if waited is None else seconds(waited)),
+    ]
 
 
 def _verbose(name: str) -> str:

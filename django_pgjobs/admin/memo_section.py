@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import Pages, block, format_html, format_html_join, short, when
+from django_pgjobs.admin.display import LabelledValues, Pages, block, format_html, format_html_join, short, when
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.memos import remembered, result_of, standing
 from django_pgjobs.presentation.sight import Hidden
@@ -58,28 +58,24 @@ def _result(text: str | Hidden) -> Any:
     return format_html("<details><summary>{}</summary>{}</details>", _("Show"), block(text))
 
 
-def waiting_facts(waits_for: Suspension, pages: Pages) -> list[tuple[Any, Any]]:
-    """(label, value) pairs of what a suspended job waits for, and until when."""
+def waiting_facts(waits_for: Suspension, pages: Pages) -> LabelledValues:
+    """LabelledValues about what a suspended job waits for, and until when."""
     kind = capfirst(str(KINDS.get(waits_for.kind, waits_for.kind)))
-    found: list[tuple[Any, Any]] = [(kind, short(waits_for.event or waits_for.name, 120))]
     if waits_for.kind == MemoKind.GATHER:
-        found = [(kind, short(waits_for.name, 120))]
-        if waits_for.batch_id is not None:
-            figures = _("%(pending)s of %(total)s have not ended") % {
-                "pending": grouped(waits_for.pending or 0), "total": grouped(waits_for.total or 0),
-            }  # fmt: skip
-            links = ((pages.job(waits_for.batch_id), figures), (pages.members(waits_for.batch_id), _("all of them")))
-            found.append((_("jobs"), format_html_join(", ", '<a href="{}">{}</a>', links)))
-        return found
-    words = {MemoKind.EVENT: _("at most until"), MemoKind.STEP: _("tried again at")}
-    found.append(
-        (
-            words.get(MemoKind(waits_for.kind), _("until")) if waits_for.kind in KINDS else _("until"),
-            when(waits_for.wake_at),
-        )
-    )
-    if waits_for.failures:
-        found.append((_("failures"), grouped(waits_for.failures)))
-    if waits_for.error:
-        found.append((_("error"), block(waits_for.error)))
-    return found
+        return [(kind, short(waits_for.name, 120)), (_("jobs"), _gathered(waits_for, pages))]
+    until: dict[str, Any] = {MemoKind.EVENT: _("at most until"), MemoKind.STEP: _("tried again at")}
+    return [
+        (kind, short(waits_for.event or waits_for.name, 120)),
+        (until.get(waits_for.kind, _("until")), when(waits_for.wake_at)),
+        (_("failures"), grouped(waits_for.failures) if waits_for.failures else None),
+        (_("error"), block(waits_for.error) if waits_for.error else None),
+    ]
+
+
+def _gathered(waits_for: Suspension, pages: Pages) -> str | None:
+    if waits_for.batch_id is None:
+        return None
+    counts = {"pending": grouped(waits_for.pending or 0), "total": grouped(waits_for.total or 0)}
+    figures = _("%(pending)s of %(total)s have not ended") % counts
+    links = ((pages.job(waits_for.batch_id), figures), (pages.members(waits_for.batch_id), _("all of them")))
+    return format_html_join(", ", '<a href="{}">{}</a>', links)

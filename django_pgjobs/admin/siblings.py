@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgjobs.admin.display import Pages, format_html, format_html_join
+from django_pgjobs.admin.display import LabelledValues, Pages, format_html, format_html_join
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
@@ -24,45 +24,41 @@ CALLBACKS: dict[str, Any] = {
 _BY_ENDING = {"succeeded": "on_success", "abandoned": "on_abandon", "cancelled": "on_cancel"}
 
 
-def siblings(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
-    """Return (label, link) pairs; counts stop at ``MOST`` and cost an index probe each."""
-    found: list[tuple[Any, Any]] = [(_("same name"), _link(pages.jobs(name=job.name), job.name))]
-    jobs: Any = Job.objects.using(job._state.db)
-    if job.outcome == Outcome.ABANDONED and job.error_class:
-        like = jobs.filter(error_class=job.error_class, finished_at__isnull=False)
-        url = pages.jobs(state="abandoned", q=f'error:"{job.error_class}"')
-        found.append((_("same error"), _link(url, job.error_class, _count(like))))
-    if job.limit_key is not None:
-        url = pages.jobs(state="limited", name=job.name)
-        found.append((_("held by the same limits"), _link(url, job.limit_key)))
-    if job.cron_entry is not None:
-        found.append((_("same cron entry"), _link(pages.jobs(q=f'cron:"{job.cron_entry}"'), job.cron_entry)))
-    if job.key is not None:
-        found.append((_("same key"), _link(pages.jobs(q=f'key:"{job.key}"'), job.key)))
-    if job.tags:
-        tags = ((pages.jobs(tag=tag), tag) for tag in job.tags)
-        found.append((_("same tag"), format_html_join(", ", '<a href="{}">{}</a>', tags)))
-    return found
+def siblings(job: Any, pages: Pages) -> LabelledValues:
+    """Return links to lists; counts stop at ``MOST`` and cost an index probe each."""
+    error = job.error_class if job.outcome == Outcome.ABANDONED and job.error_class else None
+    of_error = pages.jobs(state="abandoned", q=f'error:"{error}"')
+    of_cron, of_key = pages.jobs(q=f'cron:"{job.cron_entry}"'), pages.jobs(q=f'key:"{job.key}"')
+    tags = format_html_join(", ", '<a href="{}">{}</a>', ((pages.jobs(tag=tag), tag) for tag in job.tags or ()))
+    return [
+        (_("same name"), _link(pages.jobs(name=job.name), job.name)),
+        (_("same error"), _link(of_error, error, _count(job, error)) if error else None),
+        (_("held by the same limits"), _link(pages.jobs(state="limited", name=job.name), job.limit_key)),
+        (_("same cron entry"), _link(of_cron, job.cron_entry)),
+        (_("same key"), _link(of_key, job.key)),
+        (_("same tag"), tags or None),
+    ]
 
 
-def _link(url: str, text: str, count: str = "") -> str:
-    return format_html('<a href="{}">{}</a> {}', url, text[:200], count)
+def _link(url: str, text: str | None, count: str = "") -> str | None:
+    return None if text is None else format_html('<a href="{}">{}</a> {}', url, text[:200], count)
 
 
-def _count(jobs: Any) -> str:
+def _count(job: Any, error: str) -> str:
+    jobs = Job.objects.using(job._state.db).filter(error_class=error, finished_at__isnull=False)
     number = len(jobs.values_list("pk")[: MOST + 1])
     more = "≥ " if number > MOST else ""
     text = ngettext("%(count)s job", "%(count)s jobs", number) % {"count": grouped(min(number, MOST))}
     return f"({more}{text})"
 
 
-def callbacks(job: Any) -> list[tuple[Any, Any]]:
+def callbacks(job: Any) -> LabelledValues:
     """Return (name, words) pairs: which callbacks the code has, how often one has started, and whether it failed."""
     definition = registry.resolved(job.name)
     if definition is None:
         return []
     ours = _BY_ENDING.get(job.outcome or job.ending or "")
-    found: list[tuple[Any, Any]] = []
+    found: LabelledValues = []
     for name, words in CALLBACKS.items():
         if getattr(definition, f"{name}_func") is None:
             continue
