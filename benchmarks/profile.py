@@ -30,6 +30,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import django
@@ -276,18 +277,18 @@ def _alone(count: int) -> None:
     threads = JobThreads(buffers, 1, "default")
     door = Door()
 
-    def run(first: int) -> None:
-        buffers.add(time.monotonic() + 1e9, [_travelling(first, count)])
+    def work(groups: list[list[Any]]) -> None:
+        buffers.add(time.monotonic() + 1e9, groups)
         for _ in range(count):
-            item, door.control = buffers.next(0, rouse=False)
-            decision = contextvars.Context().run(threads.run, item, door.control, door)
-            buffers.finish(0, item, decision, door.control.started)
+            run = door.control = buffers.next(0, rouse=False)
+            buffers.finish(run, contextvars.Context().run(threads.run, run, door))
 
+    first, second = _travelling(1, count), _travelling(count + 1, count)
     began = time.thread_time()
-    run(1)
+    work(first)
     _print(f"{count:,} no-op jobs in one job thread: {(time.thread_time() - began) / count * 1e6:.2f} CPU µs per job\n")
     profiler = cProfile.Profile(time.thread_time)
-    profiler.runcall(run, count + 1)
+    profiler.runcall(work, second)
     pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
     board.close()
 
@@ -297,14 +298,25 @@ def _read_all(sock: socket.socket) -> None:
         pass
 
 
-def _travelling(first: int, count: int) -> list[Any]:
+def _travelling(first: int, count: int) -> list[list[Any]]:
     """No-op jobs as the supervisor sends them."""
     from benchmarks import jobs
+    from django_pgjobs.store.claiming import ClaimedJob
+    from django_pgjobs.worker.shared.run_groups import groups_of
+    from django_pgjobs.worker.shared.runs import RunTable
 
-    claim_id, numbers = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10", range(first, first + count)
-    common = "body", claim_id, jobs.noop.name, 1, 25, None, None, "default", "", "", False, False, None, None, True
-    payloads = [f'{{"args": [{number}], "kwargs": {{}}}}' for number in numbers]
-    return [common, list(numbers), list(numbers), payloads, [0.0] * count]
+    due, claim_id = datetime.now(UTC), "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
+    claimed = [
+        ClaimedJob(
+            number, due, f'{{"args": [{number}], "kwargs": {{}}}}', "default", 0, jobs.noop.name, 1, 25, None, None,
+            claim_id,
+        )
+        for number in range(first, first + count)
+    ]  # fmt: skip
+    runs = RunTable().adopt(0.0, claimed)
+    for run in runs:
+        run.run = run.job.id
+    return groups_of(runs)
 
 
 def _print(text: str) -> None:

@@ -21,7 +21,7 @@ from django_pgjobs import clock, logs
 from django_pgjobs.durable import Durable, Memory
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.payload import revive
-from django_pgjobs.states import GATHERING, NOT_NEEDED, Outcome
+from django_pgjobs.states import BODY, GATHERING, NOT_NEEDED, Outcome
 from django_pgjobs.values.built_in import is_built_in
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class AttemptFacts(Protocol):
 
 
 class JobFacts(AttemptFacts, Protocol):
-    """The facts that an attempt has about its job; ``attempt.Item`` implements it."""
+    """The facts that an attempt has about its job; ``store.claiming.ClaimedJob`` implements it."""
 
     @property
     def kind(self) -> str: ...
     @property
     def timeout(self) -> float | None: ...
     @property
-    def run_at(self) -> float: ...
+    def run_at(self) -> datetime: ...
     @property
     def extras(self) -> Mapping[str, Any] | None: ...
     @property
@@ -162,7 +162,7 @@ class JobContext(Durable):
     def callback(self) -> str:
         """Name of the callback that runs: ``on_success``, ``on_abandon`` or ``on_cancel``; empty while the job itself
         runs."""
-        return "" if self._facts.kind == "body" else self._facts.kind
+        return "" if self._facts.kind == BODY else self._facts.kind
 
     @property
     def claim_id(self) -> str:
@@ -182,7 +182,7 @@ class JobContext(Durable):
     @property
     def run_at(self) -> datetime:
         """The instant at which this attempt was due, in UTC."""
-        return datetime.fromtimestamp(self._facts.run_at, tz=UTC)
+        return self._facts.run_at.astimezone(UTC)
 
     @property
     def cron_entry(self) -> str | None:
@@ -405,7 +405,7 @@ class Running(Protocol):
     """A job that runs and may need no ``JobContext``: ``context`` makes it when first asked for."""
 
     @property
-    def item(self) -> JobFacts: ...
+    def job(self) -> JobFacts: ...
     @property
     def context(self) -> JobContext: ...
 

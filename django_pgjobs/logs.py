@@ -198,7 +198,7 @@ class JobFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Complete the record."""
         job = running.get(None)
-        facts = getattr(job, "item", job)
+        facts = getattr(job, "job", job)
         for name, attribute in _FACTS:
             if name not in record.__dict__:
                 record.__dict__[name] = None if facts is None else getattr(facts, attribute)

@@ -121,7 +121,7 @@ def _is_ours() -> bool:
         job = running.get()
     except LookupError:
         return False
-    return is_built_in(getattr(job, "item", job).name)
+    return is_built_in(getattr(job, "job", job).name)
 
 
 # Around a job of this package

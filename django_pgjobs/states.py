@@ -30,6 +30,16 @@ class Outcome(StrEnum):
     ABANDONED = "abandoned"
 
 
+BODY, ON_ABANDON, ON_CANCEL, ON_SUCCESS = "body", "on_abandon", "on_cancel", "on_success"
+
+CALLBACK_OF: dict[str, str] = {
+    Outcome.SUCCEEDED: ON_SUCCESS,
+    Outcome.ABANDONED: ON_ABANDON,
+    Outcome.CANCELLED: ON_CANCEL,
+}
+"""The callback that runs before a job ends so."""
+
+
 class Ended(StrEnum):
     """End of an attempt, for numbers and metrics: with its job, or so that the job runs again."""
 

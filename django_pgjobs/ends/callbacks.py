@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.states import Outcome
-
-BODY, ON_ABANDON, ON_CANCEL, ON_SUCCESS = "body", "on_abandon", "on_cancel", "on_success"
+from django_pgjobs.states import BODY as BODY
+from django_pgjobs.states import CALLBACK_OF as CALLBACK_OF
+from django_pgjobs.states import ON_ABANDON as ON_ABANDON
+from django_pgjobs.states import ON_CANCEL as ON_CANCEL
+from django_pgjobs.states import ON_SUCCESS as ON_SUCCESS
 
 CALLBACK_STARTS = 3
-CALLBACK_OF: dict[str, str] = {
-    Outcome.SUCCEEDED: ON_SUCCESS,
-    Outcome.ABANDONED: ON_ABANDON,
-    Outcome.CANCELLED: ON_CANCEL,
-}
 
 
 def has_callback(name: str, outcome: str) -> bool:

@@ -136,10 +136,10 @@ class AtomicEnds:
 
     def _written(self, prepared: Prepared, done: Returned, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write what the body came to, as the last statement of its transaction."""
-        item, seconds = prepared.item, clock.monotonic() - prepared.began
+        job, seconds = prepared.job, clock.monotonic() - prepared.began
         if isinstance(done, decide.Succeeded):
-            return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), course, outermost=outermost)
-        end = End(item.id, item.claim_id, seconds, columns=done.columns)
+            return self._end(prepared, End(job.id, job.claim_id, seconds, done.result), course, outermost=outermost)
+        end = End(job.id, job.claim_id, seconds, columns=done.columns)
         went_on = atomic.next_step_atomic(on(self.using), end, outermost=outermost)
         if went_on is NoStep.LOST:
             raise _Lost
@@ -155,8 +155,8 @@ class AtomicEnds:
 
     def _end(self, prepared: Prepared, end: End, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write the success of a job, and count it in the gates that it feeds."""
-        db, item = on(self.using), prepared.item
-        marks = has_callback(item.name, Outcome.SUCCEEDED)
+        db, job = on(self.using), prepared.job
+        marks = has_callback(job.name, Outcome.SUCCEEDED)
         written: AtomicEnd | None
         try:
             if marks:
@@ -164,7 +164,7 @@ class AtomicEnds:
                 allowance = callback_allowance()
                 marked = atomic.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
                 written = AtomicEnd(counted=False) if marked else None
-            elif key_of(item.extras) is not None:
+            elif key_of(job.extras) is not None:
                 written = atomic.end_atomic_keyed(db, end, outermost=outermost)
             else:
                 written = atomic.end_atomic(db, end, outermost=outermost)
@@ -176,7 +176,7 @@ class AtomicEnds:
             raise _Lost
         if written.counted:
             before = set_lock_timeout(db, LOCK_TIMEOUT)
-            course.wakes = gates.notices_of(gates.settle_ends(db, [item.id]))
+            course.wakes = gates.notices_of(gates.settle_ends(db, [job.id]))
             set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
         return decide.Committed(marked=marks)
 

@@ -1,6 +1,6 @@
 """Run one attempt of one job: load, call, catch, decide.
 
-Knows nothing of pipes, processes or SQL: it takes an ``Item`` and returns a ``Decision``, which the caller finalises.
+Knows nothing of pipes, processes or SQL: it takes a ``ClaimedJob`` and returns a ``Decision``, which the caller writes.
 Every ``BaseException`` of the body ends here, so one bad job never harms its neighbours. A job's body, middleware,
 signal receivers, backoff and retry rules run here and nowhere else.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from threading import get_ident
 from typing import Any, cast
@@ -20,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_pgjobs import clock, middleware
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.context import Cancellation, JobContext, activate, deactivate
+from django_pgjobs.context import JobContext, activate, deactivate
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.definition.registry import registry
@@ -53,10 +52,8 @@ from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
 from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
 from django_pgjobs.execution.prepared import Definition, Guard, MemoryOpener, ReporterOf, Transaction
-from django_pgjobs.execution.prepared import Item as Item
 from django_pgjobs.execution.prepared import Prepared as Prepared
 from django_pgjobs.execution.prepared import RunControl as RunControl
-from django_pgjobs.execution.prepared import items_of as items_of
 from django_pgjobs.execution.retries import (
     NO_ATTEMPTS,
     NOT_RETRIED,
@@ -70,6 +67,7 @@ from django_pgjobs.execution.retries import (
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import PLAIN, check_has_run, decode_result, encode_result
 from django_pgjobs.states import EXPIRED, Cause
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 OUR_FILES.update((__file__, middleware.__file__))
@@ -98,9 +96,9 @@ _CAUSES: dict[type[Interrupt] | None, Cause] = {
 
 
 def prepare(
-    item: Item,
+    job: ClaimedJob,
     reporter_of: ReporterOf,
-    control: Cancellation,
+    control: RunControl,
     guard: Guard = UNGUARDED,
     recall: Recall | None = None,
     history: History | None = None,
@@ -109,66 +107,69 @@ def prepare(
 ) -> Prepared | Decision:
     """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
-        definition = registry.resolve(item.name)
+        definition = registry.resolve(job.name)
     except UnknownJob as error:
-        words = "" if registry.why_unknown(item.name) else f" {NOT_DECLARED}"
-        events.parked(item, f"{error}{words}")
+        words = "" if registry.why_unknown(job.name) else f" {NOT_DECLARED}"
+        events.parked(job, f"{error}{words}")
         return decide.Parked(str(error))
-    if not item.is_plain and item.kind == BODY and (decision := _before_its_start(item)) is not None:
-        return decision
+    is_body, extras = job.ending is None, job.extras
+    if is_body and (extras is not None or job.attempt > job.max_attempts):
+        decision = _before_its_start(job)
+        if decision is not None:
+            return decision
     try:
-        args, kwargs = definition.load(item.payload or "")
-        prepared = Prepared(definition, item, args, kwargs, control, guard, reporter_of)
-        if not item.is_plain:
-            if item.headers:
-                prepared.headers = decode_result(item.headers)
-            if item.extras is not None:
-                prepared.recall = recall
-            if item.kind not in (BODY, ON_SUCCESS) and item.error:
-                prepared.error = ended_by(item.id, item.error, history)
+        args, kwargs = definition.load(job.payload or "")
+        prepared = Prepared(definition, job, args, kwargs, control, guard, reporter_of)
+        if job.headers:
+            prepared.headers = decode_result(job.headers)
+        if extras is not None:
+            prepared.recall = recall
+        if not is_body and job.error and job.kind != ON_SUCCESS:
+            prepared.error = ended_by(job.id, job.error, history)
     except UnreadablePayload as error:
-        return _unreadable(item, definition, error)
+        return _unreadable(job, definition, error)
     if definition.atomic or definition.is_built_in:
         prepared.transaction = transaction
     prepared.memories = memories
     return prepared
 
 
-def _before_its_start(item: Item) -> Decision | None:
+def _before_its_start(job: ClaimedJob) -> Decision | None:
     """Return the decision about a job that must not start any more."""
-    if item.attempt > item.max_attempts:
-        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
+    if job.attempt > job.max_attempts:
+        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(job))
         return decide.Abandoned("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
-    if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
+    now = clock.monotonic()
+    if job.expires is not None and now >= job.expires:
         return decide.Cancelled(EXPIRED)
-    if item.until is not None and clock.monotonic() >= item.until:
-        events.log.error("job abandoned %s: its deadline had passed before it started", events.facts(item))
+    if job.until is not None and now >= job.until:
+        events.log.error("job abandoned %s: its deadline had passed before it started", events.facts(job))
         return decide.Abandoned(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     return None
 
 
-def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
-    if item.kind != ON_CANCEL:
-        events.parked(item, f"{error} It resumes when a worker has code that accepts its arguments.")
+def _unreadable(job: ClaimedJob, definition: Definition, error: UnreadablePayload) -> Decision:
+    if job.kind != ON_CANCEL:
+        events.parked(job, f"{error} It resumes when a worker has code that accepts its arguments.")
         return decide.Parked(clean(str(error)), definition.fingerprint)
     # A cancelled job is never parked: its worker would mark it for this callback again and again.
     events.log.error(
-        "callback cannot run, the job ends without it callback=%s %s: %s", item.kind, events.facts(item), error
+        "callback cannot run, the job ends without it callback=%s %s: %s", job.kind, events.facts(job), error
     )
     return decide.Succeeded()
 
 
 def run(prepared: Prepared) -> Decision:
     """Run a synchronous job, or its callback, in this thread and return the decision. Raises nothing."""
-    item = prepared.item
-    if item.kind != BODY:
+    job = prepared.job
+    if job.ending is not None:
         return _callback(prepared)
     token = activate(prepared)
     prepared.lane = get_ident()
     decision: Decision
     try:
         events.started(prepared)
-        found = None if item.extras is None else recalled(prepared)
+        found = None if job.extras is None else recalled(prepared)
         if found is not None:
             decision = prepared.decision = found
         elif prepared.definition.atomic:
@@ -187,14 +188,14 @@ def run(prepared: Prepared) -> Decision:
 
 async def arun(prepared: Prepared) -> Decision:
     """Run an ``async def`` job, or its callback, in this task and return the decision. Raises nothing."""
-    if prepared.item.kind != BODY:
+    if prepared.job.ending is not None:
         return await sync_to_async(_callback)(prepared)
     token = activate(prepared)
     prepared.lane = asyncio.current_task()
     decision: Decision
     try:
         events.started(prepared)
-        found = None if prepared.item.extras is None else await arecalled(prepared)
+        found = None if prepared.job.extras is None else await arecalled(prepared)
         decision = prepared.decision = await _asuccess(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
         decision = prepared.decision = failed(prepared, error)
@@ -208,14 +209,14 @@ async def arun(prepared: Prepared) -> Decision:
 
 def run_here(prepared: Prepared) -> Decision:
     """Run a job in this thread, an ``async def`` one on an event loop of its own."""
-    if prepared.definition.is_async and prepared.item.kind == BODY:
+    if prepared.definition.is_async and prepared.job.ending is None:
         return async_to_sync(arun)(prepared)
     return run(prepared)
 
 
 def _run_atomically(prepared: Prepared) -> Decision:
     if prepared.transaction is None:
-        raise RuntimeError(f"job {prepared.item.name!r} is atomic, and there is no database here to end it in")
+        raise RuntimeError(f"job {prepared.job.name!r} is atomic, and there is no database here to end it in")
     return prepared.transaction.run(prepared, _succeed)
 
 
@@ -279,8 +280,8 @@ def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
 
 def _callback(prepared: Prepared) -> Decision:
     """Run ``on_success``, ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
-    item, definition, context = prepared.item, prepared.definition, prepared.context
-    func: Callable[..., Any] | None = getattr(definition, f"{item.kind}_func")
+    job, definition, context = prepared.job, prepared.definition, prepared.context
+    func: Callable[..., Any] | None = getattr(definition, f"{job.kind}_func")
     if func is None:
         return decide.Succeeded()
     token = activate(prepared)
@@ -289,7 +290,7 @@ def _callback(prepared: Prepared) -> Decision:
     except BaseException as error:
         info, trace = Account(error).for_log()
         words = f"{kind_of(error)}: {text_of(error)}{trace}"
-        events.log.error("callback failed callback=%s %s: %s", item.kind, events.facts(context), words, exc_info=info)
+        events.log.error("callback failed callback=%s %s: %s", job.kind, events.facts(context), words, exc_info=info)
     finally:
         deactivate(token)
     return decide.Succeeded()
@@ -329,7 +330,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Steppe
     except UnstorableResult as error:
         if conf.unstorable_result == "abandon":
             raise
-        events.result_dropped(prepared.item.name, prepared.item.id, str(error))
+        events.result_dropped(prepared.job.name, prepared.job.id, str(error))
         return NOTHING
 
 
@@ -356,12 +357,12 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
     try:
         decision = _decision(prepared, account)
     except BaseException:
-        events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.item.id)
-        decision = by_default_backoff(prepared.item, kept(account), Cause.FAILED, prepared.item.until)
+        events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.job.id)
+        decision = by_default_backoff(prepared.job, kept(account), Cause.FAILED, prepared.job.until)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
-        events.log.exception("failure cannot be logged job=%d", prepared.item.id)
+        events.log.exception("failure cannot be logged job=%d", prepared.job.id)
     return decide.InDoubt(decision) if prepared.in_doubt else decision
 
 
@@ -387,13 +388,13 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
         return decide.Released(RELEASE_REASON, kept(account))
     if prepared.control.interrupt is DeadlinePassed:
         # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
-        return by_default_backoff(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
+        return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT, prepared.job.until)
     if context.attempt >= context.max_attempts:
         return decide.Abandoned(NO_ATTEMPTS, kept(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
         return decide.Abandoned(NOT_RETRIED, kept(account))
-    return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
+    return retry(delay, kept(account), Cause.FAILED, prepared.job.until)
 
 
 def besides_suspension(error: BaseException) -> BaseException | None:
@@ -408,7 +409,7 @@ def besides_suspension(error: BaseException) -> BaseException | None:
 
 def _suspension(prepared: Prepared, suspension: decide.Suspended) -> decide.Unwritten:
     """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
-    until, waits = prepared.item.until, suspension.all
+    until, waits = prepared.job.until, suspension.all
     if until is None or any(wait.event is not None or clock.monotonic() + wait.seconds < until for wait in waits):
         return suspension
     return decide.Abandoned(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)

@@ -69,8 +69,8 @@ class Memories:
 
     def of(self, prepared: Prepared) -> DurableMemory:
         """Return the memory of a running job, always the same. Raises ``InvalidJob`` in a callback."""
-        if prepared.item.kind != "body":
-            raise InvalidJob(f"{prepared.item.kind} of {prepared.item.name!r}: a callback remembers no steps")
+        if prepared.job.kind != "body":
+            raise InvalidJob(f"{prepared.job.kind} of {prepared.job.name!r}: a callback remembers no steps")
         memory: DurableMemory | None = prepared.memory
         if memory is None:
             memory = prepared.memory = DurableMemory(prepared, self.using)
@@ -270,8 +270,8 @@ class DurableMemory:
 
     def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
         error = f"{event} was not sent in time."
-        item = self.prepared.item
-        waited = finish_wait(on(self.using), item.id, item.claim_id, name=name, kind=kind, event=event, error=error)
+        job = self.prepared.job
+        waited = finish_wait(on(self.using), job.id, job.claim_id, name=name, kind=kind, event=event, error=error)
         if waited is None:
             self.lost()
         if waited.status != "waiting":
@@ -323,7 +323,7 @@ class DurableMemory:
             )
 
     def _read_again(self) -> dict[str, StoredMemo]:
-        memos = read_memos(on(self.using), self.prepared.item.id)
+        memos = read_memos(on(self.using), self.prepared.job.id)
         # Another task may have remembered more since.
         self._memos = {memo.name: memo for memo in memos} | {n: m for n, m in (self._memos or {}).items() if m.finished}
         self._size = sum(len(memo.result or "") for memo in self._memos.values())
@@ -393,8 +393,8 @@ class DurableMemory:
 
     def _written(self, memo: NewMemo) -> bool:
         self._check_no_begin(memo.kind)
-        item = self.prepared.item
-        return write_memo(on(self.using), item.id, item.claim_id, memo)
+        job = self.prepared.job
+        return write_memo(on(self.using), job.id, job.claim_id, memo)
 
     def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:
         self._keep(StoredMemo(name, kind, text, True, "", 0, None, None))

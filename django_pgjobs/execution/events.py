@@ -58,23 +58,23 @@ class Attempted(Protocol):
     @property
     def definition(self) -> Any: ...
     @property
-    def item(self) -> JobFacts: ...
+    def job(self) -> JobFacts: ...
     @property
     def began(self) -> float: ...
     @property
     def context(self) -> JobContext: ...
 
 
-def facts(item: AttemptFacts) -> Facts:
+def facts(job: AttemptFacts) -> Facts:
     """Return the facts that every line about an attempt carries; the job's description, if any, comes last."""
-    known = facts_of_attempt(item.name, item.id, item.attempt, item.max_attempts, item.claim_id, item.queue)
-    return logs.facts("%s description=%s", known, item.description) if item.description else known
+    known = facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
+    return logs.facts("%s description=%s", known, job.description) if job.description else known
 
 
-def parked(item: AttemptFacts, why: str) -> None:
+def parked(job: AttemptFacts, why: str) -> None:
     """Log that this code cannot run a job, at most once a minute for each name."""
-    if _is_due("parked", item.name):
-        log.warning("job parked %s: %s", facts(item), one_line(why))
+    if _is_due("parked", job.name):
+        log.warning("job parked %s: %s", facts(job), one_line(why))
 
 
 def result_dropped(name: str, job_id: int, why: str) -> None:
@@ -107,16 +107,16 @@ def executor_stopping(reason: str) -> None:
     signals.executor_stopping.send_robust(None, reason=reason)
 
 
-def started(job: Attempted) -> None:
+def started(run: Attempted) -> None:
     """Log and signal that an attempt begins; called in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
-        again = f"{ordinal(job.item.attempt)} attempt to " if job.item.attempt > 1 else ""
-        run_at = datetime.fromtimestamp(job.item.run_at, UTC).isoformat(timespec="milliseconds")
-        jobs_log.info("START %srun %s run_at=%s", again, facts(job.item), run_at)
+        again = f"{ordinal(run.job.attempt)} attempt to " if run.job.attempt > 1 else ""
+        run_at = run.job.run_at.astimezone(UTC).isoformat(timespec="milliseconds")
+        jobs_log.info("START %srun %s run_at=%s", again, facts(run.job), run_at)
     if signals.job_started.receivers:
-        _send(signals.job_started, job.definition, context=job.context)
-    if signals.compensation_started.receivers and (target := target_of(job.item.extras)) is not None:
-        _send(signals.compensation_started, None, target_id=target, job_id=job.item.id, attempt=job.item.attempt)
+        _send(signals.job_started, run.definition, context=run.context)
+    if signals.compensation_started.receivers and (target := target_of(run.job.extras)) is not None:
+        _send(signals.compensation_started, None, target_id=target, job_id=run.job.id, attempt=run.job.attempt)
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
@@ -129,7 +129,7 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
         _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
 
 
-def ended(job: Attempted, decision: Decision, error: BaseException | None) -> None:
+def ended(run: Attempted, decision: Decision, error: BaseException | None) -> None:
     """Log and signal that an attempt has ended, before its outcome is stored; called in its own thread.
 
     Raises nothing.
@@ -137,14 +137,14 @@ def ended(job: Attempted, decision: Decision, error: BaseException | None) -> No
     if isinstance(decision, InDoubt):
         decision = decision.otherwise
     if jobs_log.isEnabledFor(logging.INFO):
-        outcome, seconds, about = decision.outcome, clock.monotonic() - job.began, facts(job.item)
+        outcome, seconds, about = decision.outcome, clock.monotonic() - run.began, facts(run.job)
         if error is None:
             jobs_log.info("END outcome=%s seconds=%.4f %s", outcome, seconds, about)
         else:
             why = f"{kind_of(error)}: {text_of(error)}"
             jobs_log.info("END outcome=%s seconds=%.4f %s: %s", outcome, seconds, about, why)
     if signals.attempt_ended.receivers:
-        _send(signals.attempt_ended, job.definition, context=job.context, decision=decision, exception=error)
+        _send(signals.attempt_ended, run.definition, context=run.context, decision=decision, exception=error)
 
 
 def _send(signal: Signal, sender: Any, **fields: Any) -> None:

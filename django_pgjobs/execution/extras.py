@@ -8,12 +8,6 @@ from typing import Any
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 
-def until_of(extras: Mapping[str, Any] | None, claimed_at: float) -> float | None:
-    """Return when the deadline of a job claimed at ``claimed_at`` passes, by ``clock.monotonic()``; None without."""
-    left = None if extras is None else extras.get("seconds_left")
-    return None if left is None else claimed_at + float(left)
-
-
 def option_of(extras: Mapping[str, Any] | None, name: str) -> Any:
     """Return one of the rare options of a claimed job, None if it has none of that name."""
     options = None if extras is None else extras.get("options")
@@ -31,15 +25,3 @@ def soft_limit_of(extras: Mapping[str, Any] | None) -> float | None:
     seconds = option_of(extras, "soft_timeout")
     # A number beyond the floats, which no registration writes, would raise.
     return float(seconds) if isinstance(seconds, int | float) and seconds <= LONGEST_SECONDS else None
-
-
-def expiry_of(extras: Mapping[str, Any] | None, claimed_at: float) -> float | None:
-    """Return after when a job claimed at ``claimed_at`` is not started, by ``clock.monotonic()``; None for never."""
-    left = None if extras is None else extras.get("expires_in")
-    return None if left is None else claimed_at + float(left)
-
-
-def dated(extras: Mapping[str, Any] | None, claimed_at: float) -> Mapping[str, Any] | None:
-    """Return ``extras`` for an ``Item``: with that instant, as ``expires``, if the job expires."""
-    expires = expiry_of(extras, claimed_at)
-    return extras if extras is None or expires is None else {**extras, "expires": expires}

@@ -35,7 +35,7 @@ class Recallable(Protocol):
     @property
     def definition(self) -> Any: ...
     @property
-    def item(self) -> Any: ...
+    def job(self) -> Any: ...
     @property
     def context(self) -> Any: ...
     @property
@@ -52,12 +52,12 @@ def recalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
 
     Raises ``OtherArguments`` if that is the result of other arguments.
     """
-    key, recall = key_of(prepared.item.extras), prepared.recall
+    key, recall = key_of(prepared.job.extras), prepared.recall
     if key is None or recall is None:
         return None
     definition, context = prepared.definition, prepared.context
     try:
-        found = recall(prepared.item.id, list({definition.name, *definition.aliases, context.name}), key)
+        found = recall(prepared.job.id, list({definition.name, *definition.aliases, context.name}), key)
     except UNREAD as error:
         return _snooze(context, error)
     if found is None:

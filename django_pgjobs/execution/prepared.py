@@ -1,4 +1,4 @@
-"""The parts of an attempt: the claimed run as an ``Item``, requests that come while it runs, the job to call.
+"""The parts of an attempt: the requests that come while it runs, and the job to call.
 
 Each job makes one of each of these, so they keep rarely used values as class attributes and make nothing in advance.
 """
@@ -6,75 +6,38 @@ Each job makes one of each of these, so they keep rarely used values as class at
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.context import Cancellation, JobContext, Reporter
+from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.durable import Memory
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.idempotency import Recall
 from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.store.claiming import ClaimedJob
 
 Definition = JobPolicy
 
 OUR_FILES.add(__file__)
 
 
-class Item(NamedTuple):
-    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job."""
-
-    run: int
-    kind: str
-    id: int
-    claim_id: str
-    name: str
-    attempt: int
-    max_attempts: int
-    timeout: float | None
-    payload: str | None
-    headers: str | None
-    queue: str
-    description: str
-    error: str
-    run_at: float = 0.0
-    is_async: bool = False
-    cancelled: bool = False
-    extras: Mapping[str, Any] | None = None
-    until: float | None = None
-    """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
-    is_plain: bool = False
-    """True if it is surely a body with attempts left, no headers, no extras and no deadline of its own."""
-
-
-def items_of(group: Sequence[Any]) -> Iterator[Item]:
-    """Return the items of a group in a frame: what its jobs have in common, then a column of each other field.
-
-    Common are the fields of ``Item`` in their order, without ``run``, ``id``, ``payload`` and ``run_at``, which are the
-    columns. All this is part of the protocol.
-    """
-    common, runs, ids, payloads, run_ats = group
-    kind, claim, name, attempt, most, timeout, headers, queue, description, error, *others = map(repeat, common)
-    columns = zip(
-        runs, kind, ids, claim, name, attempt, most, timeout, payloads, headers, queue, description, error, run_ats,
-        *others, strict=False,
-    )  # fmt: skip
-    return map(tuple.__new__, repeat(Item), columns)  # as ``Item._make``, which is a call for each
-
-
 class RunControl:
-    """Requests of the supervisor to a run that has started in this process: cancellation, an interrupt, a lease.
+    """Requests of the supervisor to a run in this process: cancellation, an interrupt, a lease.
 
     ``interrupt`` is the exception to raise in the job. ``interrupted`` is True once it has been sent to the job's
-    thread or task. ``started`` is the instant on the board, 0.0 without a board. ``item`` is the run, ``decision`` its
-    result. Each job makes one of these, so rarely used values are class attributes until they are set.
+    thread or task. ``run`` is the run's number, ``slot`` its place on the board, ``started`` the instant there, 0.0
+    without a board; ``decision`` is its result. Each job makes one of these, so values are class attributes until they
+    are set.
     """
+
+    run: int = 0
+    slot: int = 0
 
     requested: bool = False
     by: str = ""
@@ -82,17 +45,11 @@ class RunControl:
     interrupt: type[Interrupt] | None = None
     interrupted: bool = False
     decision: Decision | None = None
-
-    def __init__(
-        self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0, item: Item | None = None
-    ) -> None:
-        self.slot = slot
-        self.trusted_until = trusted_until
-        self.started = started
-        self.item = item
+    trusted_until: float = math.inf
+    started: float = 0.0
 
 
-ReporterOf = Callable[[Item], Reporter]
+ReporterOf = Callable[[RunControl], Reporter]
 """Returns what a job's ``progress`` calls, once its context is needed."""
 
 
@@ -180,15 +137,15 @@ class Prepared:
     def __init__(
         self,
         definition: Definition,
-        item: Item,
+        job: ClaimedJob,
         args: list[Any],
         kwargs: dict[str, Any],
-        control: Cancellation,
+        control: RunControl,
         guard: Guard,
         reporter_of: ReporterOf,
     ) -> None:
         self.definition = definition
-        self.item = item
+        self.job = job
         self.args = args
         self.kwargs = kwargs
         self.control = control
@@ -203,8 +160,7 @@ class Prepared:
         if made is None:
             headers = dict(self.headers or {})
             memory = None if self.memories is None else partial(self.memories.of, self)
-            fresh = JobContext(
-                self.item, headers, self.reporter_of(self.item), self.control, self.began, self.error, memory
-            )
+            reporter = self.reporter_of(self.control)
+            fresh = JobContext(self.job, headers, reporter, self.control, self.began, self.error, memory)
             made = self.__dict__.setdefault("_context", fresh)  # a thread of the job's may ask at the same time
         return made

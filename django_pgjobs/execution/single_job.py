@@ -18,18 +18,18 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs import clock, waking
 from django_pgjobs import decisions as decide
-from django_pgjobs.context import Cancellation, Reporter
+from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise, kinds, lines
-from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
+from django_pgjobs.ends.callbacks import CALLBACK_STARTS
 from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, EndKind, EndTerms
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
+from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
-from django_pgjobs.execution.extras import dated, target_of, until_of
+from django_pgjobs.execution.extras import target_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
@@ -71,29 +71,6 @@ class WrittenEnd:
     recorded: bool
 
 
-def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
-    """Return a claimed job as the item that an attempt takes."""
-    now = clock.monotonic()
-    return Item(
-        run=0,
-        kind=kind,
-        id=job.id,
-        claim_id=claim_id,
-        name=job.name,
-        attempt=job.attempt,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout_seconds,
-        payload=payload,
-        headers=job.headers,
-        queue=job.queue,
-        description=job.description,
-        error=job.error,
-        run_at=job.run_at.timestamp(),
-        extras=dated(job.extras, now),
-        until=until_of(job.extras, now),
-    )
-
-
 def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
     """Return a reporter that stores each report before it returns."""
 
@@ -116,79 +93,81 @@ class Performer:
     author: Author
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ProgressOf = write_at_once
-    control: Cancellation = field(default_factory=RunControl)
+    control: RunControl = field(default_factory=RunControl)
     waits: Callable[[ClaimedJob], Unwritten | None] = _never
     """Called between a body and its callback: returns a decision if the job must wait, None if the callback may run."""
     using: str = DEFAULT_DB_ALIAS
     """Django's connection to the database of ``db``, for the transactions of atomic jobs."""
 
-    def perform(self, job: ClaimedJob, claim_id: str) -> WrittenEnd:
+    def perform(self, job: ClaimedJob) -> WrittenEnd:
         """Run a claimed job to the end of its attempt, callback included, and write that end.
 
         Imports the job's module if its name is not known yet: what is written depends on the callbacks that it has.
         """
         registry.resolved(job.name)
         if job.ending is not None:
-            return self._callback(job, claim_id, job.ending)
+            return self._callback(job, job.ending)
         began = clock.monotonic()
-        decision: Decision = decide.Cancelled() if job.cancelled else self._attempt(job, claim_id, BODY)
-        ended = self._written(job, claim_id, decision, clock.monotonic() - began)
+        decision: Decision = decide.Cancelled() if job.cancelled else self._attempt(job)
+        ended = self._written(job, decision, clock.monotonic() - began)
         if ended.kind != MARK or not ended.recorded:
             return ended
         if (waiting := self.waits(job)) is not None:
-            return self._record(job, *finalise.end_of(waiting, job.id, claim_id, job.name, None))
-        error = ended.end.failure.summary if ended.end.failure else ""
-        return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
+            return self._decided(job, waiting)
+        error, outcome = ended.end.failure.summary if ended.end.failure else "", ended.end.outcome
+        return self._callback(job._replace(error=error, ending=outcome), outcome)
 
-    def _written(self, job: ClaimedJob, claim_id: str, decision: Decision, seconds: float | None) -> WrittenEnd:
+    def _decided(self, job: ClaimedJob, decision: Unwritten, seconds: float | None = None) -> WrittenEnd:
+        return self._record(job, *finalise.end_of(decision, job.id, job.claim_id, job.name, seconds))
+
+    def _written(self, job: ClaimedJob, decision: Decision, seconds: float | None) -> WrittenEnd:
         """Write the end of a body, unless its own transaction has."""
         if isinstance(decision, decide.InDoubt):
-            return self._written(job, claim_id, self._settled(job, claim_id, decision), seconds)
+            return self._written(job, self._settled(job, decision), seconds)
         if isinstance(decision, decide.Committed):
-            kind, end = finalise.atomic_end_of(decision, job.id, claim_id, seconds)
+            kind, end = finalise.atomic_end_of(decision, job.id, job.claim_id, seconds)
             self._notify_end(job, kind, end, None)
             return WrittenEnd(kind, end, recorded=True)
         if isinstance(decision, decide.Lost):
-            end = End(job.id, claim_id, seconds)
-            return self._refused(job, SUCCESS, end, finalising.read_fences(self.db, [(job.id, claim_id)]).get(job.id))
-        return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, seconds))
+            end = End(job.id, job.claim_id, seconds)
+            return self._refused(job, SUCCESS, end, finalising.read_fences(self.db, [job.fence]).get(job.id))
+        return self._decided(job, decision, seconds)
 
-    def _settled(self, job: ClaimedJob, claim_id: str, doubt: decide.InDoubt) -> CertainDecision:
+    def _settled(self, job: ClaimedJob, doubt: decide.InDoubt) -> CertainDecision:
         """Return what the job's own transaction has written, or else what the attempt comes to."""
-        while not (found := atomic.settle_doubts(self.db, [(job.id, claim_id)])):
-            if not finalising.read_fences(self.db, [(job.id, claim_id)]):
+        while not (found := atomic.settle_doubts(self.db, [job.fence])):
+            if not finalising.read_fences(self.db, [job.fence]):
                 return decide.Lost()
             time.sleep(BUSY_SECONDS)
         now = found[job.id]
         return decide.Committed(now.marked, now.stepped) if now.committed else doubt.otherwise
 
-    def release(self, job: ClaimedJob, claim_id: str) -> WrittenEnd:
+    def release(self, job: ClaimedJob) -> WrittenEnd:
         """Release a claimed job, uncharged; if it was cancelled in the meantime, end it."""
-        return self._record(job, *finalise.end_of(decide.Released(), job.id, claim_id, job.name, None))
+        return self._decided(job, decide.Released())
 
-    def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> WrittenEnd:
+    def hold(self, job: ClaimedJob, reason: str) -> WrittenEnd:
         """Hold a claimed job whose name is paused, uncharged; if it was cancelled in the meantime, end it."""
-        return self._record(job, *finalise.end_of(decide.Held(reason), job.id, claim_id, job.name, None))
+        return self._decided(job, decide.Held(reason))
 
-    def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
+    def _attempt(self, job: ClaimedJob) -> Decision:
+        partly = job.ending is not None
         try:
             payload = job.payload
             if payload is None:
-                payload = finalising.read_payload(self.db, job.id, claim_id, partly=kind != BODY)
+                payload = finalising.read_payload(self.db, job.id, job.claim_id, partly=partly)
         except UnreadablePayload as error:
             log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
-            return decide.Succeeded() if kind != BODY else decide.Abandoned(str(error), failure_of(error))
+            return decide.Succeeded() if partly else decide.Abandoned(str(error), failure_of(error))
         if payload is None:
             return decide.Released("the claim was lost before the payload was read")
-        reporter = self.reporter_of(self.db, job.id, claim_id)
-        item, recall = item_of(job, claim_id, kind, payload), partial(keys.find_result, self.db)
-        history = partial(finalising.read_failure, self.db)
+        reporter = self.reporter_of(self.db, job.id, job.claim_id)
         prepared = attempt.prepare(
-            item,
+            job._replace(payload=payload),
             lambda _: reporter,
             self.control,
-            recall=recall,
-            history=history,
+            recall=partial(keys.find_result, self.db),
+            history=partial(finalising.read_failure, self.db),
             transaction=AtomicEnds(self.using),
             memories=Memories(self.using),
         )
@@ -196,8 +175,8 @@ class Performer:
             return prepared
         return fresh_context().run(self.run, prepared)
 
-    def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> WrittenEnd:
-        after = finalise.after_callback(job.id, claim_id, outcome)
+    def _callback(self, job: ClaimedJob, outcome: str) -> WrittenEnd:
+        after = finalise.after_callback(job.id, job.claim_id, outcome)
         if job.ending_attempt > CALLBACK_STARTS:
             log.error(
                 "callback lost %d processes or workers, the job ends without it name=%s job=%d",
@@ -208,10 +187,10 @@ class Performer:
             return self._record(job, END, after)
         if finalise.is_counted(job.extras) and registry.find(job.name) is None:
             return self._record(job, END, after)
-        decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
+        decision = self._attempt(job)
         if isinstance(decision, decide.Succeeded):
             return self._record(job, END, after)
-        return self._written(job, claim_id, decision, None)
+        return self._written(job, decision, None)
 
     def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> WrittenEnd:
         """Write an end. Wait while the row is locked; if the job was cancelled in the meantime, end it as cancelled."""
@@ -235,8 +214,7 @@ class Performer:
 
     def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> WrittenEnd:
         action, reason = kind.verb, finalise.refusal(now)
-        about = _facts(job, end.claim_id)
-        log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", about, action, reason)
+        log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", _facts(job), action, reason)
         _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
         return WrittenEnd(kind, end, recorded=False)
 
@@ -249,9 +227,9 @@ class Performer:
         }
         refused = isinstance(row, SteppedJob) and row.refused
         if refused:
-            events.step_refused(_facts(job, end.claim_id))
+            events.step_refused(_facts(job))
         elif lines.are_wanted():
-            lines.stored(kind, end, row, _facts(job, end.claim_id), end.seconds)
+            lines.stored(kind, end, row, _facts(job), end.seconds)
         if kind.final:
             outcome = end.outcome or Outcome.SUCCEEDED
             _notify(events.FINISHED, job, **about, outcome=outcome, database=self.using)
@@ -259,8 +237,8 @@ class Performer:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
 
 
-def _facts(job: ClaimedJob, claim_id: str) -> Facts:
-    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, claim_id, job.queue)
+def _facts(job: ClaimedJob) -> Facts:
+    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
 
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:

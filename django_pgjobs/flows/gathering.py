@@ -122,19 +122,19 @@ def _begin(
     """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
-    item, using, sent = memory.prepared.item, memory.using, f"{GATHERED}{uuid4()}"
+    job, using, sent = memory.prepared.job, memory.using, f"{GATHERED}{uuid4()}"
     with transaction.atomic(using=using):
         known = _known(calls, before, using)
         positions = [n for n, member in enumerate(known) if member is None or member[0] != Outcome.SUCCEEDED]
         if not positions:
             return {"batch": None, "event": event, "kept": known, "calls": digest}
         batch = Batch(
-            f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
+            f"{name} of job {job.id}"[:DESCRIPTION_LIMIT],
             settled=wake.bind(sent),
             database=using,
         )
         batch._gather = sent  # its members stay until this job has read them
-        batch._headers = inherited(item.headers)
+        batch._headers = inherited(job.headers)
         if batch.add_many([calls[n].using(database=using) for n in positions]) < len(positions):
             raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
         batch.close()
@@ -144,8 +144,8 @@ def _begin(
         stored["calls"] = digest
         kept = memos.begin_gather(
             on(using),
-            item.id,
-            item.claim_id,
+            job.id,
+            job.claim_id,
             name=name,
             event=sent,
             before=event,
@@ -153,7 +153,7 @@ def _begin(
             seconds=LONGEST_SECONDS,
         )
         if not kept:
-            if Job.objects.using(using).filter(pk=item.id, claim_id=item.claim_id).exclude(cancel_requested_at=None):
+            if Job.objects.using(using).filter(pk=job.id, claim_id=job.claim_id).exclude(cancel_requested_at=None):
                 memory.suspend(decide.Suspended(name, MemoKind.GATHER, LONGEST_SECONDS))  # it ends as cancelled
             memory.lost()
     return stored

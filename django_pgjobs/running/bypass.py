@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -24,18 +24,18 @@ from django.core.cache import close_caches
 from django.db import connections, router
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
-from django_pgjobs.ends.callbacks import CALLBACK_OF, has_callback
+from django_pgjobs.ends.callbacks import has_callback
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
+from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.registering import NewJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
@@ -66,10 +66,10 @@ class LocalDoor(Door):
 def run(new: NewJob) -> None:
     """Run a job to its end in this thread, callback included. Raises nothing."""
     cleanup.remember_connections()
-    door, claim_id = LocalDoor(), str(uuid4())
+    door, job = LocalDoor(), _job(new)
     try:
-        decision = _attempt(_item(new, claim_id, BODY, new.timeout_seconds), door)
-        _call_back(new, claim_id, _outcome(decision, new), decision, door)
+        decision = _attempt(job, door)
+        _call_back(job, _outcome(decision, new), decision, door)
     finally:
         cleanup.tidy(facts("name=%s", new.name))
         for close in (close_caches, connections.close_all):
@@ -99,38 +99,35 @@ def _outcome(decision: Decision, new: NewJob) -> str:
     return Outcome.ABANDONED
 
 
-def _call_back(new: NewJob, claim_id: str, outcome: str, decision: Decision, door: LocalDoor) -> None:
-    if not has_callback(new.name, outcome):
-        return
-    failure = getattr(decision, "failure", None)
-    item = _item(new, claim_id, CALLBACK_OF[outcome], get_conf().callback_seconds)
-    _attempt(item._replace(error=failure.summary if failure else ""), door, lambda _: failure)
+def _call_back(job: ClaimedJob, outcome: str, decision: Decision, door: LocalDoor) -> None:
+    if has_callback(job.name, outcome):
+        failure = getattr(decision, "failure", None)
+        callback = job._replace(ending=outcome, error=failure.summary if failure else "")
+        _attempt(callback, door, lambda _: failure)
 
 
-def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
-    return Item(
-        run=0,
-        kind=kind,
+def _job(new: NewJob) -> ClaimedJob:
+    return ClaimedJob(
         id=0,
-        claim_id=claim_id,
+        run_at=datetime.now(UTC),
+        payload=new.payload,
+        queue=new.queue,
+        priority=new.priority,
         name=new.name,
         attempt=1,
         max_attempts=1,
-        timeout=timeout,
-        payload=new.payload,
+        timeout_seconds=new.timeout_seconds,
         headers=new.headers,
-        queue=new.queue,
+        claim_id=str(uuid4()),
         description=new.description,
-        error="",
-        run_at=time.time(),
     )
 
 
-def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Decision:
+def _attempt(job: ClaimedJob, door: LocalDoor, history: History | None = None) -> Decision:
     control = door.control = RunControl()
-    door.seconds = item.timeout
+    door.seconds = job.timeout
     prepared = attempt.prepare(
-        item,
+        job,
         lambda _: _ignore_progress,
         control,
         door,
@@ -139,7 +136,7 @@ def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Dec
     )
     if not isinstance(prepared, Prepared):
         return prepared
-    with _deadline(item.timeout, control, door):
+    with _deadline(job.timeout, control, door):
         return fresh_context().run(attempt.run_here, prepared)
 
 

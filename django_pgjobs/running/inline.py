@@ -196,7 +196,7 @@ class InlineWorker:
             log_claimed(claim_id, jobs, clock.monotonic() - sent_at)
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
-                Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
+                Performer(db, self.worker.author).hold(job, pauses.names[job.name])
                 finalising.delete_claims(db, [str(claim_id)])
             else:
                 self._perform(db, job, HeldClaim(str(claim_id), sent_at, 1, scanned_at=scanned_at))
@@ -230,7 +230,7 @@ class InlineWorker:
                 waits=partial(_waits, db),
                 using=self.worker.options.database,
             )
-            ended = performer.perform(job, claim_id)
+            ended = performer.perform(job)
             if ended.kind not in (RELEASE, HOLD):
                 self.ended += 1
             if ended.recorded:

@@ -60,13 +60,14 @@ claimed AS (
         unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates UNION ALL SELECT id FROM named))
     RETURNING
-        j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds,
+        j.id, j.run_at,
         CASE
             WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
              AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
              AND (j.options IS NULL OR NOT j.options ? 'results') -- it has to be read with these
             THEN j.payload::text
         END AS payload,
+        j.queue, j.priority, j.name, j.attempt, j.max_attempts, j.timeout_seconds,
         left(j.headers::text, %(most_chars)s::integer) AS headers,
         left(nullif(j.description, ''), %(most_chars)s::integer) AS description,
         -- Values that few jobs have: an array, as each key of an object would cost as much as a column.
@@ -106,7 +107,7 @@ ledger AS (
     ) AS taken,
     generate_series(0, (cardinality(ids) - 1) / 200) AS part
 )
-SELECT id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, payload, headers, description, rare
+SELECT id, run_at, payload, queue, priority, name, attempt, max_attempts, timeout_seconds, headers, description, rare
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

@@ -9,6 +9,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.states import BODY, CALLBACK_OF
 from django_pgjobs.store.database import Database, Rows
 
 INLINE_PAYLOAD_BYTES = 65_536
@@ -24,24 +27,29 @@ true: Python may be unable to read them."""
 
 
 class ClaimedJob(NamedTuple):
-    """A job as the claim returns it; ``payload`` is JSON text, or None if it is too big for the channel.
+    """A job as the claim returns it, on its whole way to the body.
+
+    ``payload`` is JSON text, or None if it is too big for the channel. ``ending``: the outcome that is written after
+    its callback, which is all that is left to run.
 
     ``extras``: None, or those of these values that the job has: ``limit_key``, ``idempotency_key``, ``cron_entry``,
-    ``fire_at`` as ISO text, ``suspect`` if the job may have ended the process of this attempt, ``seconds_left`` from
-    the claim until the job's deadline, ``expires_in`` until it expires, its ``options``, and ``counted`` if its end
-    counts in a gate.
+    ``fire_at`` as ISO text, ``suspect`` if the job may have ended the process of this attempt, ``until`` when its
+    deadline passes and ``expires`` after when it is not started, both by ``clock.monotonic()``, its ``options``, and
+    ``gate`` if its end counts in one: which, 0 for others.
     """
 
+    # First what differs from job to job of one claim: see ``run_groups``.
     id: int
+    run_at: datetime
+    payload: str | None
     queue: str
     priority: int
-    run_at: datetime
     name: str
     attempt: int
     max_attempts: int
     timeout_seconds: float | None
-    payload: str | None
     headers: str | None
+    claim_id: str
     description: str = ""
     ending: str | None = None
     ending_attempt: int = 0
@@ -50,21 +58,40 @@ class ClaimedJob(NamedTuple):
     extras: dict[str, Any] | None = None
 
     @property
-    def is_usual(self) -> bool:
-        """True if it has nothing that few jobs have, besides headers."""
-        return self[_COMMON:] == _PLAIN
+    def fence(self) -> tuple[int, str]:
+        """The fence that every write made for it must match."""
+        return self.id, self.claim_id
+
+    @property
+    def kind(self) -> str:
+        """The name of the function to call: ``body``, or a callback."""
+        return CALLBACK_OF.get(self.ending or "", BODY)
+
+    @property
+    def timeout(self) -> float | None:
+        """Number of seconds that this function may take, None for unlimited; a callback has its own limit."""
+        return self.timeout_seconds if self.ending is None else get_conf().callback_seconds
+
+    @property
+    def until(self) -> float | None:
+        """The instant of ``clock.monotonic()`` at which the job's own deadline passes, None without one."""
+        return None if self.extras is None else self.extras.get("until")
+
+    @property
+    def expires(self) -> float | None:
+        """The instant of ``clock.monotonic()`` after which the job is not started, None for never."""
+        return None if self.extras is None else self.extras.get("expires")
 
 
-_COMMON = ClaimedJob._fields.index("description")
+_COMMON = ClaimedJob._fields.index("claim_id")
 """Number of columns that a job takes from its row as they are; the rest come from the description and from ``rare``."""
 
 _EXTRAS = (
-    "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options",
-    "gate",
+    "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "until", "expires", "options", "gate",
 )  # fmt: skip
 """The values of ``rare`` behind the first four, in their order."""
 
-_PLAIN = ("", *(ClaimedJob._field_defaults[name] for name in ClaimedJob._fields[_COMMON + 1 :]))
+_PLAIN = tuple(ClaimedJob._field_defaults.values())
 
 _AGE = attrgetter("run_at", "id")
 _PRIORITY = attrgetter("priority")
@@ -173,6 +200,7 @@ def _claim(
     job_id: int | None,
 ) -> list[ClaimedJob]:
     """Claim from these lines and the job ``job_id``; return the jobs and, last, the row that holds the time."""
+    asked_at = clock.monotonic()
     params = {
         "lines": list(lines),
         "limits": [line.limit for line in lines.values()],
@@ -183,7 +211,7 @@ def _claim(
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
         **terms,
     }
-    return _claimed(db.fetch("claim_jobs", params))
+    return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at)
 
 
 def next_claimable(
@@ -195,22 +223,33 @@ def next_claimable(
     return int(rows[0][0]) if rows else None
 
 
-def _claimed(rows: Rows) -> list[ClaimedJob]:
+def _claimed(rows: Rows, claim_id: str, asked_at: float) -> list[ClaimedJob]:
     """Make jobs from rows that end with the description and ``rare``, None in both for nearly all."""
     # Half the cost of _make. Names are local and indexes count from the front because every job passes here.
-    new, job, plain = tuple.__new__, ClaimedJob, _PLAIN
+    new, job, plain = tuple.__new__, ClaimedJob, (claim_id, *_PLAIN)
     common, description, rare = slice(_COMMON), _COMMON, _COMMON + 1
     return [
-        new(job, row[common] + (plain if row[rare] is None and row[description] is None else _rare(*row[description:])))
+        new(
+            job,
+            row[common]
+            + (
+                plain
+                if row[rare] is None and row[description] is None
+                else (claim_id, *_rare(row[description], row[rare], asked_at))
+            ),
+        )
         for row in rows
     ]
 
 
-def _rare(description: str | None, rare: str | None) -> tuple[Any, ...]:
+def _rare(description: str | None, rare: str | None, asked_at: float) -> tuple[Any, ...]:
     if rare is None:
         return (description, *_PLAIN[1:])
     ending, ending_attempt, cancelled, error, *others = json.loads(rare)
     extras = {name: value for name, value in zip(_EXTRAS, others, strict=True) if value is not None}
+    for name in ("until", "expires"):
+        if name in extras:  # as seconds from the claim
+            extras[name] = asked_at + float(extras[name])
     return description or "", ending, ending_attempt, cancelled, error, extras or None
 
 

@@ -13,26 +13,10 @@ from typing import Any, Self
 from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
-from django_pgjobs.ends.callbacks import BODY
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.testing.fake_memory import FakeMemory
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    id: int
-    name: str
-    queue: str
-    attempt: int
-    max_attempts: int
-    claim_id: str
-    timeout: float | None
-    description: str
-    run_at: float
-    extras: Mapping[str, Any] | None
-    until: float | None = None
-    kind: str = BODY
 
 
 @dataclass(slots=True)
@@ -58,7 +42,7 @@ class FakeContext(JobContext):
 
     def __init__(
         self,
-        facts: _Facts,
+        job: ClaimedJob,
         headers: dict[str, Any],
         cancel_state: _CancelState,
         error: Failure | None,
@@ -73,7 +57,7 @@ class FakeContext(JobContext):
             self.reports.append((n, total, message))
 
         memory = FakeMemory(self, events, versions)
-        super().__init__(facts, headers, report, cancel_state, cancel_state.started, error, lambda: memory)
+        super().__init__(job, headers, report, cancel_state, cancel_state.started, error, lambda: memory)
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
         """Make ``cancelled`` True from now on, for a body that checks more than once."""
@@ -125,10 +109,10 @@ def context(
     due = datetime.now(UTC) if run_at is None else run_at
     started = clock.monotonic() - elapsed
     trusted_until = math.inf if lease_is_trusted else -math.inf
-    facts = _Facts(
-        id, name, queue, attempt, max_attempts, "00000000-0000-4000-8000-000000000000", timeout, description,
-        due.timestamp(), fired if cron_entry or fire_at else None,
+    job = ClaimedJob(
+        id, due, None, queue, 0, name, attempt, max_attempts, timeout, None, "00000000-0000-4000-8000-000000000000",
+        description, extras=fired if cron_entry or fire_at else None,
     )  # fmt: skip
     cancel_state = _CancelState(cancelled, cancelled_by, cancel_reason, trusted_until, started)
     failure = None if error is None else failure_of(error)
-    return FakeContext(facts, dict(headers or {}), cancel_state, failure, dict(events or {}), dict(versions or {}))
+    return FakeContext(job, dict(headers or {}), cancel_state, failure, dict(events or {}), dict(versions or {}))

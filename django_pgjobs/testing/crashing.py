@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import JobSuspended
-from django_pgjobs.execution.attempt import BODY, Prepared
+from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.models import Claim
 from django_pgjobs.states import MemoKind
@@ -87,7 +87,7 @@ class Mortal:
     @classmethod
     def made(cls, prepared: Prepared) -> Mortal | None:
         """Let the job be able to die, if the test wants any to."""
-        if not _points or prepared.item.kind != BODY:
+        if not _points or prepared.job.ending is not None:
             return None
         mortal = cls(prepared)
         if prepared.memories is not None:
@@ -101,7 +101,7 @@ class Mortal:
         due = next((each for each in _points if each.name == point and each.left > 0), None)
         if due is not None and not self.dead:
             due.left -= 1
-            due.jobs.append(self.prepared.item.id)
+            due.jobs.append(self.prepared.job.id)
             self.dead = True
         return not self.dead
 

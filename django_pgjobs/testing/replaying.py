@@ -16,13 +16,13 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import middleware
 from django_pgjobs.context import JobContext, activate, deactivate
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends.callbacks import BODY
 from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.execution.durable import DurableMemory
-from django_pgjobs.execution.prepared import UNGUARDED, Item, Prepared, RunControl
+from django_pgjobs.execution.prepared import UNGUARDED, Prepared, RunControl
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.states import MemoKind, Outcome
 from django_pgjobs.store import passing
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import on
 from django_pgjobs.store.memos import StoredMemo
 from django_pgjobs.testing.transactions import savepoint
@@ -99,7 +99,7 @@ class ReplayMemory(DurableMemory):
 
     def left(self) -> list[StoredMemo]:
         """Return what was not asked for, in the order in which it began, without what a step machine has put apart."""
-        memos = Memo.objects.using(self.using).filter(job_id=self.prepared.item.id)
+        memos = Memo.objects.using(self.using).filter(job_id=self.prepared.job.id)
         earlier = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"\xa0@{pk}")}
         return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | earlier]
 
@@ -148,25 +148,23 @@ def _prepared(job: Job, using: str) -> Prepared:
     payload = passing.with_results(on(using), job.pk, json.dumps(job.payload))
     args, kwargs = definition.load(payload)
     extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
-    item = Item(
-        run=0,
-        kind=BODY,
+    claimed = ClaimedJob(
         id=job.pk,
-        claim_id="00000000-0000-4000-8000-000000000000",
+        run_at=job.run_at,
+        payload=payload,
+        queue=job.queue,
+        priority=job.priority,
         name=job.name,
         attempt=max(job.attempt, 1),
         max_attempts=job.max_attempts,
-        timeout=job.timeout_seconds,
-        payload=payload,
+        timeout_seconds=job.timeout_seconds,
         headers=None,
-        queue=job.queue,
+        claim_id="00000000-0000-4000-8000-000000000000",
         description=job.description,
         error=job.error,
-        run_at=job.run_at.timestamp(),
-        is_async=definition.is_async,
         extras=extras,
     )
-    prepared = Prepared(definition, item, args, kwargs, RunControl(), UNGUARDED, lambda _: _say_nothing)
+    prepared = Prepared(definition, claimed, args, kwargs, RunControl(), UNGUARDED, lambda _: _say_nothing)
     prepared.headers = dict(job.headers or {})
     prepared.outer_blocks = len(connections[using].atomic_blocks)
     return prepared

@@ -31,7 +31,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.ends.kinds import HOLD, RELEASE, SUCCESS
 from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import BODY, Prepared
+from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.single_job import Performer, WrittenEnd, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
@@ -190,7 +190,7 @@ class _Runner:
             job = self._claim(job_id, claim_id)
             if job is None:
                 return False
-            ended = self._perform(job, str(claim_id), errors)
+            ended = self._perform(job, errors)
             finalising.delete_claims(self.db, [str(claim_id)])
         self.ran.released.extend(suspended.released(self.using, waiting))
         if ended is None:
@@ -231,19 +231,19 @@ class _Runner:
             return None
         return claimed[0] if claimed else None
 
-    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> WrittenEnd | None:
+    def _perform(self, job: ClaimedJob, errors: list[BaseException]) -> WrittenEnd | None:
         """Run a claimed job and write its end; return None if it crashed, and was rescued."""
         guest = _Guest(errors)
         performer = Performer(self.db, self.author, guest.run, guest.reporter, using=self.using)
         try:
-            return performer.perform(job, claim_id)
+            return performer.perform(job)
         except crashing.Crashed:
-            crashing.rescue(self.db, self.using, claim_id)
+            crashing.rescue(self.db, self.using, job.claim_id)
             return None
         except BaseException:
             if not connections[self.using].in_atomic_block:
-                performer.release(job, claim_id)
-                finalising.delete_claims(self.db, [claim_id])
+                performer.release(job)
+                finalising.delete_claims(self.db, [job.claim_id])
             raise
 
     def _note(self, job_id: int, heading: str, errors: list[BaseException]) -> None:
@@ -310,7 +310,7 @@ class _Guest:
         except _Spoiled:
             if (
                 isinstance(decision, decide.Succeeded | decide.Stepped | decide.Committed)
-                and prepared.item.kind == BODY
+                and prepared.job.ending is None
             ):
                 decision, self.unwritten = self._failed(prepared), None
         if mortal is not None:

@@ -123,7 +123,7 @@ def test_a_commit_that_is_cut_at_any_instant(
         for _ in range(CUTS):
             taken = claim(db)
             [one] = taken.jobs
-            Performer(db, AUTHOR, run, using=CUT).perform(one, str(taken.claim_id))
+            Performer(db, AUTHOR, run, using=CUT).perform(one)
             assert disagreeing([one.id]) == []
             cut.close()
         assert disagreeing(ids) == []

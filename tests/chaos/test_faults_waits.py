@@ -70,7 +70,7 @@ class Meeting:
     """Two threads that begin each round together, up to some milliseconds apart."""
 
     raw: RawDatabase
-    jobs: list[tuple[ClaimedJob, str]]
+    jobs: list[ClaimedJob]
     send: Callable[[int], str]
     round: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=patience(60)))
     found: Counter[str] = field(default_factory=Counter)
@@ -83,15 +83,15 @@ class Meeting:
 
     def wait(self, chance: random.Random) -> None:
         """Run the jobs one by one, and suspend them."""
-        for each, claim_id in self.jobs:
+        for each in self.jobs:
             self.begin(chance)
-            ended = Performer(self.raw, AUTHOR).perform(each, claim_id)
+            ended = Performer(self.raw, AUTHOR).perform(each)
             assert ended.recorded
             self.found[f"{ended.kind} recorded"] += 1
 
     def send_all(self, chance: random.Random) -> None:
         """Send the events one by one."""
-        for each, _ in self.jobs:
+        for each in self.jobs:
             self.begin(chance)
             self.found[self.send(each.id)] += 1
 
@@ -108,7 +108,7 @@ def test_waits_beside_sends_leave_nobody_asleep(
     for start in range(0, PAIRS // 2, AT_ONCE):
         register_many(waits.bind() for _ in range(min(AT_ONCE, PAIRS // 2 - start)))
         taken = claim(raw, AT_ONCE, lease=600.0)
-        meeting = Meeting(raw, [(each, str(taken.claim_id)) for each in taken.jobs], sender)
+        meeting = Meeting(raw, taken.jobs, sender)
         waiting = background(meeting.wait, random.Random(SEED + start))
         sending = background(meeting.send_all, random.Random(SEED + start + 1))
         sending.result(), waiting.result()
@@ -116,7 +116,7 @@ def test_waits_beside_sends_leave_nobody_asleep(
         assert raw.query(ASLEEP) == [], f"seed {SEED}"
         taken = claim(raw, AT_ONCE)
         for each in taken.jobs:
-            assert Performer(raw, AUTHOR).perform(each, str(taken.claim_id)).recorded
+            assert Performer(raw, AUTHOR).perform(each).recorded
     log.warning("pairs=%d %s seed=%d", PAIRS // 2, dict(found), SEED)
     record_property("waits", dict(found))
     assert min(found["await recorded"], found["success recorded"]) > PAIRS // 200, "both orders have been met"

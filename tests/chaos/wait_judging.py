@@ -82,7 +82,7 @@ def _wrong_in_the_end(world: World) -> Iterator[str]:
         open_due_gates(world.db)
         taken = claim(world.db, 20, EVERYTHING)
         for each in taken.jobs:
-            world.perform(world.db, (each, str(taken.claim_id)))
+            world.perform(world.db, each)
     [payload] = ["sent by a member"] if world.gathers else set(world.sent.values())
     asked = "SELECT id, name, outcome, result #>> '{}', error, attempt FROM pgjobs_job ORDER BY id"
     for job_id, name, outcome, result, error, attempt in world.db.query(asked):

@@ -60,7 +60,7 @@ class World:
 
     db: RawDatabase
     jobs: list[int] = field(default_factory=list)
-    held: list[tuple[ClaimedJob, str]] = field(default_factory=list)
+    held: list[ClaimedJob] = field(default_factory=list)
     left: list[tuple[ClaimedJob, kinds.EndKind, End]] = field(default_factory=list)
     sent: dict[str, str] = field(default_factory=dict)
     withdrawn: int = 0
@@ -70,15 +70,15 @@ class World:
     outcomes: set[str] = field(default_factory=lambda: {"succeeded"})
     gathers: bool = False
 
-    def perform(self, db: Any, held: tuple[ClaimedJob, str]) -> None:
+    def perform(self, db: Any, held: ClaimedJob) -> None:
         """Run a claimed job and write its end on ``db``."""
-        Once(db, AUTHOR, left=self.left).perform(*held)
+        Once(db, AUTHOR, left=self.left).perform(held)
 
     def hold(self) -> None:
         """Claim what is ready."""
         taken = claim(self.db, 5)
         assert taken.jobs
-        self.held += [(each, str(taken.claim_id)) for each in taken.jobs]
+        self.held += taken.jobs
 
     def run(self) -> None:
         """Run what is claimed, before anybody plays."""
@@ -187,8 +187,8 @@ def gathering(world: World) -> None:
     Job.objects.filter(pk__in=world.jobs).release(force=True)
     world.db.query("UPDATE pgjobs_job SET run_at = now() WHERE id = ANY (%s)", [world.jobs])
     world.hold()
-    world.held.sort(key=lambda held: held[0].name != gathers.name)
-    assert [each.name for each, _ in world.held] == [gathers.name, member.name]
+    world.held.sort(key=lambda held: held.name != gathers.name)
+    assert [each.name for each in world.held] == [gathers.name, member.name]
 
 
 Scene = Callable[[World], None]
@@ -211,14 +211,11 @@ def other_goes_on(world: World, actor: Actor) -> None:
 
 def both_go_on(world: World, actor: Actor) -> None:
     """One worker suspends both by one statement, which has their events locked."""
-    ends = [
-        End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", events=(approval.name,))
-        for each, fence in world.held
-    ]
+    ends = [End(*each.fence, 0.0, columns=COLUMNS, cause="suspend", events=(approval.name,)) for each in world.held]
     with actor.transaction():
         recorded = kinds.write_await(actor, ends, AUTHOR)
     world.left += [
-        (each, kinds.AWAIT, end) for (each, _), end in zip(world.held, ends, strict=True) if end.id not in recorded
+        (each, kinds.AWAIT, end) for each, end in zip(world.held, ends, strict=True) if end.id not in recorded
     ]
 
 
@@ -232,7 +229,7 @@ def claims_and_runs(world: World, actor: Actor) -> None:
     """Another worker claims what is due and runs it."""
     taken = claim(actor, 5, EVERYTHING, worker=OTHER_WORKER)
     for each in taken.jobs:
-        world.perform(actor, (each, str(taken.claim_id)))
+        world.perform(actor, each)
 
 
 def _told(world: World, actor: Actor, sent: bool, payload: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Job
 from django_pgjobs.store import atomic, finalising, keeping, steering
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import on
 from django_pgjobs.store.finalising import End
 from tests.db.atomic_ground import goes_on, makes, marks, told
@@ -192,7 +194,7 @@ def test_a_success_of_its_own_is_no_loss(raw: RawDatabase) -> None:
 def perform(raw: RawDatabase, **parts: Any) -> WrittenEnd:
     taken = claim(raw)
     [one] = taken.jobs
-    return Performer(raw, AUTHOR, **parts).perform(one, str(taken.claim_id))
+    return Performer(raw, AUTHOR, **parts).perform(one)
 
 
 def test_a_commit_that_raised_and_came_through_is_a_success(raw: RawDatabase) -> None:
@@ -214,7 +216,7 @@ def test_a_mark_that_raised_and_came_through_is_followed_by_its_callback(raw: Ra
 
     def loses_the_answer(prepared: Prepared) -> decide.Decision:
         decision = attempt.run_here(prepared)
-        if prepared.item.kind != "body":
+        if prepared.job.ending is not None:
             return decision
         assert decision == decide.Committed(marked=True)
         return decide.InDoubt(decide.Abandoned("no attempts left", decide.Failure("OSError", "lost")))
@@ -342,10 +344,10 @@ def test_without_a_connection_nothing_runs_and_nothing_is_charged(
 
 def test_a_job_that_is_atomic_needs_a_database() -> None:
     """Nowhere may it run without its transaction."""
-    item = attempt.Item(
-        0, attempt.BODY, 1, "c", makes.name, 1, 1, None, '{"args": ["ada"], "kwargs": {}}', None, "default", "", ""
+    claimed = ClaimedJob(
+        1, datetime.now(UTC), '{"args": ["ada"], "kwargs": {}}', "default", 0, makes.name, 1, 1, None, None, "c"
     )
-    prepared = attempt.prepare(item, lambda _: lambda *_: None, attempt.RunControl())
+    prepared = attempt.prepare(claimed, lambda _: lambda *_: None, attempt.RunControl())
     assert isinstance(prepared, Prepared)
     decision = attempt.run_here(prepared)
     assert isinstance(decision, decide.Abandoned)

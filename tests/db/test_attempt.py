@@ -75,7 +75,7 @@ def perform(raw: RawDatabase, **parts: Any) -> WrittenEnd:
     """Claim the one job that is due and perform it."""
     taken = claim(raw)
     [one] = taken.jobs
-    return Performer(raw, AUTHOR, **parts).perform(one, str(taken.claim_id))
+    return Performer(raw, AUTHOR, **parts).perform(one)
 
 
 def stored(job_id: int) -> dict[str, Any]:
@@ -182,16 +182,16 @@ def test_an_end_that_was_recorded_before_is_not_recorded_twice(raw: RawDatabase)
     one = does.register("ends")
     taken = claim(raw)
     performer = Performer(raw, AUTHOR)
-    assert performer.perform(taken.jobs[0], str(taken.claim_id)).recorded
+    assert performer.perform(taken.jobs[0]).recorded
     before = raw.row(one.pk)
-    assert not performer.perform(taken.jobs[0], str(taken.claim_id)).recorded
+    assert not performer.perform(taken.jobs[0]).recorded
     assert raw.row(one.pk) == before
 
 
 def test_a_job_is_given_back_uncharged(raw: RawDatabase) -> None:
     one = does.register("ends")
     taken = claim(raw)
-    assert Performer(raw, AUTHOR).release(taken.jobs[0], str(taken.claim_id)).kind == RELEASE
+    assert Performer(raw, AUTHOR).release(taken.jobs[0]).kind == RELEASE
     assert stored(one.pk) == {"state": "ready", "attempt": 0, "error": "", "history": []}
 
 
@@ -199,7 +199,7 @@ def test_a_job_that_was_cancelled_meanwhile_is_not_given_back(raw: RawDatabase) 
     one = does.register("ends")
     taken = claim(raw)
     one.cancel()
-    ended = Performer(raw, AUTHOR).release(taken.jobs[0], str(taken.claim_id))
+    ended = Performer(raw, AUTHOR).release(taken.jobs[0])
     assert (ended.kind, ended.end.outcome, ended.recorded) == (END, "cancelled", True)
 
 

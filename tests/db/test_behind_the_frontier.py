@@ -65,7 +65,7 @@ class Worker:
     def done(self) -> None:
         """Let everything that it holds succeed."""
         for claimed in self.heard.of(Claimed):
-            ends = [End(job.id, claimed.claim_id, result="1") for job in claimed.jobs]
+            ends = [End(*job.fence, result="1") for job in claimed.jobs]
             finalising.finalise_success(self.db, ends, AUTHOR)
 
 
@@ -139,7 +139,7 @@ def test_a_bulk_retry_is_found_beside_a_backlog(worker: Worker) -> None:
     failed = register(300)
     worker.claim(0.05, 300)
     ends = [
-        End(job.id, claimed.claim_id, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0)
+        End(*job.fence, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0)
         for claimed in worker.heard.of(Claimed)
         for job in claimed.jobs
     ]
@@ -188,7 +188,7 @@ def test_what_another_worker_has_released_is_found(worker: Worker, db_connection
     for _ in range(6):
         second.claim(0.05)
     [claimed, *_] = worker.heard.of(Claimed)
-    finalising.release_jobs(worker.db, [End(job.id, claimed.claim_id) for job in claimed.jobs], AUTHOR)
+    finalising.release_jobs(worker.db, [End(*job.fence) for job in claimed.jobs], AUTHOR)
     assert second.claim_for(3.0, set(first_claim)) is not None
 
 

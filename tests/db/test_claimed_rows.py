@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
+from django_pgjobs import clock
 from django_pgjobs.models import Job
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
@@ -66,17 +67,18 @@ def told(row: Job) -> dict[str, Any]:
         "cron_entry": row.cron_entry,
         "fire_at": row.fire_at,
         "suspect": True if row.suspect_attempt == row.attempt else None,
-        "seconds_left": row.not_after and row.claimed_at and (row.not_after - row.claimed_at).total_seconds(),
-        "expires_in": row.expires_at and row.claimed_at and (row.expires_at - row.claimed_at).total_seconds(),
+        "until": row.not_after and row.claimed_at and (row.not_after - row.claimed_at).total_seconds(),
+        "expires": row.expires_at and row.claimed_at and (row.expires_at - row.claimed_at).total_seconds(),
     }
     if row.attempt != 1:  # it has started before, or only its callback is left
-        extras["expires_in"] = None
+        extras["expires"] = None
     plain = (
         "id", "queue", "priority", "run_at", "name", "attempt", "max_attempts", "timeout_seconds", "payload", "headers",
         "description", "ending", "ending_attempt", "error",
     )  # fmt: skip
     return {
         **{name: getattr(row, name) for name in plain},
+        "claim_id": str(row.claim_id),
         "cancelled": row.cancel_requested_at is not None,
         "extras": {name: value for name, value in extras.items() if value is not None},
     }
@@ -96,9 +98,14 @@ def said(taken: ClaimedJob) -> dict[str, Any]:
 @pytest.mark.parametrize("db", ["worker", "django"])
 @pytest.mark.parametrize("way", [claim_all, claim_each])
 def test_a_claim_says_of_any_job_what_its_row_says(
-    raw: RawDatabase, committed: None, way: Callable[[Database], list[ClaimedJob]], db: str
+    raw: RawDatabase,
+    committed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    way: Callable[[Database], list[ClaimedJob]],
+    db: str,
 ) -> None:
     """P10: a worker sees nothing of a job but this, whatever combination of rare columns is set."""
+    monkeypatch.setattr(clock, "monotonic", lambda: 0.0)
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     ids = register(150)

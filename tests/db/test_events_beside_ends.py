@@ -138,7 +138,7 @@ def test_a_run_that_finds_its_claim_lost_decides_nothing(
         return decide.Lost() if decided[0] == decide.Lost() else pytest.fail(str(decided))
 
     taken = claim(on("default"))
-    Performer(on("default"), AUTHOR, run).perform(taken.jobs[0], str(taken.claim_id))
+    Performer(on("default"), AUTHOR, run).perform(taken.jobs[0])
     assert decided == [decide.Lost()]
     assert "abandoned" not in caplog.text
     assert "lease lost, nothing of the job was changed" in caplog.text

@@ -111,7 +111,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
     crashing = Performer(raw, AUTHOR, run=lambda prepared: crash(prepared))
 
     def crash(prepared: attempt.Prepared) -> Any:
-        if prepared.item.kind != "body":
+        if prepared.job.ending is not None:
             said.append("crash")
             raise SystemExit
         return attempt.run_here(prepared)
@@ -119,7 +119,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
     for _ in range(3):
         taken = claim(raw)
         with pytest.raises(SystemExit):
-            crashing.perform(taken.jobs[0], str(taken.claim_id))
+            crashing.perform(taken.jobs[0])
         assert Job.objects.get().result == 8
         assert one.why().code in ("callback", "running")
         raw.query("UPDATE pgjobs_claim SET lease_expires_at = statement_timestamp(), check_at = statement_timestamp()")
@@ -132,7 +132,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
     assert "Only its end is left: on_success, if it has one; then it is succeeded." in one.why().text
     assert one.cancel().skipped == {"ending": 1}, "it has succeeded"
     taken = claim(raw)
-    assert crashing.perform(taken.jobs[0], str(taken.claim_id)).kind == END
+    assert crashing.perform(taken.jobs[0]).kind == END
     one.refresh_from_db()
     assert (one.state, one.result, said) == ("succeeded", 8, ["crash"] * 3)
 

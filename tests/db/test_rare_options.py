@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django_pgjobs import Cron, job, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.execution.extras import expiry_of, soft_limit_of, until_of
+from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing
 from django_pgjobs.store.database import on
@@ -143,5 +143,4 @@ def test_endless_instants_arrive_as_numbers(raw: RawDatabase, instant: str) -> N
             claim(raw)
         return
     [claimed] = claim(raw).jobs
-    assert until_of(claimed.extras, 0.0) == float(instant)
-    assert expiry_of(claimed.extras, 0.0) == float(instant)
+    assert (claimed.until, claimed.expires) == (float(instant), float(instant))

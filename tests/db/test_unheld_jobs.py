@@ -20,7 +20,7 @@ OTHER = "UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s"
 
 def adopted(claimed: Claimed, *, age: float) -> RunTable:
     table = RunTable()
-    table.adopt(str(claimed.claim_id), clock.monotonic() - age, claimed.jobs)
+    table.adopt(clock.monotonic() - age, claimed.jobs)
     return table
 
 

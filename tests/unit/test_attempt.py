@@ -17,6 +17,7 @@ from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, clock, c
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.ends.callbacks import CALLBACK_OF
 from django_pgjobs.exceptions import (
     CancelRequested,
     DeadlinePassed,
@@ -26,11 +27,13 @@ from django_pgjobs.exceptions import (
     WorkerStopping,
 )
 from django_pgjobs.execution import attempt, events
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, RunControl
+from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.serialization.payload import encode_payload, encode_result
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import patience
+from tests.unit.worker_fakes import claimed
 
 said: list[Any] = []
 reported: list[tuple[float, float | None, str]] = []
@@ -160,24 +163,13 @@ CHOICES: dict[str, Callable[[], Any]] = {
 }
 
 
-def item(definition: JobDefinition[..., Any], *args: Any, **facts: Any) -> Item:
-    """A claimed run of ``definition``; ``facts`` are fields of ``Item``."""
+def taken(definition: JobDefinition[..., Any], *args: Any, **facts: Any) -> ClaimedJob:
+    """A claimed job of ``definition``; ``facts`` are fields of ``ClaimedJob``."""
     known: dict[str, Any] = {
-        "run": 1,
-        "kind": BODY,
-        "id": 12,
-        "claim_id": "c1a1",
-        "name": definition.name,
-        "attempt": 1,
-        "max_attempts": 5,
-        "timeout": None,
+        "claim_id": "c1a1", "name": definition.name, "max_attempts": 5, "timeout_seconds": None, "queue": "mail",
         "payload": encode_payload(args, facts.pop("kwargs", {}), 10**6),
-        "headers": None,
-        "queue": "mail",
-        "description": "",
-        "error": "",
-    }
-    return Item(**{**known, **facts})
+    }  # fmt: skip
+    return claimed(12, **{**known, **facts})
 
 
 def asked_to_stop(by: str, reason: str) -> RunControl:
@@ -192,15 +184,15 @@ def interrupted(kind: type[JobInterrupted]) -> RunControl:
     return control
 
 
-def prepare(run: Item, control: RunControl | None = None) -> Prepared | Decision:
-    return attempt.prepare(run, lambda _: lambda *report: reported.append(report), control or RunControl())
+def prepare(job: ClaimedJob, control: RunControl | None = None) -> Prepared | Decision:
+    return attempt.prepare(job, lambda _: lambda *report: reported.append(report), control or RunControl())
 
 
 def perform(
     definition: JobDefinition[..., Any], *args: Any, control: RunControl | None = None, **facts: Any
 ) -> Decision:
     """Run an attempt in this thread."""
-    prepared = prepare(item(definition, *args, **facts), control)
+    prepared = prepare(taken(definition, *args, **facts), control)
     return attempt.run_here(prepared) if isinstance(prepared, Prepared) else prepared
 
 
@@ -284,7 +276,7 @@ def test_the_context_tells_what_the_claim_said() -> None:
     """A64, C60."""
     headers = encode_result({"at": datetime(2024, 1, 1, tzinfo=UTC)}, 1000)
     prepared = prepare(
-        item(in_context, 1, attempt=2, max_attempts=3, timeout=60.0, headers=headers, description="for anna")
+        taken(in_context, 1, attempt=2, max_attempts=3, timeout_seconds=60.0, headers=headers, description="for anna")
     )
     assert isinstance(prepared, Prepared)
     context = prepared.context
@@ -521,61 +513,61 @@ def test_unreadable_headers_are_parked() -> None:
 
 def test_an_unreadable_payload_parks_on_abandon_and_skips_on_cancel(caplog: pytest.LogCaptureFixture) -> None:
     """A cancelled job cannot be parked; marked again for its callback it would go round for ever."""
-    assert isinstance(perform(with_callbacks, payload="{", kind=ON_ABANDON), decide.Parked)
-    assert perform(with_callbacks, payload="{", kind=ON_CANCEL) == decide.Succeeded()
+    assert isinstance(perform(with_callbacks, payload="{", ending="abandoned"), decide.Parked)
+    assert perform(with_callbacks, payload="{", ending="cancelled") == decide.Succeeded()
     assert "callback cannot run, the job ends without it callback=on_cancel name=attempt.with_callbacks " in caplog.text
 
 
 # Callbacks
 
 
-@pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
-def test_a_callback_gets_the_context_and_the_arguments(kind: str) -> None:
+@pytest.mark.parametrize("ending", ["abandoned", "cancelled"])
+def test_a_callback_gets_the_context_and_the_arguments(ending: str) -> None:
     """A5: with what ended the job, even when no attempt is left."""
-    facts: dict[str, Any] = {"kind": kind, "attempt": 6, "kwargs": {"text": "y"}}
+    facts: dict[str, Any] = {"ending": ending, "attempt": 6, "kwargs": {"text": "y"}}
     assert perform(with_callbacks, 7, **facts, error="ValueError: no") == decide.Succeeded()
     assert perform(with_callbacks, 7, **facts) == decide.Succeeded()
     assert said == [(Failure("", "ValueError: no"), 7, "y", True), (None, 7, "y", True)]
 
 
-@pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
-def test_without_a_callback_nothing_happens(kind: str) -> None:
+@pytest.mark.parametrize("ending", ["abandoned", "cancelled"])
+def test_without_a_callback_nothing_happens(ending: str) -> None:
     """A8."""
-    assert perform(does, "value", kind=kind) == decide.Succeeded()
+    assert perform(does, "value", ending=ending) == decide.Succeeded()
     assert said == []
 
 
 def test_an_async_callback_runs(caplog: pytest.LogCaptureFixture) -> None:
-    assert perform(awith_callbacks, kind=ON_ABANDON) == decide.Succeeded()
+    assert perform(awith_callbacks, ending="abandoned") == decide.Succeeded()
     assert said == [True]
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(("definition", "kind"), [(awith_callbacks, ON_CANCEL), (with_callbacks, ON_ABANDON)])
+@pytest.mark.parametrize(("definition", "ending"), [(awith_callbacks, "cancelled"), (with_callbacks, "abandoned")])
 def test_an_error_in_a_callback_is_logged_and_changes_nothing(
-    definition: JobDefinition[..., Any], kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    definition: JobDefinition[..., Any], ending: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7, C28."""
     monkeypatch.setattr(with_callbacks, "on_abandon_func", lambda context, n: 1 / 0)
     arguments = (7,) if definition is with_callbacks else ()
-    assert perform(definition, *arguments, kind=kind) == decide.Succeeded()
+    assert perform(definition, *arguments, ending=ending) == decide.Succeeded()
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info
-    assert record.getMessage().startswith(f"callback failed callback={kind} name={definition.name} ")
+    assert record.getMessage().startswith(f"callback failed callback={CALLBACK_OF[ending]} name={definition.name} ")
 
 
 def test_callbacks_in_the_loop_of_the_executor() -> None:
     """There the event loop is the caller's; the callback gets a thread."""
 
-    async def in_loop(run: Item) -> Decision:
-        prepared = prepare(run)
+    async def in_loop(job: ClaimedJob) -> Decision:
+        prepared = prepare(job)
         assert isinstance(prepared, Prepared)
         return await attempt.arun(prepared)
 
-    assert async_to_sync(in_loop)(item(awith_callbacks, kind=ON_ABANDON)) == decide.Succeeded()
-    assert async_to_sync(in_loop)(item(with_callbacks, 7, kind=ON_ABANDON)) == decide.Succeeded()
-    assert async_to_sync(in_loop)(item(adoes, "text")) == decide.Succeeded('"text"')
+    assert async_to_sync(in_loop)(taken(awith_callbacks, ending="abandoned")) == decide.Succeeded()
+    assert async_to_sync(in_loop)(taken(with_callbacks, 7, ending="abandoned")) == decide.Succeeded()
+    assert async_to_sync(in_loop)(taken(adoes, "text")) == decide.Succeeded('"text"')
     assert said == [True, (None, 7, "x", True), "text"]
 
 
@@ -634,7 +626,7 @@ def test_middleware_may_fail_or_settle_an_attempt(definition: JobDefinition[...,
 
 def test_middleware_is_not_around_callbacks() -> None:
     with layers("failing"):
-        assert perform(with_callbacks, 7, kind=ON_ABANDON) == decide.Succeeded()
+        assert perform(with_callbacks, 7, ending="abandoned") == decide.Succeeded()
 
 
 def test_middleware_that_cannot_be_loaded_is_a_failure() -> None:

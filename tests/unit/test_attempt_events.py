@@ -8,6 +8,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt, events
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Prepared, RunControl
+from django_pgjobs.execution.attempt import Prepared, RunControl
+from tests.unit.worker_fakes import claimed
 
 
 class Payload:
@@ -62,11 +64,10 @@ async def adoes(what: str) -> None:
 
 def perform(what: str, definition: Any = does, **facts: Any) -> Decision:
     known: dict[str, Any] = {
-        "run": 1, "kind": BODY, "id": 12, "claim_id": "c1a1", "name": definition.name, "attempt": 1, "max_attempts": 5,
-        "timeout": None, "payload": f'{{"args": ["{what}"]}}', "headers": None, "queue": "mail", "description": "",
-        "error": "",
+        "claim_id": "c1a1", "name": definition.name, "max_attempts": 5, "timeout_seconds": None, "queue": "mail",
+        "payload": f'{{"args": ["{what}"]}}',
     }  # fmt: skip
-    prepared = attempt.prepare(Item(**{**known, **facts}), lambda _: lambda *report: None, RunControl())
+    prepared = attempt.prepare(claimed(12, **{**known, **facts}), lambda _: lambda *report: None, RunControl())
     assert isinstance(prepared, Prepared)
     return attempt.run_here(prepared)
 
@@ -143,7 +144,9 @@ def test_the_description_is_in_every_line(description: str, caplog: pytest.LogCa
 def test_the_ordinal_is_named_from_the_second_on(number: int, again: str, caplog: pytest.LogCaptureFixture) -> None:
     """A70, P21: with the instant from which it was to run."""
     caplog.set_level(logging.INFO, "django_pgjobs.jobs")
-    perform("ends", attempt=number, max_attempts=20, run_at=1772348400.0)
+    perform(
+        "ends", attempt=number, max_attempts=20, run_at=datetime(2026, 3, 1, 8, tzinfo=timezone(timedelta(hours=1)))
+    )
     start, end = [record.getMessage() for record in caplog.records]
     assert start.startswith(f"START {again}run name=events.does job=12 attempt={number}/20 ")
     assert start.endswith(" queue=mail run_at=2026-03-01T07:00:00.000+00:00")
@@ -223,7 +226,7 @@ def test_callbacks_are_no_attempts(listen: Callable[..., None]) -> None:
     heard: list[Any] = []
     listen(signals.job_started, lambda **facts: heard.append(facts))
     listen(signals.attempt_ended, lambda **facts: heard.append(facts))
-    perform("fails", kind=ON_ABANDON)
+    perform("fails", ending="abandoned")
     assert heard == []
 
 

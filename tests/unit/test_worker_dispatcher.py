@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from django_pgjobs import job as define
-from django_pgjobs.execution.attempt import ON_ABANDON, Item, items_of
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, RunJobs
+from django_pgjobs.worker.shared.run_groups import SentRun, sent_runs
 from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.dispatcher import ALONE_SECONDS, START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, ExecutorProcess
@@ -37,13 +37,14 @@ def asynchronous(id: int) -> HeldRun:
 
 def sent(child: ExecutorProcess) -> list[int]:
     """The ids of the jobs that were sent to an executor, in order."""
-    return [item.id for item in items_sent(child)]
+    return [run.job.id for run in runs_sent(child)]
 
 
-def items_sent(child: ExecutorProcess) -> list[Item]:
+def runs_sent(child: ExecutorProcess) -> list[SentRun]:
     """What an executor makes of the jobs that were sent to it, in order."""
     messages = [message for message in end_of(child).sent if isinstance(message, RunJobs)]
-    return [item for message in messages for group in message.groups for item in items_of(group)]
+    groups = [(group, message.start_by) for message in messages for group in message.groups]
+    return [run for group, start_by in groups for run in sent_runs(group, start_by)[0]]
 
 
 def dispatcher_of(*runs: HeldRun) -> Dispatcher:
@@ -56,15 +57,10 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
     run.job = run.job._replace(extras={"idempotency_key": "k"})
     dispatcher_of(run).dispatch([child], NOW)
-    [message] = end_of(child).sent
-    assert message.start_by == NOW + START_WITHIN_SECONDS
-    assert items_sent(child) == [
-        Item(
-            run=1, kind="body", id=7, claim_id="claim-7", name="dispatching.plain", attempt=1, max_attempts=3,
-            timeout=30.0, payload='{"args":[1]}', headers='{"a":1}', queue="default", description="seven", error="",
-            run_at=DUE.timestamp(), extras={"idempotency_key": "k"},
-        ),
-    ]  # fmt: skip
+    [sent_run] = runs_sent(child)
+    assert (sent_run.run, sent_run.start_by, sent_run.requested) == (1, NOW + START_WITHIN_SECONDS, False)
+    assert sent_run.job._asdict() == {**run.job._asdict(), "run_at": DUE.timestamp(), "error": ""}
+    assert sent_run.job.run_at == DUE
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}
 
@@ -76,8 +72,8 @@ def test_what_jobs_have_in_common_travels_once_and_what_differs_with_each() -> N
         {}, {}, {"payload": '{"args":[2]}'}, {"headers": "{}"}, {"headers": "{}"}, {"queue": "mail"}, {"attempt": 2},
         {"attempt": 4}, {"name": "dispatching.other"}, {"timeout_seconds": None}, {"max_attempts": 7},
         {"description": "one"}, {"description": "one"}, {"extras": {"cron_entry": "c"}}, {"ending": "abandoned"},
-        {"cancelled": True}, {"until": 99.0, "extras": {"seconds_left": 49.0}},
-        {"kind": ON_ABANDON, "error": "what went wrong"}, {"is_async": True},
+        {"cancelled": True}, {"extras": {"until": 99.0}}, {"ending": "cancelled", "cancelled": True},
+        {"is_async": True},
         {"run_at": DUE + timedelta(seconds=1)},
     ]  # fmt: skip
     child = child_of(threads=50)
@@ -85,23 +81,21 @@ def test_what_jobs_have_in_common_travels_once_and_what_differs_with_each() -> N
     Dispatcher()._send(child, runs, NOW)
     [message] = end_of(child).sent
     assert [len(group[1]) for group in message.groups][:2] == [3, 2]
-    for run, item in zip(runs, items_sent(child), strict=True):
-        job = run.job
-        assert item[:-1] == Item(
-            run=run.run, kind=run.kind, id=job.id, claim_id="shared", name=job.name, attempt=job.attempt,
-            max_attempts=job.max_attempts, timeout=run.timeout, payload=job.payload, headers=job.headers,
-            queue=job.queue, description=job.description, error=run.earlier_error,
-            run_at=job.run_at.timestamp(), is_async=run.is_async, cancelled=run.cancelled, extras=job.extras,
-            until=run.until,
-        )[:-1]  # fmt: skip
-    plain = [run.job.id for run, item in zip(runs, items_sent(child), strict=True) if item.is_plain]
-    assert plain == [1, 2, 3, 6, 7, 9, 10, 11, 19, 20]
+    for run, each in zip(runs, runs_sent(child), strict=True):
+        assert (each.run, each.requested, each.job.claim_id) == (run.run, run.cancelled, "shared")
+        assert each.job.run_at == run.job.run_at
+        assert each.job._replace(run_at=run.job.run_at) == run.job
+    on_loop = [number for group in message.groups if sent_runs(group, NOW)[1] for number in group[0]]
+    assert on_loop == [run.run for run in runs if run.is_async]
 
 
 def test_only_a_callback_is_told_what_went_wrong() -> None:
-    child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
-    dispatcher_of(run).dispatch([child], NOW)
-    assert [item.error for item in items_sent(child)] == ["as stored"]
+    child, run = child_of(), plain(7)
+    run.job = run.job._replace(error="as stored")
+    for ending in (None, "abandoned"):
+        run.job = run.job._replace(ending=ending)
+        dispatcher_of(run).dispatch([child], NOW)
+    assert [run.job.error for run in runs_sent(child)] == ["", "as stored"]
 
 
 def test_each_dispatch_has_a_number_of_its_own() -> None:
@@ -320,12 +314,12 @@ def test_a_suspect_has_started_and_is_sent_without_its_expiry() -> None:
     """A job that has started goes on, whatever its expiry."""
     bench = child_of(threads=4)
     dispatcher = Dispatcher()
-    dispatcher.halve([run_of(1, extras={"expires_in": 5.0})], NOW, after="")
+    dispatcher.halve([run_of(1, extras={"expires": 5.0})], NOW, after="")
     dispatcher.dispatch([bench], NOW)
     other = child_of(threads=4)
-    dispatcher.add([run_of(2, extras={"expires_in": 5.0})], NOW)
+    dispatcher.add([run_of(2, extras={"expires": 5.0})], NOW)
     dispatcher.dispatch([other], NOW)
-    assert ["expires" in (item.extras or {}) for child in (bench, other) for item in items_sent(child)] == [False, True]
+    assert [run.job.expires for child in (bench, other) for run in runs_sent(child)] == [None, 5.0]
 
 
 def test_a_group_that_comes_back_unstarted_stays_together_and_runs_after_those_that_wait() -> None:

@@ -65,7 +65,7 @@ def test_a_soft_limit_is_told_once_for_each_start_and_stops_nothing(child: Execu
     escalation.interrupt_softly(run, child, 201.0)
     escalation.interrupt_softly(run, child, 203.5)
     assert len(rungs(child)) == 2
-    run.kind = "on_abandon"
+    run.becomes_callback("abandoned")
     run.run = 3
     child.board.start(0, 3, 210 * 10**9, "sync")
     child.board.begin(0, 210 * 10**9)

@@ -11,13 +11,13 @@ from asgiref.sync import sync_to_async
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.worker.executor import event_loop
 from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
-from tests.unit.test_worker_executor import End, item
+from django_pgjobs.worker.shared.run_groups import SentRun
+from tests.unit.test_worker_executor import End, sent
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def loop() -> Iterator[EventLoop]:
 def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision | Exception) -> Decision:
     """What a job comes to that has used a connection, and whose clean-up then fails."""
 
-    async def attempt(item: Item, control: RunControl) -> Decision:
+    async def attempt(run: SentRun) -> Decision:
         await sync_to_async(lambda: None)()
         if isinstance(outcome, Exception):
             raise outcome
@@ -41,7 +41,7 @@ def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision 
 
     monkeypatch.setattr(loop, "_attempt", attempt)
     monkeypatch.setattr(event_loop, "_clean_up", fails)
-    return asyncio.run(loop._decide(item(1)._replace(attempt=1, max_attempts=1), RunControl()))
+    return asyncio.run(loop._decide(sent(1, attempt=1, max_attempts=1)))
 
 
 @pytest.mark.parametrize("outcome", [decide.Succeeded('"done"'), decide.Snoozed(5.0)], ids=["succeeded", "snoozed"])

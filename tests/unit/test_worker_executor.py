@@ -16,7 +16,6 @@ from django.test import override_settings
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, RunControl
 from django_pgjobs.registering import local_pool
 from django_pgjobs.store import finalising
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
@@ -37,8 +36,9 @@ from django_pgjobs.worker.shared.channel_messages import (
     TrustUntil,
 )
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
+from django_pgjobs.worker.shared.run_groups import SentRun, groups_of
 from tests.plugins.fix_db import patience, wait_until
-from tests.unit.worker_fakes import groups_of
+from tests.unit.worker_fakes import run_of, sent_run
 
 PAST, FUTURE = -1.0, 1e12
 
@@ -74,16 +74,16 @@ def working(end: End) -> Iterator[Executor]:
     board.close()
 
 
-def item(run: int, kind: str = BODY, payload: str | None = "{}") -> Item:
-    return Item(run, kind, run * 10, f"claim-{run}", "executor.unknown", 1, 3, 30.0, payload, None, "default", "", "")
+def sent(run: int, start_by: float = FUTURE, **facts: Any) -> SentRun:
+    return sent_run(run, start_by, name="executor.unknown", **facts)
 
 
 def buffer(working: Executor, *entries: tuple[float, int], name: str = "sync") -> None:
-    working.buffers.items[name].extend((start_by, item(run)) for start_by, run in entries)
+    working.buffers.waiting[name].extend(sent(run, start_by) for start_by, run in entries)
 
 
-def perform(working: Executor, item: Item) -> decide.Decision:
-    return working.threads.run(item, RunControl(), Door())
+def perform(working: Executor, run: SentRun) -> decide.Decision:
+    return working.threads.run(run, Door())
 
 
 def outcomes(end: End) -> dict[int, decide.Decision]:
@@ -97,8 +97,7 @@ def outcomes(end: End) -> dict[int, decide.Decision]:
 def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, end: End) -> None:
     """Had a later one started first, its number on the board would count the late ones as started too."""
     buffer(working, (PAST, 1), (PAST, 2), (FUTURE, 3))
-    started, _ = working.buffers.next(0, rouse=False)
-    assert started.run == 3
+    assert working.buffers.next(0, rouse=False).run == 3
     assert end.sent == [RunsReleased([1, 2], "late")]
     assert end.high == [0]
     assert working.buffers.board.running().keys() == {3}
@@ -107,9 +106,9 @@ def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, e
 def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
-    async def serve_one(slot: int, item: Item, control: RunControl) -> None:
-        ran.append(item.run)
-        working.buffers.controls.pop(item.run)
+    async def serve_one(run: SentRun) -> None:
+        ran.append(run.run)
+        working.buffers.started.pop(run.run)
 
     monkeypatch.setattr(working.loop, "serve_one", serve_one)
     buffer(working, (PAST, 1), (FUTURE, 2), (PAST, 3), name="async")
@@ -192,20 +191,20 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
         raise error
 
     monkeypatch.setattr(finalising, "read_payload", read)
-    decision = perform(working, item(1, payload=None))
+    decision = perform(working, sent(1, payload=None))
     assert isinstance(decision, decide.Snoozed)
     assert decision.seconds > 0
-    assert isinstance(perform(working, item(1, ON_ABANDON, payload=None)), decide.Retried)
+    assert isinstance(perform(working, sent(1, ending="abandoned", payload=None)), decide.Retried)
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: None)
-    assert isinstance(perform(working, item(1, payload=None)), decide.Released)
+    assert isinstance(perform(working, sent(1, payload=None)), decide.Released)
     monkeypatch.setattr(finalising, "read_payload", lambda db, job_id, claim_id, partly: f'"{job_id} {claim_id}"')
-    whole = with_payload(item(2, payload=None), "default")
-    assert whole == item(2, payload='"20 claim-2"')
-    assert isinstance(perform(working, item(2, payload=None)), decide.Parked)  # a name nobody knows
+    whole = with_payload(sent(2, payload=None).job, "default")
+    assert whole == sent(2, payload='"20 claim-20"').job
+    assert isinstance(perform(working, sent(2, payload=None)), decide.Parked)  # a name nobody knows
 
 
 # Neighbours on the loop
@@ -224,7 +223,7 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
 
     asyncio.run(pump_and_cancel())
     assert isinstance(outcomes(end)[1], decide.Released)
-    assert (sorted(working.loop.free_slots), working.buffers.controls) == ([2, 3], {})
+    assert (sorted(working.loop.free_slots), working.buffers.started) == ([2, 3], {})
     assert working.buffers.board.running() == {}
 
 
@@ -234,7 +233,7 @@ def test_a_task_that_ends_without_an_outcome_fails_its_attempt_and_says_so(
     """An error of our own costs the attempt, and neither a slot nor the job."""
     buffer(working, (FUTURE, 1), name="async")
 
-    async def fails(item: Item, control: RunControl) -> decide.Decision:
+    async def fails(run: SentRun) -> decide.Decision:
         raise RuntimeError("ours")
 
     monkeypatch.setattr(working.loop, "_decide", fails)
@@ -271,9 +270,9 @@ def test_each_job_of_the_loop_has_a_place_of_its_own(
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3), name="async")
     seen: list[tuple[int, set[int]]] = []
 
-    async def decide_(item: Item, control: RunControl) -> decide.Decision:
-        seen.append((control.slot, set(working.buffers.board.running())))
-        return decide.Succeeded(str(item.run))
+    async def decide_(run: SentRun) -> decide.Decision:
+        seen.append((run.slot, set(working.buffers.board.running())))
+        return decide.Succeeded(str(run.run))
 
     monkeypatch.setattr(working.loop, "_decide", decide_)
 
@@ -320,12 +319,12 @@ def test_an_end_is_told_with_how_long_it_took_and_its_slot_is_free(
     working.outbox.timer_armed = True
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
     for run, took in ((1, 0.0005), (2, 5.0)):
-        started, control = working.buffers.next(0, rouse=False)
-        control.started = now[0]
+        started = working.buffers.next(0, rouse=False)
+        started.started = now[0]
         now[0] += took
-        assert working.buffers.finish(0, started, decide.Succeeded(None), control.started) == pytest.approx(took)
+        assert working.buffers.finish(started, decide.Succeeded(None)) == pytest.approx(took)
         assert working.buffers.board.running() == {}
-        assert (working.buffers.active, run in working.buffers.controls) == (0, False)
+        assert (working.buffers.active, run in working.buffers.started) == (0, False)
         assert bool(end.sent) is (run == 2), "the long one is told at once"
     [message] = end.sent
     assert isinstance(message, Successes)
@@ -339,13 +338,13 @@ def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
     monkeypatch.setattr(working.buffers, "leave", lambda: left.append(working.buffers.active))
     buffer(working, *[(FUTURE, run) for run in (1, 2, 3, 4)])
     running = [working.buffers.next(slot, rouse=False) for slot in (0, 1)]
-    working.buffers.finish(0, running[0][0], decide.Succeeded(None), 0.0)
+    working.buffers.finish(running[0], decide.Succeeded(None))
     running[0] = working.buffers.next(0, rouse=False)
     working._obey(Drain())
     assert end.sent[-1] == RunsReleased([4], "drain")
-    for slot, (started, control) in enumerate(running):
+    for started in running:
         assert left == []
-        working.buffers.finish(slot, started, decide.Succeeded(None), control.started)
+        working.buffers.finish(started, decide.Succeeded(None))
     assert left == [0]
 
 
@@ -412,7 +411,7 @@ def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypat
 def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     """``context.cancel_requested``: a job that is only asked stops by itself. One that was lost hears so, too."""
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
-    controls = [working.buffers.next(slot, rouse=False)[1] for slot in (0, 1, 0)]
+    controls = [working.buffers.next(slot, rouse=False) for slot in (0, 1, 0)]
     working._obey(StopRun(1, "flag", "cancelled", "anna", "too late"))
     working._obey(StopRun(2, "flag", "lost", "", "it was taken from this worker"))
     working._obey(StopRun(99, "flag", "cancelled", "", "of a run that has ended"))
@@ -425,12 +424,12 @@ def test_what_arrives_wakes_an_idle_thread_and_that_one_the_next(working: Execut
     started: list[int] = []
 
     def serve(slot: int) -> None:
-        started.append(working.buffers.next(slot, rouse=True)[0].run)
+        started.append(working.buffers.next(slot, rouse=True).run)
 
     for slot in (0, 1):
         threading.Thread(target=serve, args=(slot,), daemon=True).start()
     wait_until(lambda: len(working.buffers.idle) == 2, 5, "both threads wait")
-    assert not working.buffers.add(FUTURE, groups_of(item(1), item(2)))
+    assert not working.buffers.add(FUTURE, groups_of([run_of(10, number=1), run_of(20, number=2)]))
     wait_until(lambda: sorted(started) == [1, 2], 5, "both jobs have started")
     assert not working.buffers.idle
 
@@ -445,7 +444,7 @@ def test_before_and_after_each_job_its_threads_connections_are_seen_to(
     door = Door()
     for connections_ in ([], [object()]):
         door.connections = connections_
-        assert isinstance(working.threads.run(item(1), RunControl(), door), decide.Parked)
+        assert isinstance(working.threads.run(sent(1), door), decide.Parked)
     assert seen == ["tidy 10", "refresh", "tidy 10"]
 
 
@@ -460,7 +459,7 @@ def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(
     working.buffers.next(0, rouse=False)
     working._obey(TrustUntil(42.0))
     working.buffers.next(1, rouse=False)
-    assert [working.buffers.controls[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
+    assert [working.buffers.started[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
 
 
 def test_a_parent_that_lives_is_no_dead_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +480,7 @@ def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(orphan, "RELEASE_SECONDS", 0.05)
     monkeypatch.setattr(orphan, "WorkerConnection", connect)
     began = time.monotonic()
-    orphan.release_unstarted([item(1)], "default", "pgjobs test")
+    orphan.release_unstarted([sent(1).job], "default", "pgjobs test")
     orphan.release_unstarted([], "default", "pgjobs test")
     assert time.monotonic() - began < patience(5)
     never.set()
@@ -494,5 +493,5 @@ def test_a_server_that_is_away_gives_nothing_back(
         raise OperationalError("away")
 
     monkeypatch.setattr(orphan, "WorkerConnection", refuse)
-    orphan.release_unstarted([item(1), item(2)], "default", "pgjobs test")
+    orphan.release_unstarted([sent(1).job, sent(2).job], "default", "pgjobs test")
     assert "jobs cannot be released jobs=2: away" in caplog.text

@@ -266,7 +266,7 @@ def test_only_its_own_timeout_and_its_own_cancel_are_no_crash(
 
 
 def test_its_callback_runs_again_after_a_crash(child: ExecutorProcess) -> None:
-    [run] = sent(child, 1, kind="on_abandon", **ONCE)
+    [run] = sent(child, 1, ending="abandoned", **ONCE)
     starts(child, 1)
     assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retried)
 

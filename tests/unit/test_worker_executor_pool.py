@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from django_pgjobs import __version__, clock
-from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.worker.executor import lifecycle
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.channel_messages import (
@@ -466,7 +465,7 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
             held_jobs.succeeded(child, runs, [1, 1], ["1", "2"])  # type: ignore[arg-type]
     assert acking.ids == [10]
     assert child.runs == {2: two}
-    odd, behind = run_of(30, number=3, kind=ON_ABANDON), run_of(40, number=4)
+    odd, behind = run_of(30, number=3, ending="abandoned"), run_of(40, number=4)
     child.add(odd, behind)
     with pytest.raises(AttributeError):
         held_jobs.succeeded(child, [2, 3, 4], [1, 1, 1], ["1", "1", "1"])

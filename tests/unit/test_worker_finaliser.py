@@ -14,7 +14,6 @@ from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import kinds
 from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, EndKind, EndTerms
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.store import finalising, keeping, notifying
 from django_pgjobs.store.finalising import Author, End, FenceReading, ReleasedJob
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -93,8 +92,8 @@ def finaliser(server: Server, heard: Heard) -> Finaliser:
     return Finaliser(refuses, heard, Author(UUID(int=1)))
 
 
-def put(finaliser: Finaliser, kind: EndKind, *ids: int, what: str = BODY, **facts: Any) -> list[HeldRun]:
-    runs = [run_of(id, kind=what) for id in ids]
+def put(finaliser: Finaliser, kind: EndKind, *ids: int, ending: str | None = None, **facts: Any) -> list[HeldRun]:
+    runs = [run_of(id, ending=ending) for id in ids]
     finaliser.put_many(kind, [(run, End(run.job.id, run.claim.claim_id, 0.1, **facts)) for run in runs])
     return runs
 
@@ -254,7 +253,7 @@ def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finalise
         (END, {"outcome": "abandoned", "cause": "timeout"}, (True, True, "lost"), "lost"),
         (END, {"outcome": "cancelled"}, (True, True, "lost"), "lost"),
         (END, {"outcome": "cancelled"}, (True, True, "failed"), "stored"),
-        (END, {"outcome": "abandoned", "what": ON_ABANDON}, (True, True, "timeout"), "stored"),
+        (END, {"outcome": "abandoned", "ending": "abandoned"}, (True, True, "timeout"), "stored"),
         (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "failed"), "stored"),
         (RETRY, {"cause": "timeout", "failure": FAILURE}, (False, False, "timeout"), "stored"),
         (RETRY, {"cause": "timeout", "failure": FAILURE}, (False, False, "lost"), "lost"),

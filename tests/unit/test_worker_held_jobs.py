@@ -26,7 +26,7 @@ from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
-from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
+from tests.unit.worker_fakes import child_of, claimed, end_of, run_of, under
 
 FAILURE = Failure("ValueError", "no")
 
@@ -82,7 +82,7 @@ def test_a_row_that_nobody_can_have_written_is_parked_and_ends_no_worker(
     held_jobs: HeldJobs, finaliser: Finaliser, facts: dict[str, Any], name: str
 ) -> None:
     """Every worker that claimed it would end of it, one after the other, for as long as it is there."""
-    held_jobs.adopt("a", 0.0, [claimed(1, name=name, **facts), claimed(2, name=name)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, name=name, **facts), claimed(2, name=name)]))
     [(kind, end)] = finaliser.puts
     assert (kind, end.id) == (PARK, 1)
     assert end.fingerprint == (registry.get(name).fingerprint if name == "holding.known" else "")
@@ -90,10 +90,10 @@ def test_a_row_that_nobody_can_have_written_is_parked_and_ends_no_worker(
 
 
 def test_a_callback_is_dispatched_with_its_stored_ending(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
-    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=1), claimed(2, cancelled=True)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, ending="abandoned", ending_attempt=1), claimed(2, cancelled=True)]))
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 2, "cancelled")]
     [run] = held_jobs.dispatcher.waiting[False]
-    assert (run.kind, run.outcome) == ("on_abandon", "abandoned")
+    assert (run.kind, run.job.ending) == ("on_abandon", "abandoned")
 
 
 def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(
@@ -157,16 +157,13 @@ def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finali
     held_jobs.ends.release(held_jobs.dispatcher.withdraw(lambda run: True))
     held_jobs.ends.release([run_of(3)])
     assert [(end.id, end.suspect) for _, end in finaliser.puts] == [(1, True), (4, True), (2, True), (3, False)]
-    held_jobs.adopt(
-        "a",
-        0.0,
-        [
-            claimed(1, extras=SUSPECT),
-            claimed(2, extras=SUSPECT),
-            claimed(3, extras={"limit_key": "x"}),
-            claimed(4, extras=SUSPECT, ending="abandoned", ending_attempt=1),
-        ],
-    )
+    jobs = [
+        claimed(1, extras=SUSPECT),
+        claimed(2, extras=SUSPECT),
+        claimed(3, extras={"limit_key": "x"}),
+        claimed(4, extras=SUSPECT, ending="abandoned", ending_attempt=1),
+    ]
+    held_jobs.adopt(0.0, under("a", jobs))
     assert [[run.job.id for run in group] for group in held_jobs.dispatcher.groups] == [[1, 2]]
     assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3, 4]
 
@@ -175,7 +172,7 @@ def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(
     held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
     """Three starts at most: the next claim counts this one. Alone no neighbour's end can use the others up."""
-    callback = run_of(1, ending="abandoned", kind="on_abandon", outcome="abandoned")
+    callback = run_of(1, ending="abandoned")
     body = run_of(2)
     held_jobs.settle(Death(-11, {}, suspects=[callback, body]))
     [(kind, end)] = finaliser.puts
@@ -183,7 +180,7 @@ def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(
     assert end.failure is not None
     assert "SIGSEGV" in end.failure.message
     assert list(held_jobs.dispatcher.suspects) == [body]
-    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=2)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, ending="abandoned", ending_attempt=2)]))
     assert [run.job.id for run in held_jobs.dispatcher.suspects] == [2, 1]
     assert not held_jobs.dispatcher.waiting[False]
 
@@ -192,7 +189,7 @@ def test_a_callback_that_crashed_too_often_is_started_no_more_and_its_job_ends(
     held_jobs: HeldJobs, finaliser: Finaliser, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would end one process after the other."""
-    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)]))
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 1, "abandoned")]
     assert not held_jobs.dispatcher
     assert (
@@ -206,7 +203,7 @@ def test_a_job_that_is_handed_back_again_and_again_is_told(
 ) -> None:
     """Uncharged it could go on for ever: too long for every drain, or always beside a job that is killed."""
     for times in (0, 1, 2, 3):
-        [run] = held_jobs.table.adopt(f"claim {times}", 0.0, [claimed(7)])
+        [run] = held_jobs.table.adopt(0.0, under(f"claim {times}", [claimed(7)]))
         held_jobs.stored(RELEASE, [(run, End(7, run.claim.claim_id), ReleasedJob(7, "default", 0, times))])
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("job was released while it ran, once more times=3 ")
@@ -234,7 +231,7 @@ def test_a_batch_of_ends_costs_one_question_unless_its_lines_are_read(
 
     monkeypatch.setattr(jobs_log, "isEnabledFor", ask)
     monkeypatch.setattr(lines, "stored", count)
-    runs = held_jobs.table.adopt("a", 0.0, [claimed(number) for number in range(1, 101)])
+    runs = held_jobs.table.adopt(0.0, under("a", [claimed(number) for number in range(1, 101)]))
     with caplog.at_level(level, "django_pgjobs.jobs"):
         held_jobs.stored(SUCCESS, [(run, End(run.job.id, "a", 0.25), run.job.id) for run in runs])
     if level == logging.INFO:
@@ -248,13 +245,13 @@ def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(
     held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
     """C45 W23: rescued from under it and claimed by it once more: the earlier run is told, for nobody else would."""
-    held_jobs.adopt("first", 0.0, [claimed(1), claimed(2)])
+    held_jobs.adopt(0.0, under("first", [claimed(1), claimed(2)]))
     child = child_of()
     waiting, running = held_jobs.dispatcher.withdraw(lambda run: True)
     running.run, running.child, running.state = 7, child, SENT
     child.add(running)
     held_jobs.dispatcher.add([waiting], 0.0)
-    held_jobs.adopt("second", 1.0, [claimed(1), claimed(2)])
+    held_jobs.adopt(1.0, under("second", [claimed(1), claimed(2)]))
     assert [type(message) for message in end_of(child).sent] == [ReleaseRuns, StopRun]
     assert [run.claim.claim_id for run in held_jobs.dispatcher.waiting[False]] == ["second", "second"]
     assert [fence[1] for fence in held_jobs.table.fences()] == ["second", "second"]
@@ -290,13 +287,13 @@ BACK = [(RELEASE, 1, ""), (HOLD, 2, "as anna says")]
 
 def test_what_is_claimed_of_a_paused_queue_or_name_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     paused(held_jobs)
-    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)]))
     assert ends(finaliser) == BACK
     assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3]
 
 
 def test_what_waits_when_the_pause_comes_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
-    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)]))
     paused(held_jobs)
     assert ends(finaliser) == BACK
     assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3]
@@ -321,10 +318,10 @@ def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(held_jobs: Hel
 def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """Claimed for it, the first time or after a crash, or come so far in this very claim: no code of the job starts."""
     paused(held_jobs)
-    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail", ending="abandoned", ending_attempt=1)])
-    held_jobs.adopt("b", 0.0, [claimed(2, name="holding.known", ending="abandoned", ending_attempt=2)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail", ending="abandoned", ending_attempt=1)]))
+    held_jobs.adopt(0.0, under("b", [claimed(2, name="holding.known", ending="abandoned", ending_attempt=2)]))
     assert ends(finaliser) == BACK
-    [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, queue="mail")])
+    [run] = held_jobs.table.adopt(0.0, under("c", [claimed(3, queue="mail")]))
     held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
     assert ends(finaliser)[2:] == [(RELEASE, 3, "")]
     assert not held_jobs.dispatcher
@@ -332,8 +329,8 @@ def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finali
 
 def test_a_callback_has_a_deadline_once_the_end_before_it_is_written(held_jobs: HeldJobs) -> None:
     """Its worker may be unable to stop it: then it has to give it up."""
-    [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, name="holding.known")])
-    run.outcome, run.state = "abandoned", ENDING
+    [run] = held_jobs.table.adopt(0.0, under("c", [claimed(3, name="holding.known")]))
+    run.state = ENDING
     held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
     run.started_at = 1.0
     assert held_jobs.table.overdue() == [(3, "c")]
@@ -341,7 +338,7 @@ def test_a_callback_has_a_deadline_once_the_end_before_it_is_written(held_jobs: 
 
 def test_a_cancelled_job_of_a_paused_queue_ends(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     paused(held_jobs)
-    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail", cancelled=True)])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail", cancelled=True)]))
     assert [(kind, end.outcome) for kind, end in finaliser.puts] == [(END, "cancelled")]
 
 
@@ -365,7 +362,7 @@ def test_suspects_that_wait_are_put_aside_and_others_start_again(held_jobs: Held
 def test_after_the_pause_everything_starts_as_before(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     paused(held_jobs)
     held_jobs.pause(Pauses(), [])
-    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known")])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known")]))
     assert not finaliser.puts
     assert len(held_jobs.dispatcher) == 2
 
@@ -375,7 +372,7 @@ def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(held_jobs: HeldJo
     without, key = {"limit_key": "x"}, {"limit_key": "x", "idempotency_key": "k"}
     for extras, remembers in ((without, False), (key, True)):
         held_jobs.finaliser.writer.remembers = False
-        held_jobs.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
+        held_jobs.adopt(0.0, under("a", [claimed(1), claimed(2, extras=extras)]))
         assert held_jobs.finaliser.writer.remembers is remembers
         assert [run.job.id for run in held_jobs.table.held.values() if run.remembers] == ([2] if remembers else [])
 
@@ -403,7 +400,7 @@ def flagged(held_jobs: HeldJobs, *flags: Flag) -> None:
 
 def test_what_is_flagged_while_it_waits_here_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """One that was lost is written nothing of; the others of the claim go on."""
-    held_jobs.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)])
+    held_jobs.adopt(0.0, under("a", [claimed(n) for n in (1, 2, 3, 4)]))
     flagged(held_jobs, flag(1, lost=True), flag(2, cancelled=True, reason="no"), flag(3, released=True))
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 2, "cancelled"), (RELEASE, 3, "")]
     assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [4]
@@ -414,7 +411,7 @@ def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(
     held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
     """Each wish has a ladder of its own; read again a second later it says nothing new."""
-    child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)]))
+    child = on_an_executor(held_jobs, *held_jobs.table.adopt(0.0, under("a", [claimed(n) for n in (1, 2, 3, 4)])))
     for _ in range(2):
         flagged(held_jobs, flag(1, lost=True), flag(2, cancelled=True), flag(3, released=True), flag(4))
     asked = [message.runs for message in end_of(child).sent if isinstance(message, ReleaseRuns)]
@@ -427,7 +424,7 @@ def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(
 
 
 def test_only_a_harder_cancel_replaces_one(held_jobs: HeldJobs) -> None:
-    [run] = held_jobs.table.adopt("a", 0.0, [claimed(1)])
+    [run] = held_jobs.table.adopt(0.0, under("a", [claimed(1)]))
     on_an_executor(held_jobs, run)
     for mode, by in (("interrupt", "anna"), ("ask", "bob")):
         flagged(held_jobs, flag(1, cancelled=True, mode=mode, by=by))
@@ -436,8 +433,7 @@ def test_only_a_harder_cancel_replaces_one(held_jobs: HeldJobs) -> None:
 
 def test_a_callback_is_neither_cancelled_nor_released(held_jobs: HeldJobs) -> None:
     """Its job has its outcome; what is left is to tell the project."""
-    [run] = held_jobs.table.adopt("a", 0.0, [claimed(1, ending="abandoned")])
-    run.kind = "on_abandon"
+    [run] = held_jobs.table.adopt(0.0, under("a", [claimed(1, ending="abandoned")]))
     child = on_an_executor(held_jobs, run)
     flagged(held_jobs, flag(1, cancelled=True, released=True))
     assert (end_of(child).sent, dict(run.stops)) == ([], {})
@@ -445,9 +441,9 @@ def test_a_callback_is_neither_cancelled_nor_released(held_jobs: HeldJobs) -> No
 
 def test_what_is_flagged_is_as_fresh_as_its_neighbours_unless_it_was_lost(held_jobs: HeldJobs) -> None:
     """A callback of a cancelled job waits on: not fresh, it would never start."""
-    runs = held_jobs.table.adopt("a", 0.0, [claimed(n, ending="cancelled") for n in (1, 2, 3)])
+    runs = held_jobs.table.adopt(0.0, under("a", [claimed(n, ending="cancelled") for n in (1, 2, 3)]))
     for run in runs:
-        run.kind, run.fresh_until = "on_cancel", 0.0
+        run.fresh_until = 0.0
     flagged(held_jobs, flag(1, cancelled=True), flag(2, lost=True))
     held_jobs.fresh(1.0, {3}, [])
     assert [run.fresh_until for run in runs] == [1.0 + FRESH_SECONDS, 0.0, 1.0 + FRESH_SECONDS]
@@ -463,7 +459,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     held_jobs = HeldJobs(
         *parts, wake_for=lambda pair: None, notify=lambda events, kinds: told.extend(events()), tallies=Tallies(bool)
     )
-    child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
+    child = on_an_executor(held_jobs, *held_jobs.table.adopt(0.0, under("a", [claimed(1), claimed(2)])))
     flagged(held_jobs, flag(1, lost=True))
     if batched:
         held_jobs.succeeded(child, [1, 2], [1000, 1000], ["1", "2"])
@@ -478,9 +474,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
 def test_a_callback_that_came_to_an_end_ends_its_job_and_one_that_failed_is_tried_again(
     held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
-    runs = held_jobs.table.adopt("a", 0.0, [claimed(n, ending="abandoned") for n in (1, 2, 3)])
-    for run in runs:
-        run.kind, run.outcome = "on_abandon", "abandoned"
+    runs = held_jobs.table.adopt(0.0, under("a", [claimed(n, ending="abandoned") for n in (1, 2, 3)]))
     child = on_an_executor(held_jobs, *runs)
     held_jobs.succeeded(child, [1], [1000], [None])
     held_jobs.done(child, [[2, 0.1, "succeeded", None], [3, 0.1, "retried", 5.0, ["E", "no", [], ""], "failed"]])
@@ -493,7 +487,7 @@ def test_only_jobs_that_have_reached_their_end_are_counted(held_jobs: HeldJobs) 
     """By this ``--max-jobs`` ends a worker."""
     counted = [held_jobs.table.ended]
     for kind in (SUCCESS, END, RETRY, RELEASE):
-        [run] = held_jobs.table.adopt(str(kind), 0.0, [claimed(1)])
+        [run] = held_jobs.table.adopt(0.0, under(str(kind), [claimed(1)]))
         held_jobs.stored(kind, [(run, End(1, str(kind)), None)])
         counted.append(held_jobs.table.ended)
     assert counted == [0, 1, 2, 2, 2]

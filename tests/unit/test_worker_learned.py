@@ -14,7 +14,6 @@ import pytest
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.attempt import BODY, Item, RunControl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
@@ -23,6 +22,7 @@ from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Learned
 from tests.plugins.fix_db import patience, wait_until
+from tests.unit.worker_fakes import sent_run
 
 gate = threading.Event()
 """What the module of a test waits for in the middle of its import."""
@@ -68,8 +68,7 @@ def executor(end: End, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
 
 
 def perform(executor: Executor, name: str, attempt: int = 1) -> decide.Decision:
-    one = Item(1, BODY, 10, "claim", name, attempt, 1, 30.0, "{}", None, "default", "", "")
-    return executor.threads.run(one, RunControl(), Door())
+    return executor.threads.run(sent_run(1, name=name, attempt=attempt, max_attempts=1), Door())
 
 
 def work() -> None: ...

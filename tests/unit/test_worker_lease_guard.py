@@ -23,7 +23,7 @@ from django_pgjobs.worker.supervisor.executor_process import STARTING
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard, Watchdog
 from django_pgjobs.worker.supervisor.watchdog import ORPHAN_SECONDS
 from tests.plugins.fix_db import patience, wait_until
-from tests.unit.worker_fakes import child_of, claimed, end_of
+from tests.unit.worker_fakes import child_of, claimed, end_of, under
 
 LEASE = 30.0
 
@@ -79,14 +79,14 @@ def test_a_claim_is_trusted_less_long_than_the_database_counts() -> None:
     assert get_conf().lease_seconds == LEASE
     assert trust_seconds() == LEASE - MARGIN_SECONDS
     table = RunTable()
-    table.adopt("one", 1000.0, [claimed(1)])
+    table.adopt(1000.0, under("one", [claimed(1)]))
     assert table.claims["one"].trusted_until == 1000.0 + LEASE - MARGIN_SECONDS
 
 
 def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed(guard: LeaseGuard) -> None:
     """P11: the earliest of the claims decides."""
-    guard.table.adopt("one", 980.0, [claimed(1)])
-    guard.table.adopt("two", 990.0, [claimed(2)])
+    guard.table.adopt(980.0, under("one", [claimed(1)]))
+    guard.table.adopt(990.0, under("two", [claimed(2)]))
     ready, starting = child_of(), child_of(state=STARTING)
     guard.children[:] = [ready, starting]
     guard.renewed(999.0, ["two", "struck meanwhile"])
@@ -100,7 +100,7 @@ def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed
 
 def test_a_renewal_never_shortens_trust() -> None:
     table = RunTable()
-    table.adopt("one", 1000.0, [claimed(1)])
+    table.adopt(1000.0, under("one", [claimed(1)]))
     table.renewed(990.0, ["one"])
     assert table.claims["one"].trusted_until == 1029.0
 
@@ -112,10 +112,10 @@ def test_a_worker_without_claims_is_watched_too(guard: LeaseGuard) -> None:
 
 def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: LeaseGuard) -> None:
     guard.renewed(999.0, [])
-    guard.table.adopt("slow", 985.0, [claimed(1)])
+    guard.table.adopt(985.0, under("slow", [claimed(1)]))
     guard.adopted()
     assert until(guard) == 1014.0
-    guard.table.adopt("fast", 1000.0, [claimed(2)])
+    guard.table.adopt(1000.0, under("fast", [claimed(2)]))
     said = len(cast(Any, guard.watchdog).said)
     guard.adopted()
     assert len(cast(Any, guard.watchdog).said) == said
@@ -123,7 +123,7 @@ def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: LeaseG
 
 def test_late_renewals_put_the_watchdog_off_while_we_live(guard: LeaseGuard, now: Callable[[float], None]) -> None:
     """An outage must kill nothing: nobody else can take the jobs then."""
-    guard.table.adopt("one", 999.0, [claimed(1)])
+    guard.table.adopt(999.0, under("one", [claimed(1)]))
     guard.renewed(999.0, ["one"])
     guard.tick(1010.0)
     assert until(guard) == 1028.0

@@ -8,11 +8,10 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.execution.retries import NO_ATTEMPTS, TOO_LATE
 from django_pgjobs.worker.executor.prepare import PROGRESS_SECONDS, failed_outside, reporter
 from django_pgjobs.worker.shared import channel
-from tests.unit.test_worker_executor import item
+from tests.unit.test_worker_executor import sent
 
 
 class End:
@@ -28,7 +27,7 @@ def test_the_total_is_notified_at_once_and_not_over_and_over(monkeypatch: pytest
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     end = End()
-    report = reporter(cast(channel.ExecutorEnd, end), item(1))
+    report = reporter(cast(channel.ExecutorEnd, end), sent(1))
     for n in range(1000):
         report(n, 3, "")
     assert end.sent == [0, 3]
@@ -44,9 +43,9 @@ def test_the_total_is_notified_at_once_and_not_over_and_over(monkeypatch: pytest
 def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(caplog: pytest.LogCaptureFixture) -> None:
     """A callback always: its starts are counted by its claims."""
     error = RuntimeError("no room")
-    first = failed_outside(item(1), error)
-    last = failed_outside(item(2)._replace(attempt=3), error)
-    callback = failed_outside(item(3, ON_ABANDON)._replace(attempt=3), error)
+    first = failed_outside(sent(1).job, error)
+    last = failed_outside(sent(2, attempt=3).job, error)
+    callback = failed_outside(sent(3, attempt=3, ending="abandoned").job, error)
     assert [type(each) for each in (first, last, callback)] == [decide.Retried, decide.Abandoned, decide.Retried]
     assert isinstance(first, decide.Retried)
     assert (first.failure.kind, first.failure.message) == ("RuntimeError", "no room")
@@ -58,12 +57,12 @@ def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(capl
 def test_an_attempt_that_our_code_failed_in_is_retried_while_attempts_are_left() -> None:
     """*attempt 2 of 1* is what nobody shall see."""
     error = RuntimeError("its thread ended")
-    again = failed_outside(item(1)._replace(attempt=1, max_attempts=2), error)
+    again = failed_outside(sent(1, attempt=1, max_attempts=2).job, error)
     assert isinstance(again, decide.Retried)
     assert (again.cause, again.failure.summary) == ("failed", "RuntimeError: its thread ended")
-    last = failed_outside(item(1)._replace(attempt=2, max_attempts=2), error)
+    last = failed_outside(sent(1, attempt=2, max_attempts=2).job, error)
     assert isinstance(last, decide.Abandoned)
     assert (last.reason, last.cause) == (NO_ATTEMPTS, "failed")
-    late = failed_outside(item(1)._replace(attempt=1, max_attempts=2, until=clock.monotonic()), error)
+    late = failed_outside(sent(1, attempt=1, max_attempts=2, extras={"until": clock.monotonic()}).job, error)
     assert isinstance(late, decide.Abandoned)
     assert late.reason == TOO_LATE

@@ -22,13 +22,13 @@ from coverage import Coverage
 
 from django_pgjobs import job
 from django_pgjobs.exceptions import DeadlinePassed
-from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Decided, Drain, RunJobs, Successes, TrustUntil
+from django_pgjobs.worker.shared.run_groups import groups_of
 from tests.plugins.fix_db import wait_until
-from tests.unit.worker_fakes import groups_of
+from tests.unit.worker_fakes import run_of
 
 THREADS = 3
 ROUNDS = 1500
@@ -98,8 +98,8 @@ class Room:
 
     def run(self, name: str) -> int:
         self.sent += 1
-        item = Item(self.sent, BODY, self.sent, "claim", name, 1, 1, None, "{}", None, "default", "", "")
-        self.end.send(RunJobs(FUTURE, groups_of(item)))
+        run = run_of(self.sent, number=self.sent, name=name, max_attempts=1, timeout_seconds=None)
+        self.end.send(RunJobs(FUTURE, groups_of([run])))
         return self.sent
 
     def hear(self) -> None:
@@ -126,7 +126,7 @@ class Room:
             wait_until(self.all_have_ended, 20, "each run has an outcome")
 
     def is_at_rest(self) -> bool:
-        return self.all_have_ended() and not self.executor.buffers.controls and not self.board.running()
+        return self.all_have_ended() and not self.executor.buffers.started and not self.board.running()
 
     def trust(self) -> None:
         """Send the periodic messages of a supervisor."""

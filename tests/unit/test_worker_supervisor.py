@@ -25,7 +25,7 @@ from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Supervisor
 from django_pgjobs.worker.threads.busy_ends import BusyEnds
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
 from tests.unit.test_worker_lease_guard import FakeWatchdog
-from tests.unit.worker_fakes import child_of, claimed, end_of
+from tests.unit.worker_fakes import child_of, claimed, end_of, under
 
 NOW = 1000.0
 
@@ -102,7 +102,7 @@ class Worker:
         return child
 
     def claims(self, *ids: int, asked_at: float = NOW) -> None:
-        self.main._on_message(Claimed("a", asked_at, [claimed(number) for number in ids]))
+        self.main._on_message(Claimed(asked_at, under("a", [claimed(number) for number in ids])))
 
     def close(self) -> None:
         self.main.selector.close()
@@ -190,7 +190,10 @@ def test_no_more_are_asked_for_than_are_to_end_and_then_the_worker_drains(worker
     serving.main._advance()
     assert serving.claimer.requests == [(2, 3, 2)]
     for number in (1, 2, 3):
-        run = serving.main.table.held.get(number) or serving.main.table.adopt(f"c{number}", NOW, [claimed(number)])[0]
+        run = (
+            serving.main.table.held.get(number)
+            or serving.main.table.adopt(NOW, under(f"c{number}", [claimed(number)]))[0]
+        )
         serving.main.held_jobs.stored(SUCCESS, [(run, End(number, run.claim.claim_id), None)])
         assert not serving.claimer.halted
         serving.main._advance()
@@ -255,7 +258,7 @@ def test_a_worker_that_cannot_go_on_drains_and_exits_with_status_one(worker: Any
 def test_in_a_drain_idle_executors_leave_and_at_its_limit_the_others_are_killed(worker: Any) -> None:
     serving = worker(drain_seconds=10.0)
     idle, busy = serving.executor(), serving.executor()
-    [run] = serving.main.table.adopt("a", NOW, [claimed(1)])
+    [run] = serving.main.table.adopt(NOW, under("a", [claimed(1)]))
     run.run, run.child = 1, busy
     busy.add(run)
     serving.main.drain("test")
@@ -305,7 +308,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
     serving.claimer.busy = True
     assert not serving.main._gone()
     serving.claimer.busy = False
-    serving.main.table.adopt("a", NOW, [claimed(1)])
+    serving.main.table.adopt(NOW, under("a", [claimed(1)]))
     for later, gone in ((10.0 + LEAVE_SECONDS, False), (10.1 + LEAVE_SECONDS, True)):
         monkeypatch.setattr(clock, "monotonic", lambda later=later: NOW + later)
         assert serving.main._gone() is gone

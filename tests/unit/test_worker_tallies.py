@@ -10,7 +10,6 @@ import pytest
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import kinds
-from django_pgjobs.execution.attempt import ON_ABANDON
 from django_pgjobs.metrics import families as m
 from django_pgjobs.metrics.text import render
 from django_pgjobs.metrics.worker import families_of_ends
@@ -62,9 +61,9 @@ def test_an_end_is_counted_with_its_wait_and_its_run(tallies: Tallies) -> None:
         (kinds.SUCCESS, {}, {}, "succeeded"),
         (kinds.END, {}, {"outcome": "abandoned", "cause": "failed"}, "abandoned"),
         (kinds.END, {}, {"outcome": "cancelled"}, "cancelled"),
-        (kinds.END, {"kind": ON_ABANDON}, {"outcome": "abandoned"}, "abandoned"),
+        (kinds.END, {"ending": "abandoned"}, {"outcome": "abandoned"}, "abandoned"),
         (kinds.RETRY, {}, {"cause": "failed", "failure": FAILURE}, "retried"),
-        (kinds.RETRY, {"kind": ON_ABANDON}, {"cause": "crashed", "failure": FAILURE}, None),
+        (kinds.RETRY, {"ending": "abandoned"}, {"cause": "crashed", "failure": FAILURE}, None),
         (kinds.NEXT, {}, {"cause": "next"}, "stepped"),
         (kinds.SNOOZE, {}, {}, "snoozed"),
         (kinds.SUSPEND, {}, {"cause": "suspend"}, "suspended"),
@@ -85,7 +84,7 @@ def test_each_kind_of_end_has_its_outcome(
 
 
 def test_after_a_callback_the_run_of_the_body_counts(tallies: Tallies) -> None:
-    run = ended(kind=ON_ABANDON)
+    run = ended(ending="abandoned")
     run.duration = 2.0
     tallies.stored(kinds.END, [(run, end(None, outcome="abandoned"), None)])
     [tally] = tallies.read().values()

@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor import cancelling, event_loop, job_threads, orphan
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor
@@ -23,9 +23,10 @@ from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Successes
+from django_pgjobs.worker.shared.run_groups import SentRun, groups_of
 from tests.plugins.fix_db import wait_until
-from tests.unit.test_worker_executor import FUTURE, End, item, outcomes
-from tests.unit.worker_fakes import groups_of
+from tests.unit.test_worker_executor import FUTURE, End, outcomes, sent
+from tests.unit.worker_fakes import run_of
 
 
 class Refusal:
@@ -74,22 +75,22 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
     class Endless:
         end = None
 
-        def take_over(self, slot: int) -> list[RunControl]:
+        def take_over(self, slot: int) -> list[SentRun]:
             return []
 
-        def next(self, slot: int, *, rouse: bool) -> tuple[Item, RunControl]:
+        def next(self, slot: int, *, rouse: bool) -> SentRun:
             if len(done) == 2:
                 served.wait()
-            return item(len(done) + 1), RunControl()
+            return sent(len(done) + 1)
 
-        def finish(self, slot: int, item: Item, *_: Any) -> None:
-            done.append(item.run)
+        def finish(self, run: SentRun, decision: decide.Decision) -> None:
+            done.append(run.run)
             refusal.left = 3
 
     threads = JobThreads(cast(Any, Endless()), 1, "default")
 
-    def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
-        control.interrupted = True
+    def run(run: SentRun, door: Any) -> decide.Decision:
+        run.interrupted = True
         return decide.Succeeded("1")
 
     monkeypatch.setattr(threads, "run", run)
@@ -108,13 +109,13 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     buffers = Buffers(cast(Any, end), board, Outbox(cast(Any, end), lambda: None), lambda: None)
     threads = JobThreads(buffers, 1, "default")
 
-    def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
-        if item.run == 1:
+    def run(run: SentRun, door: Any) -> decide.Decision:
+        if run.run == 1:
             raise SystemExit("from outside")
         return decide.Succeeded("2")
 
     monkeypatch.setattr(threads, "run", run)
-    buffers.add(FUTURE, groups_of(item(1), item(2)))
+    buffers.add(FUTURE, groups_of([run_of(10, number=1), run_of(20, number=2)]))
     threads.start()
     wait_until(lambda: any(isinstance(message, Successes) for message in end.sent), 10, "both have an outcome")
     (interrupted,) = [message for message in end.sent if isinstance(message, Interrupted)]
@@ -126,7 +127,7 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     (succeeded,) = [message for message in end.sent if isinstance(message, Successes)]
     assert (succeeded.runs, succeeded.results) == ([2], ["2"])
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
-    assert not buffers.controls
+    assert not buffers.started
 
 
 def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -> None:
@@ -138,7 +139,8 @@ def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -
         def interrupt(self, control: RunControl, kind: object) -> None:
             met.append((control, kind))
 
-    control = RunControl(1)
+    control = RunControl()
+    control.slot = 1
     threads.interrupt(control, DeadlinePassed)
     threads.doors[1] = cast(Any, Door())
     threads.interrupt(control, DeadlinePassed)
@@ -177,7 +179,7 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
 def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
     """The control thread, which tried, survives."""
     refusal.left = 1
-    executor._obey(RunJobs(FUTURE, groups_of(item(1)._replace(is_async=True))))
+    executor._obey(RunJobs(FUTURE, groups_of([run_of(10, number=1, is_async=True)])))
     assert executor.loop.loop is None
     executor._obey(ReleaseRuns([1]))
     assert end.sent == [RunsReleased([1], "asked")]
@@ -190,7 +192,7 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(event_loop, "sync_to_async", lambda function: refused)
-    assert isinstance(asyncio.run(executor.loop._with_payload(item(1, payload=None))), decide.Snoozed)
+    assert isinstance(asyncio.run(executor.loop._with_payload(sent(1, payload=None).job)), decide.Snoozed)
 
 
 def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,5 +223,5 @@ def test_without_a_thread_to_release_in_an_orphan_releases_itself(
 
     monkeypatch.setattr(orphan, "_release", lambda items, *_: released.extend(items))
     monkeypatch.setattr(threading.Thread, "start", refused)
-    orphan.release_unstarted([item(1)], "default", "pgjobs x")
-    assert [each.run for each in released] == [1]
+    orphan.release_unstarted([sent(1).job], "default", "pgjobs x")
+    assert [each.id for each in released] == [10]

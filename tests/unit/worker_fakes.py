@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import marshal
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from django_pgjobs.execution.attempt import Item
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel import pack
+from django_pgjobs.worker.shared.run_groups import SentRun, groups_of, sent_runs
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
 from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND
@@ -22,30 +25,35 @@ def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
     facts: dict[str, Any] = {
         "queue": "default", "priority": 0, "run_at": DUE, "name": "fakes.unknown", "attempt": 1, "max_attempts": 3,
         "timeout_seconds": 30.0, "ending": None, "ending_attempt": 0, "cancelled": False, "description": "",
-        "payload": "{}", "headers": None, "error": "",
+        "payload": "{}", "headers": None, "error": "", "claim_id": f"claim-{id}",
     }  # fmt: skip
     return ClaimedJob(id=id, **{**facts, **changes})
+
+
+def under(claim_id: str, jobs: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+    """Return jobs as this claim returns them."""
+    return [job._replace(claim_id=claim_id) for job in jobs]
 
 
 def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> HeldRun:
     """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
     own = {key: changes.pop(key) for key in list(changes) if key in HeldRun.__annotations__ or key == "size"}
-    run = HeldRun(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12)
+    claim = claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12)
+    run = HeldRun(claimed(id, claim_id=claim.claim_id, **changes), claim, fresh_until=1e12)
     for key, value in {**own, "run": number}.items():
         setattr(run, key, value)
     return run
 
 
-def groups_of(*items: Item) -> list[list[Any]]:
-    """Return items as a frame carries them, each as a group of its own; ``items_of`` turns them back."""
-    own = "run", "id", "payload", "run_at"
-    return [
-        [
-            tuple(value for name, value in item._asdict().items() if name not in own),
-            *([getattr(item, name)] for name in own),
-        ]
-        for item in items
-    ]
+def sent_run(run: int, start_by: float = 1e12, **changes: Any) -> SentRun:
+    """Return the run with this number as its executor gets it; ``changes`` are of its job, whose id is ten times it."""
+    [[run_sent]] = [runs for runs, _ in sent_to_executor(run_of(run * 10, number=run, **changes), start_by=start_by)]
+    return run_sent
+
+
+def sent_to_executor(*runs: HeldRun, start_by: float = 1e12) -> list[tuple[list[SentRun], bool]]:
+    """Return the groups in which these runs arrive in an executor, and whether each is for its event loop."""
+    return [sent_runs(group, start_by) for group in marshal.loads(marshal.dumps(groups_of(runs)))]
 
 
 class FakeEnd:
@@ -60,6 +68,7 @@ class FakeEnd:
         self.sock = object()
 
     def send(self, message: Any) -> None:
+        pack(message)  # only what a frame can carry
         self.sent.append(message)
 
     def receive(self) -> list[Any]:

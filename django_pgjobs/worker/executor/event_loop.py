@@ -14,25 +14,25 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import kind_of
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.task_door import TaskDoor
 from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.run_groups import SentRun
 
 MEND_SECONDS = 0.1
 
@@ -106,51 +106,44 @@ class EventLoop:
         """Start as many jobs as there are free slots; runs in the loop."""
         while self.free_slots:
             slot = self.free_slots[-1]
-            popped = self.buffers.next_async(slot)
-            if popped is None:
+            run = self.buffers.next_async(slot)
+            if run is None:
                 break
             self.free_slots.pop()
             # Not by loop.create_task(), which calls any task factory that a job has set.
-            serving = self.serve_one(slot, *popped)
-            task = asyncio.Task(serving, loop=self.running(), context=fresh_context())
+            task = asyncio.Task(self.serve_one(run), loop=self.running(), context=fresh_context())
             self.tasks.add(task)
-            task.add_done_callback(partial(self._left, slot, popped[0]))
+            task.add_done_callback(partial(self._left, run))
 
-    def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
+    def _left(self, run: SentRun, task: asyncio.Task[None]) -> None:
         """End a task's job if that has no outcome. If another job cancelled the task before its start, nothing ran."""
         self.tasks.discard(task)
-        control = self.buffers.controls.get(item.run)
-        if control is None:
+        if run.run not in self.buffers.started:
             return
-        if self.doors.pop(item.run, None) is None:
-            self._finish(slot, item, decide.Released("its task was cancelled before it started"), clock.monotonic())
+        if self.doors.pop(run.run, None) is None:
+            self._finish(run, decide.Released("its task was cancelled before it started"))
         else:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
-            self._finish(
-                slot,
-                item,
-                failed_outside(item, error or RuntimeError("its task ended without an outcome")),
-                control.started,
-            )
+            log.error("task ended without an outcome slot=%d job=%d", run.slot, run.job.id)
+            self._finish(run, failed_outside(run.job, error or RuntimeError("its task ended without an outcome")))
 
-    async def serve_one(self, slot: int, item: Item, control: RunControl) -> None:
+    async def serve_one(self, run: SentRun) -> None:
         """Run one job that has started, to its queued outcome."""
-        softly = item.extras is not None and soft_limit_of(item.extras) is not None
-        self.doors[item.run] = TaskDoor(control, softly=softly)
-        decision = await self._decide(item, control)
-        del self.doors[item.run]
-        self._finish(slot, item, decision, control.started)
+        softly = run.job.extras is not None and soft_limit_of(run.job.extras) is not None
+        self.doors[run.run] = TaskDoor(run, softly=softly)
+        decision = await self._decide(run)
+        del self.doors[run.run]
+        self._finish(run, decision)
 
-    def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
+    def _finish(self, run: SentRun, decision: Decision) -> None:
         loop = self.running()
         if loop.get_task_factory() is not None or loop.get_exception_handler() is not None:
             # For the next job: a factory that raises would keep middleware of the other colour from ever starting it.
-            log.warning("job left a task factory or an exception handler on the event loop job=%d", item.id)
+            log.warning("job left a task factory or an exception handler on the event loop job=%d", run.job.id)
             loop.set_task_factory(None)
             loop.set_exception_handler(None)
-        self.free_slots.append(slot)
-        self.buffers.finish(slot, item, decision, started)
+        self.free_slots.append(run.slot)
+        self.buffers.finish(run, decision)
         self.pump()
 
     def interrupt(self, run: int, kind: type[Interrupt]) -> None:
@@ -158,38 +151,39 @@ class EventLoop:
         self.running().call_soon_threadsafe(self._interrupt, run, kind)
 
     def _interrupt(self, run: int, kind: type[Interrupt]) -> None:
-        door, control = self.doors.get(run), self.buffers.controls.get(run)
+        door, control = self.doors.get(run), self.buffers.started.get(run)
         if door is not None:
             door.interrupt(kind)
         elif control is not None:
             control.interrupt = kind  # its task has not run yet
 
-    async def _decide(self, item: Item, control: RunControl) -> Decision:
+    async def _decide(self, run: SentRun) -> Decision:
         # One context per job: otherwise all jobs of this process would share one thread for their queries.
         decision: Decision | None = None
         try:
             async with ThreadSensitiveContext() as own:
                 try:
-                    decision = await self._attempt(item, control)
+                    decision = await self._attempt(run)
                 finally:
                     if own in SyncToAsync.context_to_thread_executor:
-                        await _clean_up(cleanup.discard_all if control.interrupted else cleanup.close_all)
+                        await _clean_up(cleanup.discard_all if run.interrupted else cleanup.close_all)
         except BaseException as error:
             if decision is None:
-                return failed_outside(item, error)
-            log.warning("clean-up after a job failed, its outcome is kept job=%d: %s", item.id, kind_of(error))
+                return failed_outside(run.job, error)
+            log.warning("clean-up after a job failed, its outcome is kept job=%d: %s", run.job.id, kind_of(error))
         return decision
 
-    async def _attempt(self, item: Item, control: RunControl) -> Decision:
-        whole = item if item.payload is not None else await self._with_payload(item)
-        if not isinstance(whole, Item):
+    async def _attempt(self, run: SentRun) -> Decision:
+        job = run.job
+        whole = job if job.payload is not None else await self._with_payload(job)
+        if not isinstance(whole, ClaimedJob):
             return whole
-        if registry.find(item.name) is None:  # only this process lacks it: an import would stop the loop
-            await sync_to_async(registry.resolved)(item.name)
-        guard: Guard = self.doors[item.run]
-        if item.extras is not None and soft_limit_of(item.extras) is not None:
-            guard = ShownGuard(guard, self.buffers.board, control.slot)
-        prepared = attempt.prepare(whole, self.reporter_of, control, guard, self.recall, memories=self.memories)
+        if registry.find(job.name) is None:  # only this process lacks it: an import would stop the loop
+            await sync_to_async(registry.resolved)(job.name)
+        guard: Guard = self.doors[run.run]
+        if job.extras is not None and soft_limit_of(job.extras) is not None:
+            guard = ShownGuard(guard, self.buffers.board, run.slot)
+        prepared = attempt.prepare(whole, self.reporter_of, run, guard, self.recall, memories=self.memories)
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:
@@ -198,12 +192,12 @@ class EventLoop:
             if process.forks != self.forks:
                 os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
 
-    async def _with_payload(self, item: Item) -> Item | Decision:
+    async def _with_payload(self, job: ClaimedJob) -> ClaimedJob | Decision:
         try:
-            return await sync_to_async(with_payload)(item, self.database)
+            return await sync_to_async(with_payload)(job, self.database)
         except RuntimeError as error:
             # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
-            log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)
+            log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, job.id, error)
             return decide.Snoozed(PAYLOAD_SECONDS)
 
 

@@ -17,13 +17,14 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.interrupts import Door
@@ -31,6 +32,7 @@ from django_pgjobs.worker.executor.prepare import failed_outside, find_result, r
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import Interrupted, Learned
+from django_pgjobs.worker.shared.run_groups import SentRun
 
 log = safe_logger("django_pgjobs")
 
@@ -121,21 +123,18 @@ class JobThreads:
 
     def _end_left(self, slot: int) -> None:
         """Report an outcome for the previous thread's job if that thread ended without one."""
-        for control in self.buffers.take_over(slot):
-            if control.item is not None:
-                error = self.errors[slot] or RuntimeError("Its thread ended without an outcome.")
-                decision = control.decision = control.decision or failed_outside(control.item, error)
-                self.buffers.finish(slot, control.item, decision, control.started)
+        for run in self.buffers.take_over(slot):
+            error = self.errors[slot] or RuntimeError("Its thread ended without an outcome.")
+            decision = run.decision = run.decision or failed_outside(run.job, error)
+            self.buffers.finish(run, decision)
         self.errors[slot] = None
 
     def _serve(self, slot: int) -> None:
         door = self.doors[slot] = Door(self._report_interrupt)
         seconds = SHORT_SECONDS
         while not door.control.interrupted:
-            item, control = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
-            door.control = control
-            decision = fresh_context().run(self.run, item, control, door)
-            seconds = self.buffers.finish(slot, item, decision, control.started)
+            run = door.control = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
+            seconds = self.buffers.finish(run, fresh_context().run(self.run, run, door))
 
     def _report_found(self, name: str) -> None:
         """Say what job was found, before its end is sent. A thread that comes in the meantime says it again: no
@@ -161,47 +160,48 @@ class JobThreads:
         if door is not None:
             door.interrupt(control, kind)
 
-    def run(self, item: Item, control: RunControl, door: Door) -> Decision:
+    def run(self, run: SentRun, door: Door) -> Decision:
         """Run one job that has started; record and return the decision. Raises nothing of its own."""
+        job = run.job
         prepared: attempt.Prepared | Decision | None = None
         try:
             if door.connections:
                 cleanup.refresh()
-            whole = item if item.payload is not None else with_payload(item, self.database)
-            if not isinstance(whole, Item):
-                control.decision = whole
+            whole = job if job.payload is not None else with_payload(job, self.database)
+            if not isinstance(whole, ClaimedJob):
+                run.decision = whole
                 return whole
             guard: Guard = door
-            if item.extras is not None and soft_limit_of(item.extras) is not None:
-                guard = ShownGuard(door, self.buffers.board, control.slot)
-                if item.kind == attempt.BODY:
+            if job.extras is not None and soft_limit_of(job.extras) is not None:
+                guard = ShownGuard(door, self.buffers.board, run.slot)
+                if job.ending is None:
                     door.limit_softly()
             prepared = attempt.prepare(
                 whole,
                 self.reporter_of,
-                control,
+                run,
                 guard,
                 self.recall,
                 self.history,
                 self.transaction,
                 self.memories,
             )
-            if item.name not in self.reported:
-                self._report_found(item.name)
+            if job.name not in self.reported:
+                self._report_found(job.name)
             decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
-            decision = known or failed_outside(item, error)
+            decision = known or failed_outside(job, error)
             if not isinstance(error, Error):  # of a query of ours
-                control.interrupted = True
+                run.interrupted = True
                 self._report_interrupt(0.0, kind_of(error))
         finally:
             if process.forks != self.forks:  # ``getpid`` would be a system call for each job
                 os._exit(0)
             if door.soft is not None:
                 door.end_soft_limit()
-            cleanup.tidy(item)
-        control.decision = decision
+            cleanup.tidy(job)
+        run.decision = decision
         return decision
 
 

@@ -122,7 +122,7 @@ class Executor:
         while True:
             outbox.timer_armed = outbox.timer_armed or outbox.waits
             if not poll.poll(FLUSH_SECONDS * 1000 if outbox.timer_armed else None):
-                outbox.timer_armed = outbox.waits or bool(self.buffers.items["sync"])
+                outbox.timer_armed = outbox.waits or bool(self.buffers.waiting["sync"])
                 outbox.flush()
                 self.buffers.rouse()
                 continue
@@ -143,7 +143,7 @@ class Executor:
                 # Answered even with nothing: else the supervisor cannot tell whether a job holds the interpreter.
                 self.end.send(RunsReleased(self.buffers.release(set(message.runs)), "asked"))
             case StopRun():
-                control = self.buffers.controls.get(message.run)
+                control = self.buffers.started.get(message.run)
                 if control is not None:
                     self._stop(control, message)
             case TrustUntil():
@@ -219,7 +219,7 @@ class Executor:
         unstarted, _ = self.buffers.empty()
         alone = orphan.supervisor_has_ended(self.parent)
         if alone:
-            orphan.release_unstarted(unstarted, self.database, self.application_name)
+            orphan.release_unstarted([run.job for run in unstarted], self.database, self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         if alone:
             lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.attempt import Item
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import finalising, notifying
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 
@@ -38,26 +38,26 @@ def supervisor_has_ended(parent: int) -> bool:
     return os.getppid() != parent
 
 
-def release_unstarted(items: Sequence[Item], using: str, application_name: str) -> None:
+def release_unstarted(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:
     """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing."""
-    if items:
+    if jobs:
         # In a thread, since a server that does not answer must not keep this process alive.
-        releasing = threading.Thread(target=_release, args=(items, using, application_name), daemon=True)
+        releasing = threading.Thread(target=_release, args=(jobs, using, application_name), daemon=True)
         try:
             releasing.start()
         except RuntimeError:
-            _release(items, using, application_name)  # no thread can be started; the watchdog ends us if this hangs
+            _release(jobs, using, application_name)  # no thread can be started; the watchdog ends us if this hangs
         else:
             releasing.join(RELEASE_SECONDS)
 
 
-def _release(items: Sequence[Item], using: str, application_name: str) -> None:
+def _release(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:
     try:
         db = WorkerConnection(using, application_name, statement_seconds=RELEASE_SECONDS)
-        released = finalising.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
+        released = finalising.release_jobs(db, [End(*job.fence) for job in jobs], _NOBODY)
         if released and get_conf().notify:
             notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
     except TROUBLE as error:
-        log.warning("jobs cannot be released jobs=%d: %s", len(items), one_line(error))
+        log.warning("jobs cannot be released jobs=%d: %s", len(jobs), one_line(error))
         return
     log.warning("jobs that had not started were released jobs=%d", len(released))

@@ -1,4 +1,4 @@
-"""In the executor: from an item off the channel to a job that can be called."""
+"""In the executor: from a run off the channel to a job that can be called."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import retries
-from django_pgjobs.execution.attempt import BODY, Item
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import Account, kind_of, text_of
 from django_pgjobs.states import Cause
 from django_pgjobs.store import finalising, keys
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.keys import FoundResult
 from django_pgjobs.worker.executor import cleanup
@@ -34,27 +35,26 @@ PROGRESS_SECONDS = 1.0
 PAYLOAD_SECONDS = 5.0
 
 
-def with_payload(item: Item, database: str) -> Item | Decision:
+def with_payload(job: ClaimedJob, database: str) -> ClaimedJob | Decision:
     """Read a payload that is too big for the channel; return a decision about the attempt if that fails."""
+    is_body = job.ending is None
     try:
-        payload = asked(
-            database, lambda db: finalising.read_payload(db, item.id, item.claim_id, partly=item.kind != BODY)
-        )
+        payload = asked(database, lambda db: finalising.read_payload(db, *job.fence, partly=not is_body))
     except Error as error:
         # Nothing of the job has run, so its attempt is not charged; a callback's never is.
         log.warning(
             "payload cannot be read, again in %g s name=%s job=%d: %s",
-            PAYLOAD_SECONDS, item.name, item.id, one_line(error),
+            PAYLOAD_SECONDS, job.name, job.id, one_line(error),
         )  # fmt: skip
-        if item.kind != BODY:
-            return decide.Retried(PAYLOAD_SECONDS, retries.failure_of(error))
-        return decide.Snoozed(PAYLOAD_SECONDS)
+        return (
+            decide.Snoozed(PAYLOAD_SECONDS) if is_body else decide.Retried(PAYLOAD_SECONDS, retries.failure_of(error))
+        )
     except UnreadablePayload as error:
-        log.error("payload cannot be filled name=%s job=%d: %s", item.name, item.id, error)
-        return decide.Succeeded() if item.kind != BODY else decide.Abandoned(str(error), retries.failure_of(error))
+        log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
+        return decide.Abandoned(str(error), retries.failure_of(error)) if is_body else decide.Succeeded()
     if payload is None:
         return decide.Released("the claim was lost before the payload was read")
-    return item._replace(payload=payload)
+    return job._replace(payload=payload)
 
 
 def find_result(database: str, job_id: int, names: Sequence[str], key: str) -> FoundResult | None:
@@ -85,9 +85,9 @@ def asked(database: str, ask: Callable[[Database], Answer]) -> Answer:
         return ask(on(database))
 
 
-def reporter(end: ExecutorEnd, item: Item) -> Reporter:
+def reporter(end: ExecutorEnd, control: RunControl) -> Reporter:
     """Return the function that a run's ``context.progress()`` calls: it reports to the supervisor now and then."""
-    run, last, done = item.run, 0.0, False
+    last, done = 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:
         nonlocal last, done
@@ -97,12 +97,12 @@ def reporter(end: ExecutorEnd, item: Item) -> Reporter:
             last, done = now, whole
             # A supervisor that is gone is the control thread's business, not the job's.
             with suppress(OSError):
-                end.send(Progress(run, {"n": n, "total": total, "message": message}))
+                end.send(Progress(control.run, {"n": n, "total": total, "message": message}))
 
     return report
 
 
-def failed_outside(item: Item, error: BaseException) -> Decision:
+def failed_outside(job: ClaimedJob, error: BaseException) -> Decision:
     """Return the decision about an attempt that failed in our code, not in the job's: retry by the default backoff.
 
     A body is retried only while attempts are left, a callback always, since claims count its starts. Raises nothing.
@@ -110,8 +110,8 @@ def failed_outside(item: Item, error: BaseException) -> Decision:
     account = Account(error)
     info, trace = account.for_log()
     words = f"{kind_of(error)}: {text_of(error)}{trace}"
-    log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
+    log.error("executor failed around name=%s job=%d: %s", job.name, job.id, words, exc_info=info)
     failure = retries.failure_of(error)
-    if item.kind != BODY:
-        return decide.Retried(retries.default_delay(item), failure)
-    return retries.by_default_backoff(item, failure, Cause.FAILED, item.until)
+    if job.ending is not None:
+        return decide.Retried(retries.default_delay(job), failure)
+    return retries.by_default_backoff(job, failure, Cause.FAILED, job.until)

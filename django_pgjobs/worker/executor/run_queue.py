@@ -16,25 +16,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain, filterfalse, repeat
-from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
-from django_pgjobs.execution.attempt import Item, RunControl, items_of
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import ExecutorEnd
 from django_pgjobs.worker.shared.channel_messages import RunsReleased
+from django_pgjobs.worker.shared.run_groups import SentRun, sent_runs
 
 SHORT_SECONDS = 0.001
-
-_IS_ASYNC = attrgetter("is_async")
-
-QueuedItem = tuple[float, Item]
-"""The instant before which it must start, and what to run."""
 
 
 class Buffers:
@@ -54,26 +47,28 @@ class Buffers:
         """The slots of threads that wait for their bell, the longest first; a rung one is out."""
         self.late: list[int] = []
         self.draining = False
-        self.items: dict[str, deque[QueuedItem]] = {"sync": deque(), "async": deque()}
-        self.controls: dict[int, RunControl] = {}
+        self.waiting: dict[str, deque[SentRun]] = {"sync": deque(), "async": deque()}
+        self.started: dict[int, SentRun] = {}
         self.trusted_until = float("inf")
 
     @property
     def active(self) -> int:
         """Number of jobs that run here."""
-        return len(self.controls)
+        return len(self.started)
 
     # By the control thread
 
     def add(self, start_by: float, groups: Sequence[Sequence[Any]]) -> bool:
         """Add jobs and wake a thread for them; return whether some are for the loop."""
-        items = list(chain.from_iterable(map(items_of, groups)))
-        on_loop = list(filter(_IS_ASYNC, items))
-        in_threads = list(filterfalse(_IS_ASYNC, items)) if on_loop else items
+        in_threads: list[SentRun] = []
+        on_loop: list[SentRun] = []
+        for group in groups:
+            runs, is_async = sent_runs(group, start_by)
+            (on_loop if is_async else in_threads).extend(runs)
         with self.lock:
-            self.items["async"].extend(zip(repeat(start_by), on_loop))
+            self.waiting["async"].extend(on_loop)
             if in_threads:
-                self.items["sync"].extend(zip(repeat(start_by), in_threads))
+                self.waiting["sync"].extend(in_threads)
                 self._ring(1)
         return bool(on_loop)
 
@@ -84,38 +79,38 @@ class Buffers:
 
     def _remove(self, runs: set[int]) -> list[int]:
         released: list[int] = []
-        for name, items in self.items.items():
-            released += [item.run for _, item in items if item.run in runs]
-            self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
+        for name, waiting in self.waiting.items():
+            released += [run.run for run in waiting if run.run in runs]
+            self.waiting[name] = deque(run for run in waiting if run.run not in runs)
         return released
 
     def trust(self, until: float) -> None:
         """Trust the leases of all running jobs until then."""
         self.trusted_until = until
-        for control in list(self.controls.values()):
-            control.trusted_until = until
+        for run in list(self.started.values()):
+            run.trusted_until = until
 
     def drain(self) -> tuple[list[int], int]:
         """Start nothing more; return the runs that have not started, and how many are running."""
         released, running = self.empty()
-        return [item.run for item in released], running
+        return [run.run for run in released], running
 
-    def empty(self) -> tuple[list[Item], int]:
-        """Do the same, but return whole items."""
+    def empty(self) -> tuple[list[SentRun], int]:
+        """Do the same, but return the runs themselves, not their numbers."""
         with self.lock:
             self.draining = True
             return self._clear(), self.active
 
-    def _clear(self) -> list[Item]:
-        removed = [item for items in self.items.values() for _, item in items]
-        for items in self.items.values():
-            items.clear()
+    def _clear(self) -> list[SentRun]:
+        removed = [run for waiting in self.waiting.values() for run in waiting]
+        for waiting in self.waiting.values():
+            waiting.clear()
         return removed
 
     def rouse(self) -> None:
         """Wake threads for jobs that have waited for a while: the thread that was woken first has a long job."""
         with self.lock:
-            self._ring(len(self.items["sync"]))
+            self._ring(len(self.waiting["sync"]))
 
     def _ring(self, count: int) -> None:
         for slot in list(self.idle)[:count]:
@@ -124,7 +119,7 @@ class Buffers:
 
     # Called by the threads that run jobs
 
-    def next(self, slot: int, *, rouse: bool) -> tuple[Item, RunControl]:
+    def next(self, slot: int, *, rouse: bool) -> SentRun:
         """Wait for the next job and start it. With ``rouse`` wake another thread for the one after it.
 
         Short jobs are done fastest by one thread; more of them would only wait for each other's interpreter lock.
@@ -133,7 +128,7 @@ class Buffers:
             with self.lock:
                 popped = self._pop("sync", slot)
                 if popped:
-                    if rouse and self.idle and self.items["sync"]:
+                    if rouse and self.idle and self.waiting["sync"]:
                         self._ring(1)
                 elif not self.late:
                     self.idle[slot] = None
@@ -144,17 +139,17 @@ class Buffers:
             else:
                 self.bells[slot].get()
 
-    def take_over(self, slot: int) -> list[RunControl]:
+    def take_over(self, slot: int) -> list[SentRun]:
         """Return the runs that the previous thread of ``slot`` left unfinished, and send what it left unsent."""
         self.idle.pop(slot, None)
-        left = [control for control in list(self.controls.values()) if control.slot == slot]
+        left = [run for run in list(self.started.values()) if run.slot == slot]
         if not left:
             self.board.clear(slot)
         self.outbox.flush()
         self._leave_if_done()
         return left
 
-    def next_async(self, slot: int) -> tuple[Item, RunControl] | None:
+    def next_async(self, slot: int) -> SentRun | None:
         """Start the next job of the loop, None when there is none."""
         while True:
             with self.lock:
@@ -163,30 +158,27 @@ class Buffers:
                 return popped
             self.release_late()
 
-    def _pop(self, name: str, slot: int) -> tuple[Item, RunControl] | None:
+    def _pop(self, name: str, slot: int) -> SentRun | None:
         """Start the next job of a buffer on ``slot``, under the lock; jobs sent too long ago are released instead.
 
         Release them before another job starts: its higher number on the board would make them count as started.
         """
-        items = self.items[name]
-        if not items:
+        waiting = self.waiting[name]
+        if not waiting:
             return None
         now_ns = clock.monotonic_ns()
         now = now_ns / 1e9
-        while items and now > items[0][0]:
-            self.late.append(items[0][1].run)
-            del items[0]
+        while waiting and now > waiting[0].start_by:
+            self.late.append(waiting[0].run)
+            del waiting[0]
         if self.late:
             return None
-        item = items[0][1]
-        run = item.run
-        control = RunControl(slot, self.trusted_until, now, item)
-        if item.cancelled:
-            control.requested = True
-        self.controls[run] = control  # no call from here ...
-        del items[0]  # ... to here
-        self.board.start(slot, run, now_ns, name)
-        return item, control
+        run = waiting[0]
+        run.slot, run.trusted_until, run.started = slot, self.trusted_until, now
+        self.started[run.run] = run  # no call from here ...
+        del waiting[0]  # ... to here
+        self.board.start(slot, run.run, now_ns, name)
+        return run
 
     def release_late(self) -> None:
         """Release jobs that came too late; perhaps twice, which does no harm."""
@@ -200,15 +192,15 @@ class Buffers:
             if run in self.late:
                 self.late.remove(run)
 
-    def finish(self, slot: int, item: Item, decision: Decision, started: float) -> float:
+    def finish(self, run: SentRun, decision: Decision) -> float:
         """Queue the outcome of a job, clear its slot, send the queue if due; return how many seconds the job took."""
         now = clock.monotonic()
-        seconds = now - started
-        self.outbox.put(item.run, seconds, decision)
-        self.controls.pop(item.run, None)
-        self.board.clear(slot)
-        items = self.items
-        if seconds > SHORT_SECONDS or not (items["sync"] or items["async"]) or self.outbox.is_due(now):
+        seconds = now - run.started
+        self.outbox.put(run.run, seconds, decision)
+        self.started.pop(run.run, None)
+        self.board.clear(run.slot)
+        waiting = self.waiting
+        if seconds > SHORT_SECONDS or not (waiting["sync"] or waiting["async"]) or self.outbox.is_due(now):
             self.outbox.flush()
         if self.draining:
             self._leave_if_done()
@@ -216,6 +208,6 @@ class Buffers:
 
     def _leave_if_done(self) -> None:
         with self.lock:
-            leaving = self.draining and not self.controls
+            leaving = self.draining and not self.started
         if leaving:
             self.leave()

@@ -161,10 +161,7 @@ FromExecutor = (
 
 @dataclass(frozen=True, slots=True)
 class RunJobs:
-    """Jobs to run, none of which may start after ``start_by``, in columns: see ``attempt.items_of``.
-
-    Each group holds what its jobs have in common, then the run, id, payload and ``run_at`` of each.
-    """
+    """Jobs to run, none of which may start after ``start_by``, in the groups of ``run_groups``."""
 
     tag: ClassVar = "RUN"
     start_by: float

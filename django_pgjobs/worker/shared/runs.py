@@ -7,7 +7,7 @@ answer about an earlier dispatch cannot be taken for one about a later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter, itemgetter
@@ -16,7 +16,6 @@ from typing import Protocol
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.store.claiming import ClaimedJob
@@ -86,20 +85,18 @@ class ExecutorView(Protocol):
 class HeldRun:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
-    ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
-    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one, so it
-    runs beside other suspects only, ``after`` which one: its connections have not been seen to end; ``remembers`` that
-    it has an idempotency key; ``gate`` that its end counts in a gate: which one, 0 for others.
-    One is made per job, so what seldom differs is the class's until it does.
+    ``error`` is how the body failed, for its callback; ``stops`` why it is being stopped, by cause; ``collateral`` that
+    its executor was terminated for another; ``alone`` that it may have killed one, so it runs beside other suspects
+    only, ``after`` which one: its connections have not been seen to end; ``remembers`` that it has an idempotency key;
+    ``gate`` that its end counts in a gate: which one, 0 for others. One is made per job, so what seldom differs is the
+    class's until it does.
     """
 
-    kind: str = BODY
     state: str = WAITING
     run: int = 0
     is_async: bool = False
     child: ExecutorView | None = None
     started_at: float = 0.0
-    outcome: str = ""
     error: str = ""
     cancelled: bool = False
     cancel_mode: str = ""
@@ -122,8 +119,6 @@ class HeldRun:
     """Seconds the body took, once that is known; its callback is written after it."""
     stack: str = ""
     """The stack of its thread when it was to be interrupted at its deadline."""
-    until: float | None = None
-    """Instant at which the job's own deadline passes."""
     soft_run: int = 0
     """The number of the run that was interrupted at its soft limit."""
 
@@ -138,31 +133,27 @@ class HeldRun:
         self.since = since
 
     @property
+    def kind(self) -> str:
+        """The name of the function to call: ``body``, or a callback."""
+        return self.job.kind
+
+    @property
     def fence(self) -> tuple[int, str]:
         """The fence that every write made for it must match."""
-        return (self.job.id, self.claim.claim_id)
+        return self.job.fence
 
-    def becomes(self, kind: str) -> None:
-        """Continue as this callback, once its error is known."""
-        self.kind = kind
-        self.size += len(self.earlier_error)
-
-    @property
-    def earlier_error(self) -> str:
-        """The error that came before, for a callback to see; a body does not get it."""
-        return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds it may run, None for unlimited; a callback has its own limit."""
-        return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
+    def becomes_callback(self, outcome: str) -> None:
+        """Continue as the callback of this outcome, once its error is known: the callback sees it."""
+        # As plain text, as from a claim: no frame carries an enum.
+        self.job = self.job._replace(ending=str(outcome), error=(self.error or self.job.error)[:ERROR_CHARS])
+        self.size += len(self.job.error)
 
     @property
     def stops_at(self) -> float | None:
         """Time at which it is stopped, counted from ``started_at``: at the end of its timeout or at the job's own
         deadline."""
-        until = self.until if self.kind == BODY else None
-        timeout = self.timeout
+        until = self.job.until if self.job.ending is None else None
+        timeout = self.job.timeout
         if timeout is None:
             return until
         return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
@@ -170,13 +161,13 @@ class HeldRun:
     @property
     def soft_limit(self) -> float | None:
         """Seconds after which the job is told, None for never; they count from where its own code begins."""
-        return soft_limit_of(self.job.extras) if self.kind == BODY else None
+        return soft_limit_of(self.job.extras) if self.job.ending is None else None
 
 
 def facts(run: HeldRun) -> Facts:
     """Return what every log line about a run says, in the order of ``events``."""
     job = run.job
-    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, run.claim.claim_id, job.queue)
+    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
 
 
 class RunTable:
@@ -190,10 +181,9 @@ class RunTable:
         self.unheld: frozenset[tuple[int, str]] = frozenset()
         """(id, claim_id) of jobs whose rows carry a claim of this worker, though it does not hold them."""
 
-    def adopt(
-        self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None
-    ) -> list[HeldRun]:
-        """Take note of a claim and return a run for each of its jobs."""
+    def adopt(self, asked_at: float, jobs: Sequence[ClaimedJob], scanned_at: datetime | None = None) -> list[HeldRun]:
+        """Take note of the claim of these jobs, at least one, and return a run for each."""
+        claim_id = jobs[0].claim_id
         trusted_until = asked_at + trust_seconds()
         claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), trusted_until, scanned_at)
         fresh_until = asked_at + FRESH_SECONDS
@@ -227,11 +217,7 @@ class RunTable:
 
     def fences(self, until: float = math.inf) -> list[tuple[int, str]]:
         """Return (id, claim_id) of the jobs held that have not ended and were claimed by then; called by any thread."""
-        return [
-            (job_id, run.claim.claim_id)
-            for job_id, run in self.held.copy().items()
-            if run.state != ENDING and run.claim.asked_at <= until
-        ]
+        return [run.fence for run in self.held.copy().values() if run.state != ENDING and run.claim.asked_at <= until]
 
     def check_ins(self) -> dict[str, float]:
         """Return claim_id → seconds until this worker gives a job of it up; may be called from another thread.
@@ -242,7 +228,7 @@ class RunTable:
         check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
         now = clock.monotonic()
         for run, given_up_at in self._ends_of_patience():
-            claim_id = run.claim.claim_id
+            claim_id = run.job.claim_id
             check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(given_up_at - now, -DUE_SECONDS))
         return check_ins | {claim_id: -DUE_SECONDS for _, claim_id in self.unheld if claim_id in check_ins}
 
@@ -277,7 +263,7 @@ _ID = attrgetter("id")
 _TEXTS = itemgetter(*map(ClaimedJob._fields.index, ("payload", "headers", "description", "name", "queue")))
 
 
-def _sizes(jobs: list[ClaimedJob]) -> list[int]:
+def _sizes(jobs: Sequence[ClaimedJob]) -> list[int]:
     return [
         len(payload or "") + len(headers or "") + len(description) + len(name) + len(queue)
         for payload, headers, description, name, queue in map(_TEXTS, jobs)

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.ends.kinds import EndKind
-from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.states import OTHERS, Ended
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
@@ -175,6 +174,6 @@ def _outcome_of(kind: EndKind, run: HeldRun, end: End) -> str | None:
     """Return how the attempt ended whose end was stored; None if none has ended with it."""
     if kind.final:
         return end.outcome or None
-    if not kind.requeues or run.kind != BODY or end.cause is None:
+    if not kind.requeues or run.job.ending is not None or end.cause is None:
         return None
     return (end.failure is not None and kind.failed) or kind.outcome

@@ -22,12 +22,10 @@ from datetime import datetime
 from typing import Any
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.extras import dated
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.deaths import MOST_SUSPECTS, Suspects
+from django_pgjobs.worker.shared.run_groups import groups_of
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
 
@@ -39,9 +37,6 @@ ALONE_SECONDS = 30.0
 """Time that a suspect runs apart at first, and that a group waits for an executor to become empty."""
 
 LONGEST_ALONE_SECONDS = 86_400.0
-
-_CODE = slice(ClaimedJob._fields.index("name"), ClaimedJob._fields.index("payload"))
-_REST = slice(ClaimedJob._fields.index("headers"), None)
 
 
 class Dispatcher:
@@ -75,12 +70,12 @@ class Dispatcher:
             if run.run:  # it comes back from an executor
                 run.child, run.run, run.started_at = None, 0, 0.0
                 run.stops, run.collateral = UNSTOPPED, False
-            name = run.job.name
+            job, name = run.job, run.job.name
             if (is_async := colours.get(name)) is None:
                 definition = registry.find(name)
                 is_async = colours[name] = definition is not None and definition.is_async
             # A callback runs in a thread, even of an async job: there it can be interrupted.
-            if run.kind != BODY:
+            if job.ending is not None:
                 is_async, callbacks = False, True
             run.is_async = is_async
             self.waiting[is_async].append(run)
@@ -112,6 +107,8 @@ class Dispatcher:
             run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
             run.alone, run.after, run.is_async = True, "", _is_async(run)
             run.stops, run.collateral = UNSTOPPED, False
+            if run.job.expires is not None:  # it has started once, so it expires no more
+                run.job = run.job._replace(extras={**(run.job.extras or {}), "expires": None})
         self.suspected += len(runs)
         if self.suspected_at is None:
             self.suspected_at = now
@@ -222,7 +219,7 @@ class Dispatcher:
         self._last = number
         child.add(*runs)
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
-        child.end.send(RunJobs(start_by, _groups(runs)))
+        child.end.send(RunJobs(start_by, groups_of(runs)))
 
     def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
         """Ask executors to release the ``wanted`` runs that they have not started."""
@@ -272,7 +269,7 @@ def _of(runs: list[HeldRun], is_async: bool) -> list[HeldRun]:
 
 def _is_async(run: HeldRun) -> bool:
     definition = registry.find(run.job.name)
-    return definition is not None and definition.is_async and run.kind == BODY
+    return definition is not None and definition.is_async and run.job.ending is None
 
 
 def _is_fresh(run: HeldRun, now: float) -> bool:
@@ -286,53 +283,3 @@ def _rank(run: HeldRun) -> tuple[int, datetime, int]:
 
 def _trust(claim: HeldClaim) -> float:
     return claim.trusted_until
-
-
-def _groups(runs: Iterable[HeldRun]) -> list[list[Any]]:
-    """Return runs as a frame carries them, in their order; see ``items_of``."""
-    alike: list[list[HeldRun]] = []
-    claim: HeldClaim | None = None
-    code = rest = queue = on_loop = None
-    for run in runs:
-        job = run.job
-        if (
-            run.claim is claim
-            and job[_CODE] == code
-            and job[_REST] == rest
-            and job.queue == queue
-            and run.is_async == on_loop
-            and run.kind == BODY
-            and not run.cancelled
-        ):
-            alike[-1].append(run)
-        else:
-            alike.append([run])
-            claim = run.claim if _is_usual(run) else None
-            code, rest, queue, on_loop = job[_CODE], job[_REST], job.queue, run.is_async
-    return [
-        [
-            _common(some[0]),
-            [run.run for run in some],
-            [run.job.id for run in some],
-            [run.job.payload for run in some],
-            [run.job.run_at.timestamp() for run in some],
-        ]
-        for some in alike
-    ]
-
-
-def _is_usual(run: HeldRun) -> bool:
-    """Return whether only its claim, code, queue and headers tell it from others, besides what is in columns."""
-    return run.kind == BODY and not run.cancelled and run.job.is_usual
-
-
-def _common(run: HeldRun) -> tuple[Any, ...]:
-    job, kind = run.job, run.kind
-    is_plain = _is_usual(run) and job.headers is None and job.attempt <= job.max_attempts
-    timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.earlier_error)
-    # A suspect has started once: it expires no more.
-    extras = job.extras if job.extras is None or run.alone else dated(job.extras, run.claim.asked_at)
-    return (
-        kind, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.headers, job.queue,
-        job.description, error, run.is_async, run.cancelled, extras, run.until, is_plain,
-    )  # fmt: skip

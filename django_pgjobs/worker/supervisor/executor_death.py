@@ -18,7 +18,6 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
-from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.extras import option_of
 from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
 from django_pgjobs.states import Cause
@@ -131,21 +130,22 @@ def timed_out(run: HeldRun, failure: Failure | None = None) -> Unwritten:
     failure = failure or Failure(kind, words, traceback=run.stack)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
     return by_default_backoff(
-        run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until
+        run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.job.until
     )
 
 
 def _too_long(run: HeldRun) -> str:
-    if run.until is not None and run.stops_at == run.until:
+    if run.job.until is not None and run.stops_at == run.job.until:
         return "The job's deadline passed while the attempt ran."
     definition = registry.find(run.job.name)
-    default = definition is not None and run.timeout == get_conf().default_timeout_seconds
+    timeout = run.job.timeout
+    default = definition is not None and timeout == get_conf().default_timeout_seconds
     words = "the default timeout, set timeout= to change it" if default else "its timeout"
-    return f"The attempt ran longer than {run.timeout:g} s ({words})."
+    return f"The attempt ran longer than {timeout:g} s ({words})."
 
 
 def _ends_by_crash(run: HeldRun) -> bool:
-    return run.kind == BODY and option_of(run.job.extras, "on_crash") == "abandon"
+    return run.job.ending is None and option_of(run.job.extras, "on_crash") == "abandon"
 
 
 def _abandoned(error: ExecutorDied) -> Unwritten:
@@ -153,4 +153,4 @@ def _abandoned(error: ExecutorDied) -> Unwritten:
 
 
 def _crashed(run: HeldRun, error: ExecutorDied) -> Unwritten:
-    return by_default_backoff(run.job, failure_of(error), "crashed", run.until)
+    return by_default_backoff(run.job, failure_of(error), "crashed", run.job.until)

@@ -21,8 +21,6 @@ from django_pgjobs.ends import finalise, lines
 from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
 from django_pgjobs.ends.kinds import MARK, SUCCESS, EndKind
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.extras import expiry_of, until_of
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
@@ -87,15 +85,15 @@ class HeldJobs:
 
     # From the claim thread
 
-    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob], scanned_at: datetime | None = None) -> None:
+    def adopt(self, asked_at: float, jobs: Sequence[ClaimedJob], scanned_at: datetime | None = None) -> None:
         """Take over what a claim returned."""
         # Rescued from this worker and claimed by it again: from here on only the newer run would be found.
         held = self.table.held
         before = [held[job.id] for job in jobs if job.id in held]
-        runs = self.table.adopt(claim_id, asked_at, jobs, scanned_at)
+        runs = self.table.adopt(asked_at, jobs, scanned_at)
         for run in before:
             # The transaction of an atomic job may just have made the next step; if not, its own fence refuses it.
-            if run.kind != BODY or not _is_atomic(run):
+            if run.job.ending is not None or not _is_atomic(run):
                 self._taken_away(run)
         if self.draining:
             self.ends.release(runs)
@@ -117,8 +115,6 @@ class HeldJobs:
             run.remembers = self.finaliser.writer.remembers = True
         if (gate := finalise.gate_of(job.extras)) is not None:
             run.gate, self.finaliser.counts = gate, True
-        run.until = until_of(job.extras, run.claim.asked_at)
-        expires = expiry_of(job.extras, run.claim.asked_at)
         if (
             run.size > claiming.MOST_CHARS
             or (job.ending is not None and job.ending not in CALLBACK_OF)
@@ -131,8 +127,7 @@ class HeldJobs:
             return False
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
-            run.outcome = job.ending
-            run.becomes(CALLBACK_OF[job.ending])
+            run.becomes_callback(job.ending)
             if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
                 # Jobs that wait for it need not wait for code that has the callback.
                 self.ends.callback_ended(run)
@@ -141,7 +136,7 @@ class HeldJobs:
             run.cancelled = True
             self.ends.decided(run, decide.Cancelled(), None)
             return False
-        elif expires is not None and clock.monotonic() >= expires:
+        elif job.expires is not None and clock.monotonic() >= job.expires:
             self.ends.decided(run, decide.Cancelled(EXPIRED), None)
             return False
         if self._is_paused(run):
@@ -189,9 +184,9 @@ class HeldJobs:
                 if run.is_async:
                     on_loop, on_loop_took = on_loop + 1, on_loop_took + took
                 job = run.job
-                if run.kind == BODY and LOST not in run.stops and not (with_callback and job.name in with_callback):
+                if job.ending is None and LOST not in run.stops and not (with_callback and job.name in with_callback):
                     run.state = ENDING
-                    entries.append((run, End(job.id, run.claim.claim_id, took, result)))
+                    entries.append((run, End(job.id, job.claim_id, took, result)))
                 else:
                     self._ended(run, decide.Succeeded(result), took)
         finally:
@@ -228,13 +223,13 @@ class HeldJobs:
         """Take the progress of a running job."""
         run = child.runs.get(number)
         if run is not None:
-            self.finaliser.report(run.job.id, run.claim.claim_id, json.dumps(progress))
+            self.finaliser.report(*run.fence, json.dumps(progress))
 
     def settle(self, death: Death) -> None:
         """Decide on every run of a dead executor."""
         self._redispatch(*death.unstarted)
         for run in (*death.charged, *death.collateral, *death.suspects):
-            run.in_doubt = run.kind == BODY and _is_atomic(run)
+            run.in_doubt = run.job.ending is None and _is_atomic(run)
         for run, decision in death.decisions():
             if LOST in run.stops:
                 self.ends.taken_away(run, "record how it ended")
@@ -242,9 +237,9 @@ class HeldJobs:
                 self._ended_by_death(run, decision, death)
         suspects = []
         for run in death.suspects:
-            if run.kind == BODY and LOST not in run.stops:
+            if run.job.ending is None and LOST not in run.stops:
                 self.table.deaths.note(run.job, death.failure(), death.seconds.get(run.run))
-            if run.kind != BODY and LOST not in run.stops:
+            if run.job.ending is not None and LOST not in run.stops:
                 self.ends.callback_died(run, death.failure())
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
                 run.alone = True
@@ -264,11 +259,11 @@ class HeldJobs:
     def _ended_by_death(self, run: HeldRun, decision: Unwritten, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         words = failure.message if failure else str(decision)
-        if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandoned):
+        if run.job.ending is None and not run.cancelled and isinstance(decision, decide.Abandoned):
             log.error("job abandoned, its attempt ended with its executor %s: %s", facts(run), words)
         else:
             log.warning("attempt ended with its executor %s: %s", facts(run), words)
-        if run.kind == BODY or isinstance(decision, decide.Released):
+        if run.job.ending is None or isinstance(decision, decide.Released):
             self.ends.decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:
             log.error("callback was stopped at its time limit callback=%s %s", run.kind, facts(run))
@@ -285,7 +280,7 @@ class HeldJobs:
             self._committed(run, decision, seconds)  # by its fence: other values of its claim may differ
         elif isinstance(decision, decide.Lost) or LOST in run.stops:
             self.ends.taken_away(run, "record how it ended")
-        elif run.kind == BODY:
+        elif run.job.ending is None:
             self.ends.decided(run, judged(run, decision), seconds)
         elif isinstance(decision, decide.Succeeded):
             self.ends.callback_ended(run)
@@ -295,7 +290,7 @@ class HeldJobs:
     def _committed(self, run: HeldRun, decision: decide.Committed, seconds: float) -> None:
         """Take an end that the job's own transaction has written."""
         run.state, run.child = ENDING, None
-        kind, end = finalise.atomic_end_of(decision, run.job.id, run.claim.claim_id, seconds)
+        kind, end = finalise.atomic_end_of(decision, *run.fence, seconds)
         if self.finaliser.writer.freed is not None and run.job.extras:
             self.finaliser.writer.freed()
         self.stored(kind, [(run, end, None)])
@@ -316,7 +311,7 @@ class HeldJobs:
             self.ends.taken_away(run, "start the job")
         elif self.draining or run.released:
             self.ends.release([run])
-        elif run.cancelled and run.kind == BODY:
+        elif run.cancelled and run.job.ending is None:
             self.ends.decided(run, decide.Cancelled(run.cancel_reason), None)
         elif self._is_paused(run):
             self._release_or_hold(run)
@@ -330,7 +325,9 @@ class HeldJobs:
         Callbacks stay, and so do suspects: claimed again, they would run in company once more.
         """
         late = now - NO_ROOM_SECONDS
-        self.ends.release(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
+        self.ends.release(
+            self.dispatcher.withdraw(lambda run: run.job.ending is None and not run.alone and run.since < late)
+        )
 
     # From an operator
 
@@ -363,7 +360,8 @@ class HeldJobs:
             for run, end, _ in entries:
                 run.duration = end.seconds
                 # Use the written end: the finaliser may have turned another one into a cancel or an abandon.
-                run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
+                run.error = end.failure.summary if end.failure else ""
+                run.becomes_callback(end.outcome)
             self._start_callbacks([run for run, _, _ in entries])
             return
         self.tallies.stored(kind, entries)
@@ -386,7 +384,6 @@ class HeldJobs:
     def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
         for run in runs:
-            run.becomes(CALLBACK_OF[run.outcome])
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
             self.ends.release(runs)
@@ -414,7 +411,7 @@ class HeldJobs:
     def _flag(self, run: HeldRun, flag: Flag) -> None:
         if flag.lost:
             self._taken_away(run)
-        elif run.kind != BODY:
+        elif run.job.ending is not None:
             return
         elif flag.cancelled and (not run.cancelled or _strength(flag.mode) > _strength(run.cancel_mode)):
             run.cancelled, run.cancel_mode, run.cancel_by, run.cancel_reason = True, flag.mode, flag.by, flag.reason

@@ -11,7 +11,6 @@ from django_pgjobs.decisions import Unwritten
 from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import END, RETRY, EndKind
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
 from django_pgjobs.store.finalising import End
@@ -37,13 +36,12 @@ class RunEnds:
 
     def decided(self, run: HeldRun, decision: Unwritten, seconds: float | None) -> None:
         """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
-        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeeded | decide.Cancelled):
+        if run.cancelled and run.job.ending is None and not isinstance(decision, decide.Succeeded | decide.Cancelled):
             failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
             decision = decide.Cancelled("", failure, cause)
-        job, claim_id = run.job, run.claim.claim_id
-        kind, end = finalise.end_of(decision, job.id, claim_id, job.name, seconds)
+        kind, end = finalise.end_of(decision, *run.fence, run.job.name, seconds)
         # The next worker must know: in company the job might kill others too.
-        end.suspect = run.alone and run.kind == BODY
+        end.suspect = run.alone and run.job.ending is None
         self._write(kind, run, end)
 
     def release(self, runs: list[HeldRun]) -> None:
@@ -53,11 +51,11 @@ class RunEnds:
 
     def callback_ended(self, run: HeldRun) -> None:
         """Write the end that was marked before the callback."""
-        self._write(END, run, finalise.after_callback(run.job.id, run.claim.claim_id, run.outcome))
+        self._write(END, run, finalise.after_callback(*run.fence, run.job.ending or ""))
 
     def callback_died(self, run: HeldRun, failure: decide.Failure) -> None:
         """Make it claimable again: claims count the starts, so a job that kills its process ends at last."""
-        self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
+        self._write(RETRY, run, End(*run.fence, 0.0, cause="crashed", failure=failure))
 
     def _write(self, kind: EndKind, run: HeldRun, end: End) -> None:
         run.state, run.child = ENDING, None

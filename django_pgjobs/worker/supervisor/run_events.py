@@ -34,7 +34,7 @@ def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> SignalEv
 
 def event_of_loss(run: HeldRun, action: str, reason: str) -> SignalEvent:
     """Return the signal of a job whose claim is no longer ours, so that ``action`` was refused."""
-    about = {**_fields(run), "executor": run.executor, "claim_id": run.claim.claim_id}
+    about = {**_fields(run), "executor": run.executor, "claim_id": run.job.claim_id}
     return events.LOST, {**about, "action": action, "reason": reason}
 
 

@@ -201,7 +201,7 @@ class Supervisor:
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claimed: Claimed) -> None:
-        self.held_jobs.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs, claimed.scanned_at)
+        self.held_jobs.adopt(claimed.asked_at, claimed.jobs, claimed.scanned_at)
         self.tallies.claimed(len(claimed.jobs))
         self.pool.guard.adopted()
         self.claimer.adopted(claimed.jobs)

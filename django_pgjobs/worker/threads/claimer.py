@@ -259,7 +259,7 @@ class Claimer(Loop):
             self.woken_at = self.news_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
-            self.inbox.post(Claimed(str(claim_id), asked_at, claimed.jobs, claimed.scanned_at))
+            self.inbox.post(Claimed(asked_at, claimed.jobs, claimed.scanned_at))
         self.unconfirmed = None
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:

@@ -31,7 +31,6 @@ class Claimed:
     ``scanned_at``: when, by the database's clock.
     """
 
-    claim_id: str
     asked_at: float
     jobs: list[ClaimedJob]
     scanned_at: datetime | None = None
