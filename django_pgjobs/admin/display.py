@@ -111,11 +111,11 @@ def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
 
 
-LabelledValues = list[tuple[Any, Any]]
+FactList = list[tuple[Any, Any]]
 """Labels and values of a table; a value that is None is left out."""
 
 
-def facts_table(facts: LabelledValues) -> SafeString | str:
+def facts_table(facts: FactList) -> SafeString | str:
     """A table of our own facts, their labels capitalised; nothing without a fact."""
     given = [(capfirst(str(label)), value) for label, value in facts if value is not None]
     return table_of(given) if given else ""

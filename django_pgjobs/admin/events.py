@@ -14,7 +14,7 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.changelist import CappedPaginator
-from django_pgjobs.admin.display import LabelledValues, block, facts_table, format_html, json_block, person, short, when
+from django_pgjobs.admin.display import FactList, block, facts_table, format_html, json_block, person, short, when
 from django_pgjobs.admin.readonly import column
 from django_pgjobs.admin.sending import SendsEvents
 from django_pgjobs.inspection.words import grouped
@@ -109,7 +109,7 @@ class EventAdmin(SendsEvents):
     def _url(self, page: str, event: EventState) -> str:
         return self.pages.page(f"eventstate_{page}", quote(event.pk))
 
-    def _facts(self, request: HttpRequest, event: EventState) -> LabelledValues:
+    def _facts(self, request: HttpRequest, event: EventState) -> FactList:
         is_sent = event.sent_at is not None
         return [
             (_("name"), event.name),

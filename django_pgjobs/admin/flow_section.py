@@ -1,4 +1,5 @@
-"""The section of a job's page on what stands around it: its batch, its members, what it needs, what undoes it."""
+"""Sections of a job's page on what stands around it: its batch and members, what it needs, what undoes it, its
+callbacks, and jobs like it."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from django_pgjobs.admin.display import (
-    LabelledValues,
+    FactList,
     Pages,
     format_html,
     format_html_join,
@@ -17,6 +19,7 @@ from django_pgjobs.admin.display import (
     progress_bar,
     short,
 )
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.filters import OPEN_BATCHES
@@ -30,9 +33,19 @@ RULES: dict[str, Any] = {
 }
 """Rule → the end of the needed job that it takes, in words."""
 
+MOST = 100
+"""Number of jobs that a link counts."""
 
-def flow_facts(around: Surroundings, pages: Pages) -> LabelledValues:
-    """LabelledValues about a batch, its members, needed jobs and those that need this one, and what undoes what."""
+CALLBACKS: dict[str, Any] = {
+    "on_success": _("when it has succeeded"),
+    "on_abandon": _("when it is abandoned"),
+    "on_cancel": _("when it is cancelled"),
+}
+_BY_ENDING = {"succeeded": "on_success", "abandoned": "on_abandon", "cancelled": "on_cancel"}
+
+
+def flow_facts(around: Surroundings, pages: Pages) -> FactList:
+    """Facts about a batch, its members, needed jobs and those that need this one, and what undoes what."""
     needs, dependents = _linked(around.needs, pages), _linked(around.dependents, pages)
     parts = _undone(around.compensations, pages)
     return [
@@ -51,9 +64,9 @@ def _parent_of(parent: Job, pages: Pages) -> str:
     return format_html("{}<div>{}</div>", pages.links([parent]), siblings)
 
 
-def _facts_of_gate(around: Surroundings, gate: Gate, pages: Pages) -> LabelledValues:
+def _facts_of_gate(around: Surroundings, gate: Gate, pages: Pages) -> FactList:
     bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
-    found: LabelledValues = [(_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages)))]
+    found: FactList = [(_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages)))]
     if gate.hands:
         others = link_to(_("all open batches"), pages.jobs(batch=OPEN_BATCHES))
         found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
@@ -100,3 +113,50 @@ def _more(number: int, url: str = "") -> str:
     if number <= 0:
         return ""
     return format_html("<div>{}</div>", link_to(_("and %(count)s more") % {"count": grouped(number)}, url))
+
+
+def siblings(job: Any, pages: Pages) -> FactList:
+    """Return links to lists; counts stop at ``MOST`` and cost an index probe each."""
+    error = job.error_class if job.outcome == Outcome.ABANDONED and job.error_class else None
+    of_error = pages.jobs(state="abandoned", q=f'error:"{error}"')
+    of_cron, of_key = pages.jobs(q=f'cron:"{job.cron_entry}"'), pages.jobs(q=f'key:"{job.key}"')
+    tags = format_html_join(", ", '<a href="{}">{}</a>', ((pages.jobs(tag=tag), tag) for tag in job.tags or ()))
+    return [
+        (_("same name"), _named(pages.jobs(name=job.name), job.name)),
+        (_("same error"), _named(of_error, error, _counted(job, error)) if error else None),
+        (_("held by the same limits"), _named(pages.jobs(state="limited", name=job.name), job.limit_key)),
+        (_("same cron entry"), _named(of_cron, job.cron_entry)),
+        (_("same key"), _named(of_key, job.key)),
+        (_("same tag"), tags or None),
+    ]
+
+
+def _named(url: str, text: str | None, count: str = "") -> str | None:
+    return None if text is None else format_html('<a href="{}">{}</a> {}', url, text[:200], count)
+
+
+def _counted(job: Any, error: str) -> str:
+    jobs = Job.objects.using(job._state.db).filter(error_class=error, finished_at__isnull=False)
+    number = len(jobs.values_list("pk")[: MOST + 1])
+    more = "≥ " if number > MOST else ""
+    text = ngettext("%(count)s job", "%(count)s jobs", number) % {"count": grouped(min(number, MOST))}
+    return f"({more}{text})"
+
+
+def callbacks(job: Any) -> FactList:
+    """Return (name, words) pairs: which callbacks the code has, how often one has started, and whether it failed."""
+    definition = registry.resolved(job.name)
+    if definition is None:
+        return []
+    ours = _BY_ENDING.get(job.outcome or job.ending or "")
+    found: FactList = []
+    for name, words in CALLBACKS.items():
+        if getattr(definition, f"{name}_func") is None:
+            continue
+        starts = job.ending_attempt if name == ours else 0
+        text = ngettext("%(when)s; started once", "%(when)s; started %(count)d times", starts)
+        text = text % {"when": words, "count": starts} if starts else str(words)
+        if starts > 1:
+            text = _("%(text)s, as the starts before failed or were lost") % {"text": text}
+        found.append((name, text))
+    return found

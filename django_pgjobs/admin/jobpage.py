@@ -18,7 +18,7 @@ from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.attempts_section import attempt_rows, awaits_its_turn
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
-    LabelledValues,
+    FactList,
     Pages,
     badge,
     block,
@@ -33,11 +33,10 @@ from django_pgjobs.admin.display import (
     table_of,
     when,
 )
-from django_pgjobs.admin.flow_section import flow_facts
+from django_pgjobs.admin.flow_section import callbacks, flow_facts, siblings
 from django_pgjobs.admin.memo_section import memo_rows, waiting_facts
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.sending import SendsEvents
-from django_pgjobs.admin.siblings import callbacks, siblings
 from django_pgjobs.admin.timeline import drawing, pieces
 from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.conf import get_conf
@@ -207,14 +206,14 @@ class JobPage(SendsEvents):
 
     def _sections(
         self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None = None
-    ) -> LabelledValues:
+    ) -> FactList:
         """Return (heading, table) pairs, the state first; leave out what this job lacks."""
         pages = self.pages
         state, facts = facts_table(_state_of(job, pages)), facts_table(_facts_of(job, pages))
         first, *second = [(_("State"), state), (_("Job"), facts)] if state else [(_("Job"), facts)]
         claim = job.claim_id if job.claim_id and not job.outcome else None
         headers = None if job.headers_text is None else json_block(job.headers_text)
-        found: LabelledValues = [
+        found: FactList = [
             first,
             (_("Waits for"), "" if waits_for is None else self._waiting(request, job, waits_for)),
             (_("Flow"), facts_table(flow_facts(around, pages))),
@@ -238,12 +237,12 @@ def _result_of(job: Any) -> Any:
     return _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)
 
 
-def _state_of(job: Any, pages: Pages) -> LabelledValues:
+def _state_of(job: Any, pages: Pages) -> FactList:
     found = format_html_join("", "<div>{}</div>", ((each,) for each in _blockers_of(job, pages)))
     return [(_("blocked by"), found or None), (_("last error"), block(job.error) if job.error else None)]
 
 
-def _facts_of(job: Any, pages: Pages) -> LabelledValues:
+def _facts_of(job: Any, pages: Pages) -> FactList:
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
     return [
@@ -328,14 +327,14 @@ def _cancel_of(job: Any, *, named: bool) -> str:
     return format_html("{}: {}", head, short(job.cancel_reason, 500)) if job.cancel_reason else head
 
 
-def _times_of(job: Any) -> LabelledValues:
+def _times_of(job: Any) -> FactList:
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
     # Admitted, parked and released jobs keep these values of an earlier claim, which say nothing about the present.
     if job.state == JobState.RUNNING:
         instants[3:3] = ["claimed_at", "deadline_at"]
     elif job.outcome:
         instants[3:3] = ["claimed_at"]
-    shown: LabelledValues = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
+    shown: FactList = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
     limit = _("unlimited") if job.timeout_seconds is None else seconds(job.timeout_seconds)
     own = not job.outcome or job.timeout_seconds not in (None, get_conf().default_timeout_seconds)
     waited = None

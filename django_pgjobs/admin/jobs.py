@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,6 +11,8 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import router
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -17,24 +20,43 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction, message_of, steer
 from django_pgjobs.admin.bulk import is_for_a_job, is_served, register_bulk
 from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, list_filters
-from django_pgjobs.admin.columns import JobColumns
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
-from django_pgjobs.admin.display import format_html, link_to
+from django_pgjobs.admin.display import (
+    ago,
+    badge,
+    below,
+    format_html,
+    link_to,
+    person,
+    progress_bar,
+    relative,
+    short,
+)
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
+from django_pgjobs.admin.readonly import column
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.models import Action, ActionPart, Job
-from django_pgjobs.presentation import filters
+from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
+from django_pgjobs.presentation import filters, job_list
 from django_pgjobs.presentation.job_conditions import search_condition
+from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.presentation.job_search import JobSearch, parse_search
 from django_pgjobs.presentation.memos import awaited
+from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 
 logger = safe_logger("django_pgjobs")
+
+LIST_COLUMNS = (
+    "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
+    "description", "outcome", "ending", "hold", "claimed_at", "cancel_mode",
+)  # fmt: skip
+"""The columns that the list reads; none of them can grow to a megabyte."""
 
 
 def on_selected(action: SteeringAction) -> Any:
@@ -47,9 +69,19 @@ def on_selected(action: SteeringAction) -> Any:
     return admin.action(description=action.of_selected)(act)
 
 
-class JobAdmin(JobColumns, JobPage):
+class JobAdmin(JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
+    list_display: Any = ("shown_state", "id", "shown_name", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
+    list_display_of = {
+        "running": (
+            "shown_state", "id", "shown_name", "shown_worker", "shown_claimed", "shown_progress", "shown_queue",
+        ),
+        "cancelled": ("shown_state", "id", "shown_name", "shown_cancel", "shown_queue", "shown_attempt", "shown_end"),
+        "abandoned": ("shown_state", "id", "shown_name", "shown_error", "shown_queue", "shown_attempt", "shown_end"),
+        "retrying": ("shown_state", "id", "shown_name", "shown_error", "shown_queue", "shown_attempt", "shown_run_at"),
+    }  # fmt: skip
+    """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
     list_per_page = 50
     paginator = CappedPaginator
@@ -88,6 +120,82 @@ class JobAdmin(JobColumns, JobPage):
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
         return super().changelist_view(request, {**notes, **(extra_context or {})})
+
+    # Its columns
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the most useful columns for the chosen state."""
+        return self.list_display_of.get(request.GET.get("state", ""), self.list_display)
+
+    def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
+        """Read one page of the list; every row carries the database's clock."""
+        rows = jobs.annotate(
+            now=Now(),
+            fate=fate(),
+            error_start=Left("error", 200),
+            hold_start=Left("hold_reason", 200),
+            cancel_start=Left("cancel_reason", 200),
+            by_start=Left("cancel_by", 200),
+            worker_name=_worker_of(),
+            progress_start=Left(Cast("progress", TextField()), 500),
+        ).only(*LIST_COLUMNS)
+        return job_list.in_order(rows, ids)
+
+    shown_name = column(_("name"), lambda job: below(job.name, short(job.description, 60)))
+    shown_error = column(_("error"), lambda job: short(job.error_start, 200) or "–")
+    shown_attempt = column(_("attempt"), lambda job: f"{job.attempt} / {job.max_attempts}")
+    shown_run_at = column(_("run at"), lambda job: relative(job.run_at, job.now))
+    shown_claimed = column(_("since"), lambda job: ago(job.claimed_at, job.now))
+
+    @admin.display(description=_("state"))
+    def shown_state(self, job: Any) -> str:
+        """The coloured label, with the reason below; a note if only a callback is left."""
+        label: Any = badge(label_of(job))
+        if job.ending and not job.outcome:
+            label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
+        return below(label, self._why(job))
+
+    def _why(self, job: Any) -> Any:
+        """The most telling fact: who runs it, who cancelled it, what holds it, or its error."""
+        if job.in_columns:
+            return ""
+        if job.state == JobState.RUNNING:
+            return format_html("{} {}", self.shown_worker(job), self.shown_progress(job)) if job.worker_name else ""
+        if job.outcome == Outcome.CANCELLED:
+            return self.shown_cancel(job)
+        return short(job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else "", 60)
+
+    @admin.display(description=_("worker"))
+    def shown_worker(self, job: Any) -> str:
+        """The worker that claimed it."""
+        return short(job.worker_name or "–", 60)
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, job: Any) -> str:
+        """The progress bar and the job's message."""
+        return progress_bar(job.progress_start) if job.progress_start else ""
+
+    @admin.display(description=_("by whom, why"))
+    def shown_cancel(self, job: Any) -> str:
+        """Return who cancelled it and why, or the job's own words."""
+        why = job.cancel_start or job.error_start
+        if not job.by_start:
+            return short(why, 60) or "–"
+        by = format_html(str(_("by {}")), person(job.by_start))
+        return format_html("{}: {}", by, short(why, 60)) if why else by
+
+    @admin.display(description=_("queue"))
+    def shown_queue(self, job: Job) -> str:
+        """The queue, and below it any priority but the default."""
+        return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
+
+    @admin.display(description=_("finished"))
+    def shown_end(self, job: Any) -> str:
+        """Return how long ago it ended, and the duration."""
+        if job.finished_at is None:
+            return "–"
+        took = _("took %(time)s") % {"time": seconds(job.duration_seconds)} if job.duration_seconds is not None else ""
+        return below(relative(job.finished_at, job.now), took)
 
     # Actions on many
 
@@ -225,6 +333,12 @@ class JobAdmin(JobColumns, JobPage):
         self.message_user(request, text, level)
         if steered.changed:
             self.log_change(request, job, text)
+
+
+def _worker_of() -> Subquery:
+    """An expression: the name of the worker that claimed the job."""
+    claims = Claim.objects.filter(claim_id=OuterRef(OuterRef("claim_id"))).values("worker")
+    return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
 
 
 def _search_of(request: HttpRequest) -> JobSearch:

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import LabelledValues, Pages, block, format_html, format_html_join, short, when
+from django_pgjobs.admin.display import FactList, Pages, block, format_html, format_html_join, short, when
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.memos import remembered, result_of, standing
 from django_pgjobs.presentation.sight import Hidden
@@ -58,8 +58,8 @@ def _result(text: str | Hidden) -> Any:
     return format_html("<details><summary>{}</summary>{}</details>", _("Show"), block(text))
 
 
-def waiting_facts(waits_for: Suspension, pages: Pages) -> LabelledValues:
-    """LabelledValues about what a suspended job waits for, and until when."""
+def waiting_facts(waits_for: Suspension, pages: Pages) -> FactList:
+    """Facts about what a suspended job waits for, and until when."""
     kind = capfirst(str(KINDS.get(waits_for.kind, waits_for.kind)))
     if waits_for.kind == MemoKind.GATHER:
         return [(kind, short(waits_for.name, 120)), (_("jobs"), _gathered(waits_for, pages))]
