@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import badge, below, short, when
+from django_pgjobs.admin.display import badge, below, format_html, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
@@ -77,16 +77,16 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Return how many executors have died by themselves, and how the last one did, with the jobs that it ran."""
         if not beat.deaths or beat.died_at is None:
             return "–"
-        return below(grouped(beat.deaths), f"{when(beat.died_at)} {visible(beat.death[:1000])}")
+        return below(grouped(beat.deaths), format_html("{} {}", when(beat.died_at), beat.death[:1000]))
 
     @admin.display(description=_("suspects"))
     def shown_suspects(self, beat: Heartbeat) -> str:
         """Return the jobs that run apart since an executor died with them, and those that wait for that."""
         if not isinstance(beat.suspects, dict) or beat.suspects_since is None:
             return "–"
-        words = _("run apart since %(time)s, running: %(running)s; waiting: %(waiting)s")
-        named = {name: _ids(beat.suspects.get(name)) for name in ("running", "waiting")}
-        return str(words % {"time": when(beat.suspects_since), **named})
+        running, waiting = (_ids(beat.suspects.get(name)) for name in ("running", "waiting"))
+        words = str(_("run apart since {}, running: {}; waiting: {}"))
+        return format_html(words, when(beat.suspects_since), running, waiting)
 
 
 def _ids(stored: Any) -> str:
