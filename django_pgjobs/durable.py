@@ -7,11 +7,12 @@ waits it is *suspended*: no worker runs it, and its body restarts when it contin
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
@@ -92,6 +93,9 @@ class StepOptions:
     undo: Undo | None = None
 
 
+OPTIONS = frozenset(field.name for field in fields(StepOptions))
+
+
 class Memory(Protocol):
     """The memos of a running job; one implementation is in ``execution``, another in ``testing``."""
 
@@ -131,7 +135,7 @@ class Steps:
         self._memory = memory
         self._options = options or StepOptions()
 
-    def using(self, **options: Unpack[StepOptionsGiven]) -> Steps:
+    def using(self, *unnamed: Never, **options: Unpack[StepOptionsGiven]) -> Steps:
         """Return it with options for the next call.
 
         ``name``: of the step, by default that of the function. ``key`` (text or number): tells calls of one name apart,
@@ -141,10 +145,11 @@ class Steps:
         commit what the step does in the database of the jobs together with its result, or not at all. ``undo``: a job
         that undoes the step, called with its arguments, if the job is abandoned or cancelled. Raises ``InvalidJob``.
         """
-        return Steps(self._memory, _checked(replace(self._options, **options)))
+        return Steps(self._memory, _checked(self._options, options, unnamed))
 
     def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
         """Call ``func``, or return what it returned before."""
+        _check_call("step", func, args, kwargs)
         return cast(T, self._memory.step(self._options, func, args, kwargs))
 
 
@@ -157,9 +162,9 @@ class AsyncSteps:
         self._memory = memory
         self._options = options or StepOptions()
 
-    def using(self, **options: Unpack[StepOptionsGiven]) -> AsyncSteps:
+    def using(self, *unnamed: Never, **options: Unpack[StepOptionsGiven]) -> AsyncSteps:
         """Return it with options for the next call; see ``Steps.using``. ``atomic`` needs a plain function."""
-        return AsyncSteps(self._memory, _checked(replace(self._options, **options)))
+        return AsyncSteps(self._memory, _checked(self._options, options, unnamed))
 
     @overload
     def __call__(
@@ -169,10 +174,40 @@ class AsyncSteps:
     def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> Coroutine[Any, Any, T]: ...
     def __call__(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call ``func``, or return what it returned before."""
+        _check_call("astep", func, args, kwargs)
         return self._memory.astep(self._options, func, args, kwargs)
 
 
-def _checked(options: StepOptions) -> StepOptions:
+def _check_call(call: str, func: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse the value of a call instead of its function, and options of the step among the arguments."""
+    if not callable(func):
+        if inspect.iscoroutine(func):
+            func.close()
+        raise InvalidJob(
+            f"context.{call}() takes a function and its arguments, such as context.{call}(charge, order_id): "
+            f"this is a value, of type {type(func).__name__}"
+        )
+    if wrong := [name for name in kwargs if name in OPTIONS]:
+        taken = (None, *args) if getattr(func, "takes_context", False) else args
+        try:
+            inspect.signature(func).bind(*taken, **kwargs)
+        except ValueError:
+            pass  # a builtin without a signature
+        except TypeError as error:
+            instead = f"context.{call}.using({wrong[0]}=…)({getattr(func, '__name__', 'function')}, …)"
+            raise InvalidJob(f"step: {error}; for the option of the step write {instead}") from None
+
+
+def _checked(before: StepOptions, given: Mapping[str, Any], unnamed: tuple[object, ...]) -> StepOptions:
+    if unnamed or not given.keys() <= OPTIONS:
+        from django_pgjobs.values import cures  # here for start-up time
+
+        if unnamed:
+            raise cures.unnamed("context.step.using", "name", unnamed)
+        option = min(given.keys() - OPTIONS)
+        hint = cures.cure("step", option, given[option]) or f"a step has {', '.join(sorted(OPTIONS))}"
+        raise InvalidJob(f"step: unknown option {option!r}: {hint}")
+    options = replace(before, **given)
     if options.name is not None:
         check_name("name", options.name)
     key: object = options.key

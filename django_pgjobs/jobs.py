@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Never, ParamSpec, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -75,18 +75,11 @@ Arguments = Mapping[str, object] | tuple[object, ...]
 
 logger = safe_logger("django_pgjobs")
 
-_PLAIN, _WITH_OPTIONS = "write register(…)", "write using(…).register(…)"
-ELSEWHERE = {
-    "delay": f"{_PLAIN}, or using(delay=…).register(…) for later",
-    "enqueue": _PLAIN,
-    "defer": _PLAIN,
-    "send": _PLAIN,
-    "aenqueue": "write aregister(…)",
-    "apply_async": _WITH_OPTIONS,
-    "send_with_options": _WITH_OPTIONS,
-    "configure": _WITH_OPTIONS,
-}
-"""The names of ``register`` in other job queues → what to write here."""
+GUESSED = (
+    "aenqueue", "apply_async", "configure", "defer", "delay", "enqueue", "on_error", "on_failure", "s", "send",
+    "send_with_options", "si",
+)  # fmt: skip
+"""Methods of other job queues; the table of cures says what to write here."""
 
 
 class _Elsewhere:
@@ -101,7 +94,10 @@ class _Elsewhere:
 
     def __get__(self, definition: JobPolicy | None, owner: type) -> Any:
         whose = "a job" if definition is None else f"job {definition.name!r}"
-        raise AttributeError(f"{whose} has no {self.name}(): {ELSEWHERE[self.name]}", name=self.name, obj=definition)
+        from django_pgjobs.values.cures import cure  # here for start-up time
+
+        words = f"{whose} has no {self.name}(): {cure('definition', self.name)}"
+        raise AttributeError(words, name=self.name, obj=definition)
 
 
 class JobDefinition(JobPolicy, Generic[P, R]):
@@ -122,7 +118,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         return f"<job {self.name}>"
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in ELSEWHERE]
+        return [name for name in super().__dir__() if name not in GUESSED]
 
     def __reduce__(self) -> str:
         """Pickle and copy by name, like functions."""
@@ -164,7 +160,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         return self._keep("describe", func)
 
     def undo(
-        self, **options: Unpack[JobOptions]
+        self, *unnamed: Never, **options: Unpack[JobOptions]
     ) -> Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]:
         """Decorate the function that undoes a job of this definition; return it as a job definition of its own.
 
@@ -173,6 +169,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         ``undo=…``. The name, unless given, is that of the job and *.undo*; ``options`` are those of ``job``. Raises
         ``InvalidJob``.
         """
+        if unnamed:
+            raise InvalidJob(f"{location_of(unnamed[0])}: write @{self.__name__}.undo(), with brackets")
 
         def decorate(func: Callable[..., Any]) -> JobDefinition[..., Any]:
             if self.undo_definition is not None and self.undo_definition.location != location_of(func):
@@ -218,7 +216,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         self.fits(*args, **kwargs)
         return BoundJob(self, args, kwargs)
 
-    def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
+    def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return this job with options for one or more registrations.
 
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock); ``deadline``
@@ -232,6 +230,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         these until the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True``
         runs the job at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
         """
+        if unnamed:
+            raise _unnamed(unnamed)
         made = self._plans.of(options)
         return BoundOptions(self, made.fields, made.plan)
 
@@ -286,7 +286,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         return await sync_to_async(self.register_many)(rows)
 
 
-for _name in ELSEWHERE:
+for _name in GUESSED:
     setattr(JobDefinition, _name, _Elsewhere(_name))
 
 
@@ -312,8 +312,10 @@ class BoundOptions(Generic[P, R]):
     def _plan(self) -> Plan:
         return _as_of_now(self.definition, self.options, self.plan)
 
-    def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
+    def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return the same definition with further options, which override these."""
+        if unnamed:
+            raise _unnamed(unnamed)
         return BoundOptions(self.definition, *_made(self.definition, self.options, options))
 
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
@@ -363,8 +365,10 @@ class BoundJob(Call, Generic[Returned]):
     plan: Plan | None = field(default=None, compare=False, repr=False)
     """The plan that these make, if it is known."""
 
-    def using(self, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
+    def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
         """Return the same call with further options, which override these."""
+        if unnamed:
+            raise _unnamed(unnamed)
         made = _made(self.definition, self.options, options)
         return replace(self, options=made.fields, plan=made.plan)
 
@@ -505,6 +509,12 @@ def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
 
 
 # Helpers
+
+
+def _unnamed(values: tuple[object, ...]) -> TypeError:
+    from django_pgjobs.values import cures  # here for start-up time
+
+    return cures.unnamed("using", "database", values)
 
 
 def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:

@@ -301,9 +301,12 @@ def bound_schedule(
     """
     name = given.get("name") or (expression.name if isinstance(expression, CronDeclaration) else None)
     try:
-        checks.check_known(given, ScheduleOptions.__annotations__)
+        checks.check_known(given, ScheduleOptions.__annotations__, "schedule")
         if not name:
-            raise InvalidOption(f"job {definition.name!r}: a schedule needs a name, such as 'report:acme'")
+            raise InvalidOption(
+                f"job {definition.name!r}: a schedule needs a name, such as 'report:acme'; to run it once later, write "
+                "using(run_at=…).register(…)"
+            )
         checks.check_name("name", name)
         if refused := refusal(definition.name, Act.SCHEDULE):
             raise InvalidOption(refused)

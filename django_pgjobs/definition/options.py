@@ -58,21 +58,6 @@ NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
 """Characters of a description that a row keeps."""
 
-ELSEWHERE = {
-    "eta": "run_at",
-    "schedule_at": "run_at",
-    "countdown": "delay",
-    "schedule_in": "delay",
-    "max_retries": "max_attempts",
-    "retries": "max_attempts",
-    "time_limit": "timeout",
-    "queue_name": "queue",
-    "lock": "key",
-    "ttl": "expires",
-    "max_age": "expires",
-}
-"""An option's name in other job queues → its name here."""
-
 BYPASSED = "a job that bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "a job that bypasses the queue is not stored, so no limit counts it"
 
@@ -342,12 +327,17 @@ def check_description(value: object) -> str:
     return str.__str__(value)
 
 
-def check_known(given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse an option that does not exist, and suggest the one that the caller probably meant."""
-    for option in given:
+def check_known(given: Mapping[str, object], known: Collection[str], where: str) -> None:
+    """Refuse an option that does not exist, and say what to write instead, or suggest the one probably meant.
+
+    ``where``: a place that the table of cures has.
+    """
+    for option, value in given.items():
         if option not in known:
-            meant = ELSEWHERE.get(option, "")
-            hint = f" (did you mean {meant!r}?)" if meant in known else did_you_mean(option, known)
+            from django_pgjobs.values.cures import cure  # here for start-up time
+
+            instead = cure(where, option, value)
+            hint = f": {instead}" if instead else did_you_mean(option, known)
             raise InvalidOption(f"unknown option {option!r}{hint}")
 
 
@@ -419,7 +409,7 @@ def check_bypass(given: Mapping[str, Any]) -> None:
 
 def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Plan`` that ``.using(**given)`` sets. Raises ``InvalidOption``."""
-    check_known(given, REGISTER_CHECKS)
+    check_known(given, REGISTER_CHECKS, "using")
     return _apart(
         {
             option: None if value is None and option in _NONE_MEANS_NOT_GIVEN else REGISTER_CHECKS[option](value)
@@ -500,5 +490,5 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
 
 def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of ``@job(**given)``, checked except for the ceilings, which settings hold."""
-    check_known(given, JOB_CHECKS)
+    check_known(given, JOB_CHECKS, "@job")
     return _apart({option: JOB_CHECKS[option](value) for option, value in given.items()})

@@ -15,6 +15,7 @@ from typing import Any
 
 from django_pgjobs.values.invalid_option import InvalidOption
 
+YOUR_CONTEXT = "if its first parameter is the JobContext, declare takes_context=True"
 NO_GENERATOR = "calling a generator function runs none of its body; use a plain function"
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -113,7 +114,24 @@ def fits(func: Callable[..., Any], name: str, *, takes_context: bool) -> Callabl
     )
     check = FunctionType(code, {}, name, tuple(p.default for p in positional if p.default is not p.empty))
     check.__kwdefaults__ = {p.name: p.default for p in keyword if p.default is not p.empty}
-    return partial(check, None) if takes_context else check
+    if takes_context:
+        return partial(check, None)
+    return _hinting(check) if parameters and parameters[0].name in CONTEXT_NAMES else check
+
+
+CONTEXT_NAMES = ("context", "ctx")
+
+
+def _hinting(check: Callable[..., None]) -> Callable[..., None]:
+    """Return ``check`` for a function that looks as if it took the context, without the option that passes it."""
+
+    def hinting(*args: Any, **kwargs: Any) -> None:
+        try:
+            check(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{error}; {YOUR_CONTEXT}") from None
+
+    return hinting
 
 
 def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, takes_context: bool) -> None:

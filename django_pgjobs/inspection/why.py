@@ -6,6 +6,7 @@ Text from the row is untrusted; callers escape it.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 
@@ -25,6 +26,9 @@ from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
+
+_NOT_DECLARED = re.compile(r"No job named .* is known to this process(?!:)", re.DOTALL)
+"""Why a job is parked whose name nothing declares; after a colon it says which import failed."""
 
 
 def of(job_id: int, using: str) -> Reason:
@@ -210,7 +214,13 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
 
 def _parked(facts: WhyFacts) -> Reason:
     text = _("It is parked because the code of the worker that claimed it cannot run it%(why)s.")
-    advice = _("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")
+    if _NOT_DECLARED.match(facts.hold_reason):
+        advice = _(
+            "Workers import jobs.py of each app, and find tasks if TASKS names PgJobsBackend: declare the job there, "
+            "or add this name to the aliases of another job, and deploy that; workers check every 30 s. Or cancel it."
+        )
+    else:
+        advice = _("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")
     return Reason("parked", text % {"why": quoted(facts.hold_reason)}, advice)
 
 

@@ -74,7 +74,7 @@ def checked_policy(options: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
         if option in OF_THE_TASK:
             raise InvalidOption(f"a policy takes no {option!r}: {OF_THE_TASK[option]}")
-    checks.check_known(options, KNOWN)
+    checks.check_known(options, KNOWN, "policy")
     return checks.checked_job_options(options)
 
 

@@ -11,6 +11,8 @@ from asgiref.sync import async_to_sync
 from django.db.models.functions import Now
 from django.utils import translation
 
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import UnknownJob
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
@@ -169,6 +171,22 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     assert said(holds[Hold.PAUSED])[0] == "paused"
     QueueState.objects.create(kind="job", name="test.job", paused_by="anna")
     assert " by anna." in said(holds[Hold.PAUSED])[1]
+
+
+def test_a_job_that_no_code_declares_names_the_modules_where_workers_find_jobs(raw: RawDatabase) -> None:
+    with pytest.raises(UnknownJob) as unknown:
+        registry.resolve("shop.trips.order_saga")
+    [one, other] = [*register(), *register()]
+    Job.objects.filter(pk=one).update(hold="parked", hold_reason=str(unknown.value))
+    assert said(one)[1] == (
+        "It is parked because the code of the worker that claimed it cannot run it: No job named "
+        "'shop.trips.order_saga' is known to this process. Workers import jobs.py of each app, and find tasks if TASKS "
+        "names PgJobsBackend: declare the job there, or add this name to the aliases of another job, and deploy that; "
+        "workers check every 30 s. Or cancel it."
+    )
+    why_not = "No job named 'shop.x' is known to this process: ImportError: no module named shop."
+    Job.objects.filter(pk=other).update(hold="parked", hold_reason=why_not)
+    assert said(other)[1].endswith("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")
 
 
 def test_a_limit_is_no_reason_before_its_time_or_while_it_is_paused(raw: RawDatabase) -> None:

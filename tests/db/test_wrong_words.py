@@ -64,14 +64,6 @@ def test_a_definition_is_still_copied_and_pickled_by_its_name() -> None:
     assert pickle.loads(pickle.dumps(jobs.succeeds)) is jobs.succeeds
 
 
-@pytest.mark.parametrize(
-    ("option", "ours"), [("eta", "run_at"), ("countdown", "delay"), ("max_retries", "max_attempts"), ("lock", "key")]
-)
-def test_the_options_of_other_queues_name_ours(option: str, ours: str) -> None:
-    with pytest.raises(InvalidJob, match=rf"unknown option '{option}' \(did you mean '{ours}'\?\)"):
-        succeeds.using(**{option: 1})
-
-
 @pytest.mark.parametrize("timeout", ["x", True, object()], ids=["text", "flag", "object"])
 def test_waiting_for_no_time_at_all_is_refused(timeout: Any) -> None:
     registered = jobs.succeeds.register()

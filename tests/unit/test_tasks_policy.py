@@ -53,7 +53,7 @@ def test_the_mark_survives_a_wrapper() -> None:
         ({"name": "x"}, "a policy takes no 'name': the name of a task is its path"),
         ({"takes_context": True}, "a policy takes no 'takes_context'"),
         ({"attempts": 2}, "unknown option 'attempts'.*did you mean 'max_attempts'"),
-        ({"max_retries": 2}, "unknown option 'max_retries'.*did you mean 'max_attempts'"),
+        ({"max_retries": 2}, "unknown option 'max_retries': max_attempts counts the first start: max_attempts=3"),
         ({"max_attempts": 0}, "max_attempts must be an integer"),
     ],
 )
