@@ -224,13 +224,6 @@ class Conf:
     result_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded result, in bytes of UTF-8."""
 
-    unstorable_result: str = _setting("abandon", rules.one_of("abandon", "drop"))
-    """Policy for a job that did its work and returned a value that cannot be stored.
-
-    ``"abandon"`` ends it as abandoned, with an ``UnstorableResult``. ``"drop"`` ends it as succeeded without a result
-    and logs a warning, at most once a minute for each name.
-    """
-
     traceback_limit_chars: int = _setting(20_000, rules.whole(0, 10_000_000))
     """Number of characters of a traceback that the retry history keeps."""
 

@@ -461,7 +461,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
     bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
-    drops the return value; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
+    drops the return value; a job whose return value cannot be stored succeeds without it, and is abandoned with
+    ``strict_results=True``; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
     of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
     and the shell. ``key`` (a format string of the arguments, or a callable) is unique
     in its queue for as long as ``key_scope`` says (``"until_finished"``, ``"until_started"``, a ``Window``);

@@ -88,6 +88,7 @@ class PolicyOptions(TypedDict, total=False):
     give_up_on: RetryRule
     timeout: Timeout
     store_result: bool
+    strict_results: bool
     atomic: bool
     sensitive: Iterable[str]
     cron: CronDeclaration | Iterable[CronDeclaration]
@@ -471,6 +472,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "timeout": check_timeouts,
     "takes_context": lambda value: check_flag("takes_context", value),
     "store_result": lambda value: check_flag("store_result", value),
+    "strict_results": lambda value: check_flag("strict_results", value),
     "atomic": lambda value: check_flag("atomic", value),
     "sensitive": lambda value: check_names("sensitive", value),
     "cron": check_crons,

@@ -67,6 +67,8 @@ class JobPolicy:
         self.give_up_on: RetryRule | None = declared.get("give_up_on")
         self.takes_context: bool = declared.get("takes_context", False)
         self.store_result: bool = declared.get("store_result", True)
+        # A task whose result is no JSON has failed, by the contract of django.tasks.
+        self.strict_results: bool = declared.get("strict_results", bool(self.front))
         self.schedulable: bool = declared.get("schedulable", False)
         self.description: str = declared.get("description", "")
         self.undo_on_failure: str = declared.get("undo_on_failure", "go_on")
@@ -143,14 +145,14 @@ class JobPolicy:
         return plan
 
     def traits(self) -> frozenset[str]:
-        """Return what the process that writes the ends of its jobs must know: its callbacks, and whether it is atomic.
+        """Return what the process that writes the ends of its jobs must know: callbacks, atomic, strict about results.
 
         At the time of the call: a module may still be decorating callbacks.
         """
         found = [
             name for name in ("on_success", "on_abandon", "on_cancel") if getattr(self, f"{name}_func") is not None
         ]
-        return frozenset([*found, "atomic"] if self.atomic else found)
+        return frozenset([*found, *(trait for trait in ("atomic", "strict_results") if getattr(self, trait))])
 
     @cached_property
     def is_built_in(self) -> bool:

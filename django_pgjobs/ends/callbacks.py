@@ -21,6 +21,14 @@ def has_callback(name: str, outcome: str) -> bool:
     return getattr(definition, f"{callback}_func") is not None
 
 
+def is_strict(name: str) -> bool:
+    """Return whether this job is abandoned if its result cannot be stored; by default its result is dropped."""
+    definition = registry.find(name)
+    if definition is None:
+        return "strict_results" in (registry.learned(name) or ())
+    return definition.strict_results
+
+
 def callback_allowance() -> float:
     """Return how many seconds a callback may take, kill ladder included, before other workers may rescue the job."""
     return get_conf().callback_seconds + LADDER_SECONDS

@@ -65,7 +65,14 @@ from django_pgjobs.execution.retries import (
     retry,
 )
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
-from django_pgjobs.serialization.payload import PLAIN, check_has_run, decode_result, encode_result
+from django_pgjobs.serialization.payload import (
+    PLAIN,
+    Unstored,
+    check_has_run,
+    decode_result,
+    encode_result,
+    unstored,
+)
 from django_pgjobs.states import EXPIRED, Cause
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
@@ -324,14 +331,15 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Steppe
     check_has_run("The job", value)
     if not prepared.definition.store_result:
         return NOTHING
-    conf = get_conf()
     try:
-        return decide.Succeeded(encode_result(value, conf.result_limit_bytes))
+        if type(value) is Unstored:  # by a front that knows better what can be stored
+            raise UnstorableResult(value.why)
+        return decide.Succeeded(encode_result(value, get_conf().result_limit_bytes))
     except UnstorableResult as error:
-        if conf.unstorable_result == "abandon":
+        if prepared.definition.strict_results:
             raise
         events.result_dropped(prepared.job.name, prepared.job.id, str(error))
-        return NOTHING
+        return decide.Succeeded(unstored(str(error)))
 
 
 async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Stepped:

@@ -171,7 +171,8 @@ class Steerable(models.Model):
     def value(self, timeout: float | timedelta | None = None) -> Any:
         """Block until this job has ended, and return its function's return value with its original type.
 
-        ``timeout``: seconds; None waits forever. Returns None if the definition says ``store_result=False``. Raises
+        ``timeout``: seconds; None waits forever. Returns None if the definition says ``store_result=False``, or if the
+        result could not be stored, unless it says ``strict_results=True``; ``Job.result`` then has the reason. Raises
         ``JobFailed`` for an abandoned or cancelled job, with the last attempt's traceback as cause;
         ``JobNotFinished``, ``JobNotCommitted`` and ``JobDoesNotExist`` as ``wait``. May be repeated.
         """

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django_pgjobs.serialization.references import TAG, ResultOf, StoredResultOf, is_id
+from django_pgjobs.serialization.references import TAG, UNSTORED, ResultOf, StoredResultOf, is_id
 
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 """Exceptions that ``read`` and ``revive`` raise for JSON that ``encoder`` did not write."""
@@ -157,6 +157,7 @@ _RAISE: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "$float": (str, _raise_float),
     "$dict": (list, _raise_dict),
     TAG: (int, _raise_result),
+    UNSTORED: (str, lambda why: None),
 }
 """Tag → the type of what it holds in JSON, and how that becomes the value."""
 

@@ -11,6 +11,7 @@ begins with ``$``::
     {"$decimal": "1.10"}             {"$uuid": "…"}                 {"$bytes": "base64"}
     {"$tuple": [1, 2]}               {"$float": "1e+16"}            {"$dict": [["$x", 1]]}
     {"$result": 17}                  the result of job 17, which takes its place before the job runs
+    {"$unstored": "why"}             a result that could not be stored, which reads as None
 
 ``$float`` is for floats that jsonb would change: from 1e16 on they would come back as ``int``, and -0.0 would lose its
 sign. ``$dict`` is for a caller's own object that looks like one of these. jsonb does not keep the order of an object's

@@ -7,6 +7,7 @@ that the error for a value that cannot be stored has its path: ``args[0].user.na
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, Signature, getattr_static
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableResult
 from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.encoder import CODEC_VERSION as CODEC_VERSION
+from django_pgjobs.serialization.references import UNSTORED
 
 HIDDEN = "••••"
 """Text that ``redact`` shows instead of a sensitive argument."""
@@ -25,6 +27,9 @@ PLAIN = frozenset((bool, bytes, dict, float, int, list, str, tuple, type(None)))
 
 _LAZY = frozenset({map, filter})
 """Types of values whose code runs when they are iterated over."""
+
+MOST_WHY = 500
+"""Characters of the reason why a result is not stored."""
 
 AROUND_ARGUMENTS = 2
 """The payload's own containers, which do not count as the caller's depth."""
@@ -115,6 +120,21 @@ def encode_result(value: Any, limit: int, what: str = "result", setting: str = "
     if size > limit:
         raise UnstorableResult(f"The {what} takes {size} bytes and at most {limit} may be stored ({setting}).")
     return text
+
+
+class Unstored:
+    """A return value that stands for one that could not be stored. ``why``: a sentence."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def unstored(why: str) -> str:
+    """Return the JSON text to store instead of a result that cannot be stored."""
+    text = "".join(char if char.isprintable() else " " for char in why[:MOST_WHY])
+    return json.dumps({UNSTORED: text})
 
 
 def decode_result(text: str) -> Any:

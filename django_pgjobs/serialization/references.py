@@ -6,7 +6,7 @@ Layer 0. In a payload it is ``{"$result": 17}``; a caller's own object that look
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.states import Outcome
 
 TAG = "$result"
+UNSTORED = "$unstored"
+"""The tag of a mark instead of a result that could not be stored; it says why, and reads as None."""
+
 BIGGEST_ID = 2**63 - 1
 
 
@@ -76,15 +79,22 @@ def is_id(value: object) -> bool:
     return type(value) is int and 0 < value <= BIGGEST_ID
 
 
-def check_ended(outcomes: Mapping[int, str | None]) -> None:
-    """Raise ``UnreadablePayload`` unless all of these jobs, id → outcome, have succeeded: else there is no result.
+def check_ended(ends: Iterable[tuple[int, str | None, str | None]]) -> None:
+    """Raise ``UnreadablePayload`` unless all of these jobs, each an id, an outcome and a result, have a result.
 
     An operator may let a job proceed before what it needs has ended, or retry one that was cancelled because of it.
     """
-    for job_id, outcome in sorted(outcomes.items()):
+    for job_id, outcome, result in sorted(ends):
         if outcome != Outcome.SUCCEEDED:
             ended = f"was {outcome}" if outcome else "has not ended"
             raise UnreadablePayload(f"It takes the result of job {job_id}, which {ended}.")
+        if is_unstored(result):
+            raise UnreadablePayload(f"It takes the result of job {job_id}, which could not be stored.")
+
+
+def is_unstored(result: str | None) -> bool:
+    """Return whether the JSON text of a result is the mark of one that could not be stored."""
+    return result is not None and result.startswith(f'{{"{UNSTORED}":')
 
 
 def filled(payload: str, results: Mapping[int, str | None]) -> str:

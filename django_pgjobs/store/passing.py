@@ -16,5 +16,5 @@ def with_results(db: Database, job_id: int, payload: str, *, partly: bool = Fals
         return payload
     rows = db.fetch("read_results", {"ids": sorted(needed), "id": job_id})
     if not partly:
-        references.check_ended({parent_id: outcome for parent_id, outcome, _ in rows})
+        references.check_ended(rows)
     return references.filled(payload, {parent_id: result for parent_id, _, result in rows})

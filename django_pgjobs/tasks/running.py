@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.exceptions import UnstorableResult
-from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import awaited, value_of
 from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.serialization.payload import Unstored
 from django_pgjobs.tasks import plain, results, sending
 from django_pgjobs.tasks.families import TaskContext
 
@@ -76,13 +75,12 @@ def _async_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) -
 
 
 def stored(definition: JobDefinition[..., Any], value: Any) -> Any:
-    """Return a task's result as JSON keeps it. Raises ``UnstorableResult``, unless the setting says to drop it."""
+    """Return a task's result as JSON keeps it. One that JSON does not have: ``Unstored``, or ``UnstorableResult``."""
     if not definition.store_result:
         return value  # which the attempt drops
     try:
         return plain.plain_result(value)
     except UnstorableResult as error:
-        if get_conf().unstorable_result == "abandon":
+        if definition.strict_results:
             raise
-        events.result_dropped(definition.name, current_context().id, str(error))
-        return None
+        return Unstored(str(error))

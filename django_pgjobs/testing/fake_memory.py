@@ -151,7 +151,12 @@ class FakeMemory(DurableMemory):
             value = value_of(func(*given, *call.args, **call.kwargs))
             check_has_run("The job", value)
             kept = value if call.definition.store_result else None
-            result = decode_result(encode_result(kept, get_conf().result_limit_bytes))
+            try:
+                result = decode_result(encode_result(kept, get_conf().result_limit_bytes))
+            except UnstorableResult:
+                if call.definition.strict_results:
+                    raise
+                result = None
         except Cancel as error:
             return Settled("cancelled", None, error.reason, number)
         except Exception as error:

@@ -59,7 +59,7 @@ CURES: dict[str, dict[str, str]] = {
             option: _OF_THE_CODE % {"option": option}
             for option in (
                 "atomic", "cron", "give_up_on", "limits", "retry_on", "schedulable", "sensitive", "store_result",
-                "takes_context", "undo_on_failure",
+                "strict_results", "takes_context", "undo_on_failure",
             )
         },
         "backoff": f"{_OF_THE_CODE % {'option': 'backoff'}}; a registration gives max_attempts alone",
@@ -88,8 +88,8 @@ CURES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("on_failure", "on_error"), "decorate the callback by on_abandon"),
     },
 }  # fmt: skip
-"""Place → the word that people write there → what to write instead. *%(value)s* is the value that was given, *%(next)s* the
-number after it, *%(option)s* the word itself."""
+"""Place → the word that people write there → what to write instead. *%(value)s* is the value that was given, *%(next)s*
+the number after it, *%(option)s* the word itself."""
 
 
 def cure(where: str, option: str, value: object = None) -> str:

@@ -116,19 +116,6 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
-def one_of(*words: str) -> SettingRule:
-    """One of some words."""
-
-    def rule(value: Any) -> str:
-        if not isinstance(value, str):
-            raise TypeError("a text")
-        if value not in words:
-            raise ValueError(" or ".join(map(repr, words)))
-        return value
-
-    return rule
-
-
 def retention(value: Any) -> Retention:
     """Read the retention of ended jobs."""
     retention = read_retention(value)

@@ -212,6 +212,7 @@ OPTION_TEXTS = {
     " at which `SoftDeadlinePassed` is raised in the job, and the timeout",
     "takes_context": "pass the `JobContext` first",
     "store_result": "False drops the return value",
+    "strict_results": "True abandons a job whose return value cannot be stored; by default it succeeds without one",
     "atomic": "True commits what the job does in the database of the jobs together with its success, or not at all",
     "sensitive": "arguments to hide in the admin, `pgjobs show` and logs",
     "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a period",
@@ -277,6 +278,7 @@ OPTION_BOUNDS = {
     ),
     "takes_context": ("True or False", "False", ""),
     "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
+    "strict_results": ("True or False", "False, for tasks True", ""),
     "atomic": ("True or False; True not for `async def`", "False", ""),
     "sensitive": ("names of existing arguments", "none", ""),
     "limits": (

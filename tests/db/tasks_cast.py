@@ -95,6 +95,12 @@ def unstorable(kind: str) -> Any:
     return {"uuid": datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC), "nan": float("nan"), "set": {1}}[kind]
 
 
+@task
+@policy(strict_results=False)
+def lenient() -> set[int]:
+    return {1}
+
+
 class Outer:
     """Has an exception of its own."""
 

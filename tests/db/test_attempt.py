@@ -50,7 +50,7 @@ CHOICES: dict[str, Callable[[], Any]] = {
 }
 
 
-@define(name="attempts.does", backoff=Backoff(60), max_attempts=3)
+@define(name="attempts.does", backoff=Backoff(60), max_attempts=3, strict_results=True)
 def does(what: str) -> Any:
     current_context().progress(1, 2, "half")
     return CHOICES[what]()

@@ -320,10 +320,8 @@ def test_a_notice_is_delivered_by_a_function_that_is_async_within(settings: Any)
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("our_tasks")
-@pytest.mark.parametrize("unstorable", ["abandon", "drop"])
 @pytest.mark.parametrize("name", ["hidden", "returns_a_coroutine"])
-def test_what_a_task_returns_is_awaited(settings: Any, name: str, unstorable: str) -> None:
-    settings.PGJOBS = {**settings.PGJOBS, "UNSTORABLE_RESULT": unstorable}
+def test_what_a_task_returns_is_awaited(name: str) -> None:
     cast.calls.clear()
     result = getattr(cast, name).enqueue(7)
     run_jobs()

@@ -54,6 +54,11 @@ def silent() -> int:
     return 1
 
 
+@job(name="flows.vague")
+def vague() -> object:
+    return object()
+
+
 @job(name="flows.asynchronous")
 async def asynchronous(value: object) -> object:
     return value
@@ -92,6 +97,20 @@ def test_results_are_passed_to_the_nodes_that_take_them() -> None:
     assert ran[-1] == "May: 3"
     job.refresh_from_db()
     assert (job.outcome, outcomes(job)) == ("succeeded", {"succeeded": 5, "cancelled": 1})
+
+
+def test_a_node_does_not_run_with_nothing_instead_of_a_result_that_could_not_be_stored() -> None:
+    flow = Flow("f")
+    source = flow.add(vague.bind())
+    takes, needs = flow.add(say.bind(source.result)), flow.add(say.bind("after"), after=[source])
+    flow.register()
+    run_jobs()
+    made = {job.pk: job for job in Job.objects.all()}
+    found = made[takes.job_id or 0]
+    text = f"It takes the result of job {source.job_id}, which could not be stored."
+    assert (found.outcome, found.error) == ("abandoned", f"UnreadablePayload: {text}")
+    assert {made[node.job_id or 0].outcome for node in (source, needs)} == {"succeeded"}
+    assert ran == ["after"]
 
 
 def test_a_node_that_is_not_needed_does_no_harm() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import override_settings
 
 from django_pgjobs import Backoff, JobContext, job
 from django_pgjobs.ends import finalise
@@ -147,8 +146,9 @@ def test_a_success_is_remembered_under_its_key_before_the_callback() -> None:
     assert (second.result, len(said)) == (2, 2)
 
 
-def test_a_result_that_cannot_be_stored_calls_it_only_if_the_job_succeeds() -> None:
-    @job
+@pytest.mark.parametrize("strict", [False, True], ids=["by default", "strict"])
+def test_a_result_that_cannot_be_stored_calls_it_only_if_the_job_succeeds(strict: bool) -> None:
+    @job(strict_results=strict)
     def body() -> object:
         return object()
 
@@ -157,12 +157,14 @@ def test_a_result_that_cannot_be_stored_calls_it_only_if_the_job_succeeds() -> N
         said.append(Job.objects.get(pk=context.id).result)
 
     one = body.register()
-    assert run_jobs().abandoned == [one.pk]
-    assert said == []
-    other = body.register()
-    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
-        assert run_jobs().succeeded == [other.pk]
-    assert said == [None]
+    ran = run_jobs()
+    if strict:
+        assert (ran.abandoned, said) == ([one.pk], [])
+        return
+    assert ran.succeeded == [one.pk]
+    [stored] = said
+    assert "object" in stored["$unstored"]
+    assert one.value() is None
 
 
 def test_a_lost_claim_marks_nothing(raw: RawDatabase) -> None:

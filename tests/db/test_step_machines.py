@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.test import Client, override_settings
+from django.test import Client
 
 from django_pgjobs import Backoff, JobContext, Limit, Next, job, signals
 from django_pgjobs.exceptions import InvalidJob
@@ -144,12 +144,10 @@ def test_each_step_has_its_own_attempts_and_a_retry_goes_on_at_the_failed_one() 
         ("unlimited", "The next step cannot be stored: job 'steps.limited': "),
     ],
 )
-@pytest.mark.parametrize("unstorable", ["abandon", "drop"])
-def test_a_next_step_that_cannot_be_stored_is_the_end_of_the_job(then: str, why: str, unstorable: str) -> None:
+def test_a_next_step_that_cannot_be_stored_is_the_end_of_the_job(then: str, why: str) -> None:
     """P31: recorded with its reason, at once, whatever attempts are left and however results are treated."""
     one = extract.register("may", then)
-    with override_settings(PGJOBS={"UNSTORABLE_RESULT": unstorable}):
-        ran = run_jobs()
+    ran = run_jobs()
     assert (ran.abandoned, len(ran.ran)) == ([one.pk], 1)
     assert (again(one).name, one.error.startswith(f"UnstorableResult: {why}")) == ("steps.extract", True), one.error
     assert not Step.objects.exists()

@@ -140,12 +140,12 @@ def test_a_result_that_is_no_json_is_not_retried(kind: str) -> None:
     assert "Unsupported type" in result.errors[0].traceback or kind == "nan"
 
 
-def test_a_result_that_is_no_json_is_dropped_if_the_settings_say_so(settings: Any) -> None:
-    settings.PGJOBS = {"UNSTORABLE_RESULT": "drop"}
-    result = cast.unstorable.enqueue("set")
+def test_a_result_that_is_no_json_is_dropped_if_the_policy_says_so() -> None:
+    result = cast.lenient.enqueue()
     run_jobs()
     result.refresh()
     assert (result.status, result.return_value) == ("SUCCESSFUL", None)
+    assert "Unsupported type" in str(Job.objects.get(pk=result.id).result)
 
 
 @pytest.mark.parametrize(

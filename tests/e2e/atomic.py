@@ -195,7 +195,7 @@ DEEDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@job(atomic=True, max_attempts=2, backoff=NOW)
+@job(atomic=True, max_attempts=2, backoff=NOW, strict_results=True)
 def does(deed: str, note: str = "") -> Any:
     act(note)
     return DEEDS[deed]()

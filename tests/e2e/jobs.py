@@ -426,6 +426,11 @@ def returns(what: str) -> Any:
     return RESULTS[what]()
 
 
+@job(strict_results=True)
+def returns_strictly(what: str) -> Any:
+    return returns(what)
+
+
 @job
 async def leaves_in_a_subtask() -> str:
     async def leaving() -> None:

@@ -102,9 +102,9 @@ def test_no_postponed_call_is_lost_beside_a_worker(worker: Workers, background: 
 UNSTORABLE = ["object", "recursive", "huge", "surrogate", "nul", "nan", "deep", "integer"]
 
 
-def test_results_that_cannot_be_stored_end_their_job_and_no_other(worker: Workers, stage: Stage) -> None:
+def test_results_that_cannot_be_stored_end_their_strict_job_and_no_other(worker: Workers, stage: Stage) -> None:
     """A46 C31 P31: abandoned without a retry, for the work was done; the rest of the batch goes on."""
-    poison = {what: jobs.returns.register(what) for what in UNSTORABLE}
+    poison = {what: jobs.returns_strictly.register(what) for what in UNSTORABLE}
     good = [jobs.returns.register("good") for _ in range(50)]
     large = jobs.returns.register("large")
     process = worker("--until-idle", ready=False)
@@ -120,15 +120,16 @@ def test_results_that_cannot_be_stored_end_their_job_and_no_other(worker: Worker
     assert read(large).result == "ü" * 500_000
 
 
-def test_results_that_cannot_be_stored_are_dropped_if_the_project_says_so(worker: Workers, stage: Stage) -> None:
+def test_results_that_cannot_be_stored_say_why_instead(worker: Workers, stage: Stage) -> None:
     """Whoever finds out, the encoder or PostgreSQL: the job succeeds, once, and the log names the job."""
     poison = {what: jobs.returns.register(what) for what in UNSTORABLE}
     good = jobs.returns.register("good")
-    process = worker("--until-idle", ready=False, conf={"UNSTORABLE_RESULT": "drop"})
+    process = worker("--until-idle", ready=False)
     assert process.wait() == 0, process.log
     rows = {what: read(job) for what, job in poison.items()}
     assert {(row.outcome, row.attempt, row.error) for row in rows.values()} == {("succeeded", 1, "")}
-    assert {what for what, row in rows.items() if row.result is not None} <= {"integer"}
+    assert {what for what, row in rows.items() if "$unstored" not in (row.result or ())} <= {"integer"}
+    assert {job.value() for what, job in poison.items() if what != "integer"} == {None}
     assert all(stage.count("returns", what) == 1 for what in UNSTORABLE)
     assert read(good).result == {"rows": [1, 2.5, None, "ü"], "ok": True}
     assert "result dropped, the job succeeds without one name=tests.e2e.jobs.returns job=" in process.log

@@ -29,7 +29,7 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.serialization.payload import encode_payload, encode_result
+from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import patience
@@ -216,8 +216,11 @@ def test_any_value_is_a_success(definition: JobDefinition[..., Any], value: Any)
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
-def test_a_value_that_cannot_be_stored_abandons(definition: JobDefinition[..., Any]) -> None:
+def test_a_value_that_cannot_be_stored_abandons_a_strict_job(
+    definition: JobDefinition[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The work was done: never a retry, even with attempts left."""
+    monkeypatch.setattr(definition, "strict_results", True)
     decision = perform(definition, "unstorable")
     assert isinstance(decision, decide.Abandoned)
     assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
@@ -242,25 +245,30 @@ def test_a_body_that_refuses_its_result_abandons_and_its_reason_is_second_in_the
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 @pytest.mark.parametrize("limit", [2, 1000], ids=["large", "no JSON"])
-def test_a_value_that_cannot_be_stored_is_dropped_if_the_project_says_so(
+def test_of_a_value_that_cannot_be_stored_the_result_says_why(
     definition: JobDefinition[..., Any], limit: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job succeeds without a result; the log says it, and not for each of a million jobs."""
+    """The work is done, so the job succeeds; the log says it, and not for each of a million jobs."""
     monkeypatch.setattr(events, "_logged", {})
-    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop", "RESULT_LIMIT_BYTES": limit}):
+    with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": limit}):
         given = "unstorable" if limit > 2 else "text"
-        assert perform(definition, given) == perform(definition, given) == decide.Succeeded()
+        decision = perform(definition, given)
+        assert isinstance(decision, decide.Succeeded)
+        assert perform(definition, given) == decision
+    mark = json.loads(decision.result or "")
+    assert "RESULT_LIMIT_BYTES" in mark["$unstored"] if limit == 2 else "Unstorable" in mark["$unstored"]
+    assert decode_result(decision.result or "") is None
     [line] = [record.message for record in caplog.records if "result dropped" in record.message]
     assert line.startswith(f"result dropped, the job succeeds without one name={definition.name} job=12: ")
     assert "RESULT_LIMIT_BYTES" in line if limit == 2 else "Unstorable" in line
 
 
 def test_an_unstorable_result_that_the_job_raises_is_an_error_even_so() -> None:
-    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
-        assert isinstance(perform(does, "unstorable error"), decide.Abandoned)
+    assert isinstance(perform(does, "unstorable error"), decide.Abandoned)
 
 
-def test_a_large_value_abandons() -> None:
+def test_a_large_value_abandons_a_strict_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(does, "strict_results", True)
     with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": 2000}):
         decision = perform(does, "x" * 3000)
     assert isinstance(decision, decide.Abandoned)
@@ -433,7 +441,7 @@ def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefin
     assert perform(definition, "snooze", control=control) == decide.Cancelled()
     assert perform(definition, "abandon", control=control) == decide.Cancelled()
     assert perform(definition, "cancel", control=control) == decide.Cancelled("changed\\0")
-    for family in ("value", "exit", "unstorable"):
+    for family in ("value", "exit"):
         decision = perform(definition, family, control=control, attempt=5)
         assert isinstance(decision, decide.Cancelled)
         assert decision.cause == "failed"  # it was only asked

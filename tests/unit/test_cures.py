@@ -87,7 +87,7 @@ SAID = {
             f"the code that runs a job decides it: @job({option}=…)": option
             for option in (
                 "atomic", "cron", "give_up_on", "limits", "retry_on", "schedulable", "sensitive", "store_result",
-                "takes_context", "undo_on_failure",
+                "strict_results", "takes_context", "undo_on_failure",
             )
         },
     },
@@ -140,6 +140,11 @@ def test_every_row_of_the_table_has_a_test() -> None:
     assert {(where, word) for where, rows in CURES.items() for word in rows} == {row[:2] for row in ROWS}
     assert len(ROWS) == len({row[:2] for row in ROWS})
     assert {*GUESSED} == {*CURES["definition"]}
+
+
+def test_an_option_of_the_other_place_is_answered_by_that_place() -> None:
+    assert JOB_CHECKS.keys() - REGISTER_CHECKS.keys() - {"name", "aliases"} <= CURES["using"].keys()
+    assert REGISTER_CHECKS.keys() - JOB_CHECKS.keys() <= CURES["@job"].keys()
 
 
 @pytest.mark.parametrize(("where", "word", "sentence"), ROWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -11,14 +12,14 @@ from typing import Any, NoReturn, cast
 
 import pytest
 from django.db import InterfaceError, OperationalError, connections
-from django.test import override_settings
 
-from django_pgjobs import clock
+from django_pgjobs import clock, job
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.registering import local_pool
 from django_pgjobs.store import finalising
-from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
+from django_pgjobs.worker.executor import cleanup, lifecycle, orphan, outbox
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.executor.outbox import FRAME_CHARS
@@ -38,6 +39,7 @@ from django_pgjobs.worker.shared.channel_messages import (
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 from django_pgjobs.worker.shared.run_groups import SentRun, groups_of
 from tests.plugins.fix_db import patience, wait_until
+from tests.unit.job_functions import one_argument
 from tests.unit.worker_fakes import run_of, sent_run
 
 PAST, FUTURE = -1.0, 1e12
@@ -141,12 +143,25 @@ def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working:
     assert not working.outbox.items
 
 
-def test_a_result_that_is_longer_than_a_frame_is_dropped_if_the_project_says_so(working: Executor, end: End) -> None:
+@pytest.mark.parametrize("strict", [False, True], ids=["by default", "strict"])
+def test_a_result_that_is_longer_than_a_frame_is_dropped_unless_its_job_is_strict(
+    working: Executor, end: End, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end.most = 5000
-    working.outbox.items.append([2, 0.1, "succeeded", "x" * 6000])
-    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
-        working.outbox.flush()
-    assert outcomes(end) == {2: decide.Succeeded()}
+    monkeypatch.setattr(outbox, "FRAME_CHARS", 5000)
+    with registry.isolated():
+        job(name="shop.pay", strict_results=strict)(one_argument)
+        for run, text in ((1, "y" * 100), (2, "x" * 6000)):
+            working.outbox.put(run, 0.1, decide.Succeeded(text), "shop.pay")
+    working.outbox.flush()
+    decisions = outcomes(end)
+    assert decisions[1] == decide.Succeeded("y" * 100)
+    if strict:
+        assert isinstance(decisions[2], decide.Abandoned)
+    else:
+        assert isinstance(decisions[2], decide.Succeeded)
+        assert "too long to reach the worker" in json.loads(decisions[2].result or "")["$unstored"]
+    assert not working.outbox.droppable
 
 
 def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retried(working: Executor, end: End) -> None:
@@ -364,7 +379,7 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     monkeypatch.setattr(lifecycle, "end_after", lambda seconds: None)
     monkeypatch.setattr(lifecycle, "last_steps", lambda reason, seconds: steps.append(reason))
     monkeypatch.setattr(working.sender, "close", lambda seconds: steps.append("told"))
-    working.outbox.put(1, 0.1, decide.Succeeded("1"))
+    working.outbox.put(1, 0.1, decide.Succeeded("1"), "shop.pay")
     with pytest.raises(Ended) as status:
         working._obey(Drain())
     assert status.value.args == (0,)

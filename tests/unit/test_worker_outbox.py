@@ -31,7 +31,7 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     """Who says BYE flushes first: an outcome still in another thread's hands would be lost with the process."""
     end = SlowEnd()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.1, decide.Succeeded("1"))
+    outbox.put(1, 0.1, decide.Succeeded("1"), "shop.pay")
     sending = threading.Thread(target=outbox.flush)
     sending.start()
     assert end.entered.wait(patience(10))
@@ -65,9 +65,9 @@ class Small:
 def test_successes_travel_in_columns_and_all_else_one_by_one() -> None:
     end = Small()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.5, decide.Succeeded())
-    outbox.put(2, 0.25, decide.Snoozed(3.0))
-    outbox.put(3, 0.125, decide.Succeeded('"x"'))
+    outbox.put(1, 0.5, decide.Succeeded(), "shop.pay")
+    outbox.put(2, 0.25, decide.Snoozed(3.0), "shop.pay")
+    outbox.put(3, 0.125, decide.Succeeded('"x"'), "shop.pay")
     outbox.flush()
     assert end.sent == [
         Successes([1, 3], [500_000, 125_000], [None, '"x"']),
@@ -80,8 +80,8 @@ def test_successes_too_long_for_a_frame_are_told_one_by_one() -> None:
     """Of a result that no frame takes the job hears as an error; its neighbours' outcomes are not lost with it."""
     end = Small()
     outbox = Outbox(cast(Any, end), lambda: None)
-    outbox.put(1, 0.5, decide.Succeeded('"a"'))
-    outbox.put(2, 0.5, decide.Succeeded(f'"{"b" * 10_000}"'))
+    outbox.put(1, 0.5, decide.Succeeded('"a"'), "shop.pay")
+    outbox.put(2, 0.5, decide.Succeeded(f'"{"b" * 10_000}"'), "shop.pay")
     outbox.flush()
     assert end.sent[0] == Decided([[1, 0.5, "succeeded", '"a"']])
     assert not outbox.waits
@@ -107,11 +107,11 @@ def test_a_changed_interest_is_told_before_the_outcomes_and_only_when_it_changes
     signals.job_finished.add_listener(listener, wanted.__contains__)
     try:
         assert outbox.declared_interest() == ["abandoned"]
-        outbox.put(1, 0.1, decide.Succeeded("1"))
+        outbox.put(1, 0.1, decide.Succeeded("1"), "shop.pay")
         outbox.flush()
         wanted.add("succeeded")
         for run in (2, 3):
-            outbox.put(run, 0.1, decide.Succeeded("1"))
+            outbox.put(run, 0.1, decide.Succeeded("1"), "shop.pay")
             outbox.flush()
     finally:
         signals.job_finished.remove_listener(listener)

@@ -13,11 +13,12 @@ from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
+from django_pgjobs.ends.callbacks import is_strict
 from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.execution import events, retries
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.payload import unstored
 from django_pgjobs.worker.shared.channel import ExecutorEnd, TooLong
 from django_pgjobs.worker.shared.channel_messages import Decided, Interest, Successes
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
@@ -31,6 +32,7 @@ Success = tuple[int, int, str | None]
 """A run, how many µs it took, and its result."""
 
 _RESULT = itemgetter(2)
+_RUN = itemgetter(0)
 
 
 class Outbox:
@@ -42,17 +44,21 @@ class Outbox:
         self.pid = os.getpid()
         self.items: deque[list[Any]] = deque()
         self.successes: deque[Success] = deque()
+        self.droppable: set[int] = set()
+        """Runs with a long result without which their jobs may succeed."""
         self.since = 0.0
         self.timer_armed = False
         self.interest = events.interest()
         self._flushing = threading.Lock()
 
-    def put(self, run: int, seconds: float, decision: Decision) -> None:
-        """Queue an outcome."""
+    def put(self, run: int, seconds: float, decision: Decision, name: str) -> None:
+        """Queue an outcome of a job ``name``."""
         if not (self.successes or self.items):
             self.since = clock.monotonic()
         if type(decision) is decide.Succeeded:
             self.successes.append((run, int(seconds * 1e6), decision.result))
+            if decision.result is not None and len(decision.result) > FRAME_CHARS and not is_strict(name):
+                self.droppable.add(run)
         else:
             self.items.append([run, round(seconds, 6), *pack_decision(decision)])
 
@@ -88,6 +94,8 @@ class Outbox:
             self._send_successes(successes)
             for _ in successes:
                 self.successes.popleft()
+            if self.droppable:
+                self.droppable.difference_update(map(_RUN, successes))
         while items := self._some():
             self._send(items)
             for _ in items:
@@ -131,7 +139,11 @@ class Outbox:
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
             for item in items:
-                self._send([item] if len(items) > 1 else [[*item[:2], *pack_decision(_shorter(item[2:], error))]])
+                if len(items) > 1:
+                    self._send([item])
+                else:
+                    shorter = _shorter(item[2:], error, strict=item[0] not in self.droppable)
+                    self._send([[*item[:2], *pack_decision(shorter)]])
 
     def _some(self) -> list[list[Any]]:
         """Return the first other outcomes in the queue, as many as fit a frame."""
@@ -154,15 +166,18 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
     return total
 
 
-def _shorter(packed: list[Any], error: TooLong) -> Decision:
-    """Return an outcome that is too long for a frame, without its long parts."""
+def _shorter(packed: list[Any], error: TooLong, *, strict: bool) -> Decision:
+    """Return an outcome that is too long for a frame, without its long parts.
+
+    ``strict``: a job whose result cannot be stored is abandoned.
+    """
     decision = unpack_decision(packed)
     if isinstance(decision, decide.InDoubt):
-        return decide.InDoubt(_shorter(pack_decision(decision.otherwise), error))  # type: ignore[arg-type]
+        return decide.InDoubt(_shorter(pack_decision(decision.otherwise), error, strict=strict))  # type: ignore[arg-type]
     failure: decide.Failure | None = getattr(decision, "failure", None)
     if failure is not None and failure.traceback and not isinstance(decision, decide.Succeeded):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
-    if isinstance(decision, decide.Succeeded) and get_conf().unstorable_result == "drop":
-        return decide.Succeeded()  # the caller has logged why
-    unstorable = UnstorableResult(f"The job's outcome is too long to reach the worker: {error}")
-    return decide.Abandoned("unstorable", retries.failure_of(unstorable))
+    why = f"The job's outcome is too long to reach the worker: {error}"
+    if isinstance(decision, decide.Succeeded) and not strict:
+        return decide.Succeeded(unstored(why))  # the caller has logged it
+    return decide.Abandoned("unstorable", retries.failure_of(UnstorableResult(why)))

@@ -196,7 +196,7 @@ class Buffers:
         """Queue the outcome of a job, clear its slot, send the queue if due; return how many seconds the job took."""
         now = clock.monotonic()
         seconds = now - run.started
-        self.outbox.put(run.run, seconds, decision)
+        self.outbox.put(run.run, seconds, decision, run.job.name)
         self.started.pop(run.run, None)
         self.board.clear(run.slot)
         waiting = self.waiting

@@ -29,11 +29,13 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.ends.callbacks import BODY
+from django_pgjobs.ends.callbacks import BODY, is_strict
 from django_pgjobs.ends.kinds import COUNTED, DELETE, EndKind, EndTerms
 from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.serialization.payload import unstored
+from django_pgjobs.serialization.references import is_unstored
 from django_pgjobs.states import Cause
 from django_pgjobs.store import finalising, notifying
 from django_pgjobs.store.database import Database
@@ -162,9 +164,10 @@ class EndWriter:
             return lanes.halve(self, db, kind, entries)
         run, end = entries[0]
         reason = one_line(error)
-        if end.result is not None and get_conf().unstorable_result == "drop":
+        if end.result is not None and not is_unstored(end.result) and not is_strict(run.job.name):
             events.result_dropped(run.job.name, end.id, reason)
-            return self.write(db, kind, [(run, End(end.id, end.claim_id, end.seconds, outcome=end.outcome))])
+            marked = End(end.id, end.claim_id, end.seconds, result=unstored(reason), outcome=end.outcome)
+            return self.write(db, kind, [(run, marked)])
         log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
         failure = Failure("django_pgjobs.exceptions.UnstorableResult", f"The end of the job cannot be stored: {reason}")
         if end.failure is not None and end.failure.kind == failure.kind:
