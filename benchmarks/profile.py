@@ -82,6 +82,7 @@ def main() -> None:
 def _threads(options: argparse.Namespace) -> None:
     from benchmarks import tables
     from django_pgjobs.running import runtime
+    from django_pgjobs.running.worker import WorkerOptions
     from django_pgjobs.worker.shared.command_line import entry_point
 
     tables.empty()
@@ -90,7 +91,7 @@ def _threads(options: argparse.Namespace) -> None:
     threading.Thread(
         target=_measure, args=(options.jobs, options.processes, found), name="pgjobs-measure", daemon=True
     ).start()
-    worker = runtime.WorkerOptions(
+    worker = WorkerOptions(
         entry=entry_point(from_command_line=False),
         entry_options=("--settings=benchmarks.settings",),
         processes=options.processes,

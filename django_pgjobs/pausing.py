@@ -20,7 +20,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.logs import facts, listed, safe_logger
-from django_pgjobs.steering.jobs import who
+from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, check_reason, end_of

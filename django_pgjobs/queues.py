@@ -38,7 +38,7 @@ from django_pgjobs.pausing import pauses_of
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization import payload
 from django_pgjobs.states import JobState
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import gating
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gating import ListedJob

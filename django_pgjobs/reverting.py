@@ -18,7 +18,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, JobQuerySet, QueueState
 from django_pgjobs.models.jobs import Job
 from django_pgjobs.steering import jobs as steering
-from django_pgjobs.steering.jobs import CHANGED, Steered
+from django_pgjobs.steering.batching import CHANGED, Steered
 from django_pgjobs.steering.trail import REVERSIBLE
 from django_pgjobs.store import acting
 from django_pgjobs.store.database import on

@@ -27,7 +27,8 @@ from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, JobState, MemoKind, Outcome
-from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches
+from django_pgjobs.steering.batching import Steered
+from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, close_batches
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.memos import Suspension
 from django_pgjobs.values.built_in import BATCH, Act, refusal, refused

@@ -29,7 +29,7 @@ from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import STEER as STEER
 from django_pgjobs.states import Outcome
-from django_pgjobs.steering.jobs import Steered, who
+from django_pgjobs.steering.batching import Steered, who
 from django_pgjobs.steering.trail import ADMIN, open_action, recorded_as
 from django_pgjobs.store import acting, claiming, counting
 from django_pgjobs.store.database import on

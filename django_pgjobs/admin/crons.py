@@ -44,8 +44,8 @@ from django_pgjobs.presentation.schedules import meaning, next_fire
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES
-from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 PREVIEWED = 10

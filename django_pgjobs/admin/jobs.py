@@ -46,7 +46,7 @@ from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
-from django_pgjobs.steering.jobs import who
+from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 

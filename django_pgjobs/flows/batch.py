@@ -29,7 +29,7 @@ from django_pgjobs.values.built_in import OWN_QUEUE
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
     from django_pgjobs.registering.encode import Row
-    from django_pgjobs.steering.jobs import Steered
+    from django_pgjobs.steering.batching import Steered
 
 log = safe_logger("django_pgjobs")
 

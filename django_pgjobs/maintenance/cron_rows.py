@@ -17,15 +17,8 @@ from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.maintenance.cron_firing import (
-    FRESH_SECONDS,
-    MISSING_SECONDS,
-    RETRY_SECONDS,
-    SYNC_SECONDS,
-    TURN_SECONDS,
-    UNFIT_ARGUMENTS,
-    UNKNOWN,
-)
+from django_pgjobs.maintenance.cron_declaring import FRESH_SECONDS, MISSING_SECONDS, RETRY_SECONDS, SYNC_SECONDS
+from django_pgjobs.maintenance.cron_firing import TURN_SECONDS, UNFIT_ARGUMENTS, UNKNOWN
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty

@@ -9,7 +9,8 @@ from typing import Any
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing
+from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.maintenance.expiry import Expirer

@@ -28,7 +28,7 @@ from django_pgjobs.worker.shared.handover import handing_over, take_over
 from django_pgjobs.worker.supervisor.logs import speak_on_stderr
 
 if TYPE_CHECKING:
-    from django_pgjobs.running import runtime
+    from django_pgjobs.running.worker import WorkerOptions
 
 log = safe_logger("django_pgjobs")
 
@@ -144,8 +144,8 @@ def _check_caller(database: str) -> None:
         raise CommandError("A worker must run in the main thread of its process: only that thread receives signals.")
 
 
-def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
-    from django_pgjobs.running import runtime  # here for start-up time
+def _worker_options(command: BaseCommand, options: dict[str, Any]) -> WorkerOptions:
+    from django_pgjobs.running.worker import WorkerOptions  # here for start-up time
 
     from_command_line = getattr(command, "_called_from_command_line", False)
     passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
@@ -154,7 +154,7 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
     entry = entry_point(from_command_line=from_command_line)
     if entry[-2:] == ANY_PROJECT and not any(option.startswith("--settings=") for option in passed):
         passed.append(f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}")
-    return runtime.WorkerOptions(
+    return WorkerOptions(
         entry=entry,
         entry_options=(*passed, f"--verbosity={options['verbosity']}"),
         database=options["database"],

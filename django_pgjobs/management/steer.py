@@ -17,7 +17,7 @@ from django_pgjobs.management import filters, output
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import CancelMode, JobState
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.trail import REVERSIBLE, recorded_as
 
 UNFINISHED = Q(finished_at__isnull=True)

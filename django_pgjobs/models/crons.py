@@ -20,7 +20,7 @@ from django_pgjobs.models.jobs import Job
 from django_pgjobs.serialization.escapes import visible
 
 if TYPE_CHECKING:
-    from django_pgjobs.steering.jobs import Steered
+    from django_pgjobs.steering.batching import Steered
     from django_pgjobs.steering.until import Until
 
 

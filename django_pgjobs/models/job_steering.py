@@ -14,7 +14,7 @@ from django_pgjobs.models.base import asynchronous, written_at
 if TYPE_CHECKING:
     from django_pgjobs.inspection.blockers import Blocker
     from django_pgjobs.inspection.words import Reason
-    from django_pgjobs.steering.jobs import Steered
+    from django_pgjobs.steering.batching import Steered
 
 F = TypeVar("F", bound=Callable[..., Any])
 

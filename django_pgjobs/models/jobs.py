@@ -23,7 +23,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ending, FlowFlag, JobState, Outcome, label
 
 if TYPE_CHECKING:
-    from django_pgjobs.steering.jobs import Steered
+    from django_pgjobs.steering.batching import Steered
 
 NOT_DELETED = (
     "A job is not deleted: a worker may be running it. End it by cancel() or abandon(); ended jobs go when their "

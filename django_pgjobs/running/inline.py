@@ -30,7 +30,8 @@ from django_pgjobs.execution.single_job import Performer, park_unclaimable
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
+from django_pgjobs.running.runtime import declared_crons, wait_for_database
+from django_pgjobs.running.worker import Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import claiming, finalising, pausing
 from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair

@@ -15,8 +15,8 @@ from django.db.models import QuerySet
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.crons import listed
-from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import check_reason
 from django_pgjobs.store import scheduling

@@ -26,7 +26,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
-from django_pgjobs.steering.jobs import Steered, who
+from django_pgjobs.steering.batching import Steered, who
 from django_pgjobs.steering.trail import Trail, recorded_as, signed
 from django_pgjobs.steering.until import Until, check_reason, end_of
 from django_pgjobs.store import firing

@@ -17,7 +17,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.steering.jobs import LOCK_SECONDS, who
+from django_pgjobs.steering.batching import LOCK_SECONDS, who
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import memos
 from django_pgjobs.store.database import on, set_lock_timeout

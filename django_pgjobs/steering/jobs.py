@@ -10,12 +10,11 @@ state again under the lock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, models
+from django.db import models
 from django.db.models import F, Q
 from django.db.models.lookups import GreaterThan
 
@@ -24,47 +23,27 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import facts, listed, safe_logger
+from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, CancelMode, FlowFlag, Hold, Outcome
 from django_pgjobs.steering import reopening
+from django_pgjobs.steering.batching import Steered, logged, steer, who
 from django_pgjobs.steering.key_conflicts import KeyedWrite
-from django_pgjobs.steering.trail import Trail, signed, storable
+from django_pgjobs.steering.trail import Trail, storable
 from django_pgjobs.store import acting, gates, memos, steering
 from django_pgjobs.store.batches import cancel_members, list_running_members
-from django_pgjobs.store.database import Database, on, set_lock_timeout
+from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.finished import send_finished
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.numbers import count_ends
-from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.steering import EndedJob, Moved
-from django_pgjobs.store.transactions import at_read_committed
-from django_pgjobs.values.built_in import Act, is_built_in, refusal, refused
+from django_pgjobs.values.built_in import Act
 from django_pgjobs.values.invalid_option import InvalidOption
 
 log = safe_logger("django_pgjobs")
 
-BATCH = 1000
-LOCK_SECONDS = 5
 
 MOST_CHARS = 200
 """Characters of a queue's name in the numbers over time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steered:
-    """The result of an operator's action: how many jobs it changed, and why it skipped others (reason → number).
-
-    The reason for one of this package's own jobs is the sentence that says what to do instead.
-    """
-
-    changed: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: Steered) -> Steered:
-        skipped = dict(self.skipped)
-        for reason, number in other.skipped.items():
-            skipped[reason] = skipped.get(reason, 0) + number
-        return Steered(self.changed + other.changed, skipped)
 
 
 class Destination(NamedTuple):
@@ -95,11 +74,6 @@ it waited for a lock, and locks no other row."""
 UNDONE = "undone"
 """The reason for not retrying a job whose undo has begun: what it remembers is not so any more."""
 
-CHANGED = "changed"
-"""The reason for skipping a job that no longer matched the filter when its row was locked."""
-
-Write = Callable[[Database, Sequence[int]], list[int]]
-
 
 def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, reason: str) -> Steered:
     """Cancel: see ``JobQuerySet.cancel``."""
@@ -121,7 +95,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
-    steered = _logged(trail, _steer(jobs, using, Act.CANCEL, UNFINISHED, write, trail))
+    steered = logged(trail, steer(jobs, using, Act.CANCEL, UNFINISHED, write, trail))
     if gathered := memos.list_gathered(on(using), all_changed):
         cancel(jobs.model._base_manager.filter(pk__in=gathered), using, mode=mode, by=by, reason=reason)
     # Those that run may take all threads: the job that cancels the others would wait for them.
@@ -145,7 +119,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
-    return _logged(trail, _steer(jobs, using, Act.ABANDON, UNCLAIMED, write, trail))
+    return logged(trail, steer(jobs, using, Act.ABANDON, UNCLAIMED, write, trail))
 
 
 def _count(db: Database, jobs: Sequence[EndedJob]) -> None:
@@ -174,7 +148,7 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
     keyed = KeyedWrite(using, write)
     trail = Trail("retry", who(by), reason)
-    return _logged(trail, _steer(jobs, using, Act.RETRY, RETRIABLE, keyed, trail))
+    return logged(trail, steer(jobs, using, Act.RETRY, RETRIABLE, keyed, trail))
 
 
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, force: bool = False) -> Steered:
@@ -182,9 +156,9 @@ def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, 
     if force:
         trail = Trail("release", who(by), reason, mode="force")
         keyed = KeyedWrite(using, _open_by_force)
-        return _logged(trail, _steer(jobs, using, Act.LET_GO_ON, WAITING | SUSPENDED, keyed, trail))
+        return logged(trail, steer(jobs, using, Act.LET_GO_ON, WAITING | SUSPENDED, keyed, trail))
     trail = Trail("release", who(by), reason)
-    return _logged(trail, _steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
+    return logged(trail, steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
 
 
 def _open_by_force(db: Database, held: Sequence[int]) -> Moved:
@@ -201,7 +175,7 @@ def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason:
     Waits for row locks as the other actions do. Jobs that are no open batches are skipped.
     """
     trail = Trail("close", who(by), reason)
-    return _logged(trail, _steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
+    return logged(trail, steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
 
 
 def _close(db: Database, held: Sequence[int]) -> Moved:
@@ -230,7 +204,7 @@ def reschedule(
         )
 
     trail = Trail("reschedule", who(by), reason, mode=to.words())
-    return _logged(trail, _steer(jobs, using, Act.RESCHEDULE, UNCLAIMED, KeyedWrite(using, write), trail))
+    return logged(trail, steer(jobs, using, Act.RESCHEDULE, UNCLAIMED, KeyedWrite(using, write), trail))
 
 
 def revert(
@@ -244,9 +218,9 @@ def revert(
     act, own = (Act.RESCHEDULE, verb) if verb == "reschedule" else (Act.ABANDON, "revert")
     trail, done = Trail(own, who(by), reason), Steered()
     for part, jobs in parts.items():
-        done += _steer(jobs, using, act, UNCLAIMED, _reverting(using, action_id, part), trail)
+        done += steer(jobs, using, act, UNCLAIMED, _reverting(using, action_id, part), trail)
     trail.skip(on(using), done.skipped)
-    return _logged(trail, done)
+    return logged(trail, done)
 
 
 def _reverting(using: str, action_id: int, part: int) -> KeyedWrite:
@@ -279,163 +253,5 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
     return target
 
 
-def who(by: object) -> str:
-    """Return the author of an action as text: ``accounts.User:42 anna`` for a user; text stays text."""
-    if by is None or isinstance(by, str):
-        return by or ""
-    meta = getattr(by, "_meta", None)
-    key = getattr(by, "pk", None)
-    return f"{meta.label}:{key} {by}" if meta is not None else str(by)
-
-
-def _logged(trail: Trail, steered: Steered) -> Steered:
-    """Log who did what, and why; return ``steered``."""
-    words = signed(trail.by, trail.reason)
-    # The sentence for a job of this package's own is for the caller: its name will do here.
-    reasons = ((why.partition(" ")[0] if is_built_in(why) else why, count) for why, count in steered.skipped.items())
-    skipped = listed(f"{why}:{count}" for why, count in reasons)
-    log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, skipped, words)
-    return steered
-
-
 def _names_with(callback: str) -> list[str]:
     return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Jobs to steer together: ``meant`` are all of them; a job in no other set could not be locked."""
-
-    jobs: models.QuerySet[Any]
-    using: str
-    eligible: Q
-    write: Write
-    trail: Trail
-    meant: set[int]
-    changed: set[int] = field(default_factory=set)
-    locked: set[int] = field(default_factory=set)
-    strayed: set[int] = field(default_factory=set)
-
-    def go(self, *, wait: bool) -> None:
-        """Lock the rows that are left, in id order, and write them, in one transaction.
-
-        With ``wait`` it blocks for up to ``LOCK_SECONDS``, then raises ``OperationalError``; else it skips locked rows.
-        """
-        left = sorted(self.meant - self.locked)
-        with at_read_committed(self.using), _lock_timeout(self.using):
-            rows = self._rows(left).select_for_update(skip_locked=not wait, no_key=True).order_by("pk")
-            locked = list(rows.values_list("pk", flat=True))
-            # In a statement of its own: it sees every change made before the locks, with any joins of the filter.
-            asked = self._still_asked_for(locked)
-            held = [job for job in locked if job in asked]
-            db = on(self.using)
-            before = acting.read_former(db, held) if held and self.trail.is_reversible else {}
-            changed = self.write(db, held) if held else []
-            former = acting.former_of(before, acting.read_former(db, changed)) if before and changed else None
-            self.trail.add(db, len(changed), changed, former)
-        self.locked.update(locked)
-        self.strayed.update(set(locked) - asked)
-        self.changed.update(changed)
-
-    def busy(self) -> set[int]:
-        """Return the jobs that the action could write if no other session held their rows."""
-        return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
-
-    def _rows(self, ids: Sequence[int]) -> Any:
-        rows: Any = self.jobs.model._base_manager.using(self.using)
-        return rows.filter(self.eligible, pk__in=ids)
-
-    def _still_asked_for(self, ids: Sequence[int]) -> set[int]:
-        if not ids:
-            return set()
-        found: Any = self.jobs.using(self.using)
-        if found.query.combinator:
-            found = self.jobs.model._base_manager.using(self.using).filter(pk__in=found.values("pk"))
-        # Drop a slice but keep its filter: which rows are the first ten may differ by now.
-        found.query.clear_limits()
-        found.query.distinct, found.query.distinct_fields = False, ()
-        return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
-
-
-def _steer(jobs: models.QuerySet[Any], using: str, act: Act, eligible: Q, write: Write, trail: Trail) -> Steered:
-    with at_read_committed(using):
-        ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
-    done = Steered()
-    for start in range(0, len(ids), BATCH):
-        meant = ids[start : start + BATCH]
-        built_in = _refused(jobs, using, meant, act)
-        done += Steered(0, dict(Counter(built_in.values())))
-        _resolve_names(jobs, using, meant)
-        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant) - built_in.keys()))
-    trail.skip(on(using), done.skipped)
-    return done
-
-
-def _refused(jobs: models.QuerySet[Any], using: str, ids: Sequence[int], act: Act) -> dict[int, str]:
-    """Return those of these jobs that are this package's own and do not take ``act``, and why."""
-    rows: Any = jobs.model._base_manager.using(using)
-    found = rows.filter(pk__in=ids, name__in=refused(act)).values_list("pk", "name", "hold")
-    with at_read_committed(using):
-        reasons = {job_id: refusal(name, act, parked=hold == Hold.PARKED) for job_id, name, hold in found}
-    return {job_id: reason for job_id, reason in reasons.items() if reason}
-
-
-def _resolve_names(jobs: models.QuerySet[Any], using: str, ids: Sequence[int]) -> None:
-    """Make the names of these jobs known, before any row is locked: only their definitions know their callbacks."""
-    if not registry.may_find_more:
-        return
-    rows: Any = jobs.model._base_manager.using(using)
-    with at_read_committed(using):
-        missing = rows.filter(pk__in=ids).exclude(name__in=registry.names()).values_list("name", flat=True)
-        names = set(missing.distinct().order_by())
-    for name in names:
-        registry.resolved(name)
-
-
-def _steer_batch(batch: _Batch) -> Steered:
-    """Write the rows that can be locked at once, wait for the rest, report those that stay locked as busy."""
-    batch.go(wait=False)
-    busy: set[int] = set()
-    if batch.meant - batch.locked:
-        try:
-            batch.go(wait=True)
-        except OperationalError as error:
-            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
-                raise
-            # One row that stays locked fails the wait for all of them; the last try takes those released since.
-            batch.go(wait=False)
-            with at_read_committed(batch.using):
-                busy = batch.busy()
-    reasons = dict.fromkeys(busy, "busy") | dict.fromkeys(batch.strayed, CHANGED)
-    reasons |= batch.write.refused if isinstance(batch.write, KeyedWrite) else {}
-    return Steered(len(batch.changed), _skipped(batch.using, batch.meant - batch.changed, reasons))
-
-
-def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str, int]:
-    """Return why ``ids`` were not changed: reason → number. A job without a reason counts under its state."""
-    if not ids:
-        return {}
-    with at_read_committed(using):
-        states = steering.read_states(on(using), sorted(ids))
-    skipped: dict[str, int] = {}
-    for job_id in ids:
-        state, ending = states.get(job_id, ("unknown", False))
-        if job_id in states:
-            state = reasons.get(job_id, "ending" if ending and state == "ready" else state)
-        skipped[state] = skipped.get(state, 0) + 1
-    return skipped
-
-
-class _lock_timeout:
-    """Bound the lock waits of the open transaction, and restore the setting: the caller's transaction may continue."""
-
-    def __init__(self, using: str) -> None:
-        self.using = using
-        self.before = ""
-
-    def __enter__(self) -> None:
-        self.before = set_lock_timeout(on(self.using), f"{LOCK_SECONDS}s")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            set_lock_timeout(on(self.using), self.before)

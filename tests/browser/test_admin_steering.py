@@ -14,7 +14,8 @@ from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from django_pgjobs import Cron, JobDefinition, job, pausing
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
+from django_pgjobs.maintenance.cron_declaring import MISSING_SECONDS, CronSync, MarkMissing, declared_for
+from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job, QueueState
 from django_pgjobs.store.database import on

@@ -23,7 +23,8 @@ from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job, Memo, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, resume_job
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, Hold, MemoKind, Outcome
-from django_pgjobs.steering.jobs import Steered, close_batches
+from django_pgjobs.steering.batching import Steered
+from django_pgjobs.steering.jobs import close_batches
 from django_pgjobs.store.database import on
 from django_pgjobs.values.built_in import OWN_QUEUE, POLICY, SERVANTS, Act, refusal
 from tests.chaos import compounds

@@ -15,7 +15,7 @@ from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import gates, pruning
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs

@@ -22,7 +22,8 @@ from django_pgjobs.management.steer import ACTIONS as SHELL_ACTIONS
 from django_pgjobs.models import CronEntry, Gate, Job, QueueState
 from django_pgjobs.pausing import pause_job, pause_queue, paused
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.steering.jobs import Steered, close_batches
+from django_pgjobs.steering.batching import Steered
+from django_pgjobs.steering.jobs import close_batches
 from django_pgjobs.store import pausing
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs

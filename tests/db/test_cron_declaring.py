@@ -12,8 +12,8 @@ from django.db import connections
 from django.test import override_settings
 
 from django_pgjobs import Cron, job
-from django_pgjobs.maintenance import cron_firing
-from django_pgjobs.maintenance.cron_firing import CronSync, MarkMissing, declared_for
+from django_pgjobs.maintenance import cron_declaring, cron_firing
+from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing, keeping
@@ -50,7 +50,7 @@ def test_declared_entries_are_brought_into_the_database(raw: RawDatabase, time: 
     put(raw, "test.clean", declared_expression="@weekly")
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@weekly"
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     leader.tick(raw)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
@@ -80,7 +80,7 @@ def test_very_many_entries_are_declared_a_part_in_each_tick(
     put(raw, "many:07", declared_expression="@weekly")
     sync.tick(raw)
     assert entry("many:07").declared_expression == "@weekly", "until the next minute"
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     leader.tick(raw)
     for _ in range(4):
         sync.tick(raw)
@@ -97,11 +97,11 @@ def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
     declare(raw, "test.clean", expression="@monthly")
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@monthly"
     raw.query("DELETE FROM pgjobs_cron_entry")
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
 
@@ -114,7 +114,7 @@ def test_nothing_is_asked_where_nothing_is_declared(raw: RawDatabase, time: Call
     with statements(raw) as asked:
         for _ in range(3):
             sync.tick(raw)
-            time(cron_firing.SYNC_SECONDS)
+            time(cron_declaring.SYNC_SECONDS)
     sync.leave(raw)
     assert asked == []
 
@@ -195,7 +195,7 @@ def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time
     for _ in range(2):
         sync.tick(raw)
         raw.query("UPDATE pgjobs_cron_entry SET declared_options = '{}'")
-        time(cron_firing.SYNC_SECONDS)
+        time(cron_declaring.SYNC_SECONDS)
         leader.tick(raw)
     sync.tick(raw)
     assert (entry("daily").declared_options["key"], entry("daily").declared_options["description"]) == ("x", "x")
@@ -230,13 +230,18 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     sync = CronSync(declared_for("default"), Leader(OTHER))
     sync.tick(raw)
     declare(raw, "stays")
-    put(raw, "test.clean", declared_at=ago(raw, seconds=cron_firing.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))
+    put(
+        raw,
+        "test.clean",
+        declared_at=ago(raw, seconds=cron_declaring.MISSING_SECONDS + 1),
+        created_at=ago(raw, hours=1),
+    )
     MarkMissing()(on("default"))
     assert [row.name for row in CronEntry.objects.exclude(missing_since=None)] == ["test.clean"]
     assert "declared by no worker's code any more" in caplog.text
     tick(raw)
     assert Job.objects.count() == 0
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").missing_since is None
     tick(raw)
@@ -250,7 +255,7 @@ def test_entries_without_code_are_marked_on_the_workers_own_connection_and_held_
     """W38: rescue shares that thread; who only points to the row is not in the way."""
     for name in ("free", "held"):
         declare(raw, name)
-        put(raw, name, declared_at=ago(raw, seconds=cron_firing.MISSING_SECONDS + 1))
+        put(raw, name, declared_at=ago(raw, seconds=cron_declaring.MISSING_SECONDS + 1))
     other.query("BEGIN")
     other.query(f"SELECT name FROM pgjobs_cron_entry WHERE name = 'held' FOR {lock}")
     django = connections["default"]

@@ -19,8 +19,9 @@ from django.db import transaction
 from django_pgjobs import Cron, job, sql
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.maintenance import cron_firing, cron_rows
-from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing, declared_for
+from django_pgjobs.maintenance import cron_declaring, cron_rows
+from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing, declared_for
+from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Job
@@ -169,7 +170,7 @@ def test_code_that_declares_the_name_of_a_row_is_logged_and_changes_nothing(
     sync = CronSync(declared_for("default"), Leader(OTHER))
     for _ in range(3):
         sync.tick(raw)
-        time(cron_firing.SYNC_SECONDS)
+        time(cron_declaring.SYNC_SECONDS)
     assert (entry(NAME).declared_expression, entry(NAME).origin) == ("*/10 * * * *", "row")
     assert caplog.text.count("a schedule made at run time has its name cron=report:acme") == 1
 
@@ -425,14 +426,14 @@ def test_a_job_that_no_worker_knows_breaks_it_and_the_next_deploy_mends_it(
     rows.tick(raw)
     assert entry(NAME).broken == ""
     raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - interval '301 seconds'")
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     leader.tick(raw)
     rows.tick(raw)
     assert entry(NAME).broken == "", "it is new: workers with its code may start"
     put(raw, NAME, declared_at=ago(raw, seconds=301))
     CronRows(Leader(OTHER)).tick(raw)
     assert entry(NAME).broken == "", "only the leader says so"
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     leader.tick(raw)
     rows.tick(raw)
     assert entry(NAME).broken == "no worker's code knows its job shop.report"
@@ -453,11 +454,11 @@ def test_old_workers_do_not_undo_what_the_newest_code_says(
     deploy(wider)
     confirm(raw)
     deploy(report)
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     old.tick(raw)
     assert entry(NAME).broken
     raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - interval '301 seconds'")
-    time(cron_firing.SYNC_SECONDS)
+    time(cron_declaring.SYNC_SECONDS)
     old.tick(raw)
     assert entry(NAME).broken == ""
 

@@ -23,7 +23,6 @@ from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.steering import jobs as steering
 from django_pgjobs.store import firing, registering
 from django_pgjobs.store.database import on
 from django_pgjobs.store.registering import NewJob
@@ -361,7 +360,7 @@ def test_the_shell_pauses_resumes_and_stops() -> None:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch, db_connection: Callable[..., RawDatabase]) -> Job:
     """A job of the entry whose row somebody else has locked."""
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.05)
     made = entry().run_now()
     other = db_connection(autocommit=False)
     other.query("SELECT id FROM pgjobs_job FOR UPDATE")

@@ -19,7 +19,6 @@ from django_pgjobs import job as define
 from django_pgjobs.context import JobContext
 from django_pgjobs.models import Job
 from django_pgjobs.queues import Queue
-from django_pgjobs.steering import jobs as steering
 from django_pgjobs.store.finished import send_finished
 from django_pgjobs.testing import run_jobs
 from tests.db.steering_ground import cancelled, ending, running, succeeded
@@ -197,7 +196,7 @@ def test_each_job_of_a_cancelled_batch_is_told_once(told: Told) -> None:
 @pytest.mark.parametrize("atomic", [False, True])
 def test_very_many_cost_no_query_each(told: Told, monkeypatch: pytest.MonkeyPatch, *, atomic: bool) -> None:
     """Without a transaction they are told batch by batch, else all at the commit."""
-    monkeypatch.setattr(steering, "BATCH", 10)
+    monkeypatch.setattr("django_pgjobs.steering.batching.BATCH", 10)
     ids = register(25)
 
     def cancel() -> int:

@@ -228,7 +228,7 @@ def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits
     other: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for the same gate with each half, down to each member, and keep their rows locked meanwhile."""
-    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.05)
     monkeypatch.setattr(key_conflicts, "SHORT_LOCK_TIMEOUT", "5ms")
     waits: list[int] = []
     reopen = reopening.retry
@@ -327,7 +327,7 @@ def test_a_node_whose_code_is_gone_can_be_cancelled() -> None:
 def test_a_cancel_of_a_batch_comes_back_for_members_that_were_locked(
     other: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.05)
     with Batch("b") as batch:
         batch.add_many(maybe.using(delay=3600).bind(n) for n in range(2))
     member = Job.objects.filter(parent_id=batch.job.pk).first()

@@ -14,7 +14,7 @@ from django_pgjobs import register_many
 from django_pgjobs.definition.keys import ConflictOption
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from tests.plugins.fix_db import RawDatabase, blocked_by, claim, job, register, wait_until
 
 

@@ -16,7 +16,6 @@ from django_pgjobs import Window, register_many
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
 from django_pgjobs.registering import conflicts
-from django_pgjobs.steering import jobs
 from django_pgjobs.store import finalising, keys, pruning, steering
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.registering import NewJob
@@ -152,7 +151,7 @@ def test_an_uncommitted_rival_holds_up_one_job_and_no_others(
     monkeypatch: pytest.MonkeyPatch, other: RawDatabase
 ) -> None:
     """It is waited for like a row lock, and the job reported as busy."""
-    monkeypatch.setattr(jobs, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.3)
     ended = [abandoned(f"k{number}") for number in range(10)]
     other.query(
         "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key)"

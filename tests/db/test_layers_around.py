@@ -10,7 +10,7 @@ import pytest
 
 from django_pgjobs import Batch, Cron, Flow, job
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
-from django_pgjobs.maintenance.cron_firing import CronSync
+from django_pgjobs.maintenance.cron_declaring import CronSync
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.middleware import Registration

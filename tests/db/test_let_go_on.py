@@ -17,7 +17,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Action, Gate, Job
 from django_pgjobs.steering import jobs as steering
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -273,7 +273,7 @@ def test_it_waits_for_no_lock_of_a_job_that_does_not_wait(other: RawDatabase) ->
 def test_what_stays_locked_is_busy_and_the_others_go_on(
     other: RawDatabase, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.2)
     first, second = (work.using(after=slow.register()).register() for _ in range(2))
     table, column = {"job": ("pgjobs_job", "id"), "gate": ("pgjobs_gate", "job_id")}[what]
     other.query(f"SELECT 1 FROM {table} WHERE {column} = %s FOR UPDATE", [first.pk])
@@ -359,7 +359,7 @@ def test_a_batch_is_closed_by_an_operator_once() -> None:
 
 
 def test_a_batch_that_is_closed_in_the_shell_says_who_did_it(other: RawDatabase, monkeypatch: Any) -> None:
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.2)
     batch = Batch("b").open()
     other.query("SELECT 1 FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [batch.job.pk])
     status, _, err = pgjobs("close-batch", batch.job.pk)

@@ -64,7 +64,7 @@ def test_who_does_it_is_by_default_the_user_of_the_shell(raw: RawDatabase, monke
 
 def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDatabase, monkeypatch: Any) -> None:
     """Bad input: a job that cannot take it is left as it is, and said so; the status is 1."""
-    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.1)
     done, locked, ready = register(3)
     taken = claim(raw)
     assert taken.ids == [done]

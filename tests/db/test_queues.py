@@ -21,7 +21,7 @@ from django_pgjobs.pausing import pause_job, pause_queue
 from django_pgjobs.queues import Queue, QueuedJob
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization.payload import HIDDEN
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import finalising, gating
 from django_pgjobs.store.database import statement
 from django_pgjobs.testing import reset_rate_limits, run_jobs

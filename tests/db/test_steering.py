@@ -20,8 +20,7 @@ from django_pgjobs import job as define
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, JobQuerySet, Steerable
-from django_pgjobs.steering import jobs as steering_jobs
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import finalising, steering
 from django_pgjobs.store.notifying import scan_behind, wake_up
 from tests.db.steering_ground import (
@@ -84,7 +83,7 @@ def test_every_action_changes_what_it_may_and_names_why_it_skipped_the_rest(
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_queryset_is_steered_as_a_whole(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
     """The answer adds up over batches: how many changed, and why not the others."""
-    monkeypatch.setattr(steering_jobs, "BATCH", 3)
+    monkeypatch.setattr("django_pgjobs.steering.batching.BATCH", 3)
     expected = Steered()
     for maker in MAKERS:
         one = maker(raw)

@@ -8,8 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs.models import Job
-from django_pgjobs.steering import jobs as steering_jobs
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import finalising, steering
 from tests.db.steering_ground import ACTIONS, ARGUMENTS, BECOMES, abandoned, cancelled, ready, running, succeeded
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
@@ -17,7 +16,7 @@ from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, cl
 
 @pytest.fixture
 def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering_jobs, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.1)
 
 
 # --- what changes between picking and locking ------------------------------------------------------------------------

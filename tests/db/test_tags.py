@@ -61,7 +61,7 @@ def test_jobs_of_a_cron_entry_have_the_tags_of_their_job() -> None:
     @job(tags=["nightly"], cron=Cron("@daily", name="nightly run"))
     def night() -> None: ...
 
-    from django_pgjobs.maintenance.cron_firing import declared_for
+    from django_pgjobs.maintenance.cron_declaring import declared_for
     from django_pgjobs.store import firing
     from django_pgjobs.store.database import on
 

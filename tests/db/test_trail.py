@@ -15,13 +15,12 @@ from django.utils import timezone
 from django_pgjobs import Cron, pausing
 from django_pgjobs import job as define
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.maintenance.cron_firing import CronSync, declared_for
+from django_pgjobs.maintenance.cron_declaring import CronSync, declared_for
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.presentation.job_search import JobSearch
-from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store import acting
 from django_pgjobs.store.database import on, statement
@@ -78,7 +77,7 @@ def test_every_verb_leaves_its_trace() -> None:
 
 def test_a_bulk_action_is_one_row_and_each_of_its_jobs_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are, and whatever other actions lie around them."""
-    monkeypatch.setattr(steering, "BATCH", 10)
+    monkeypatch.setattr("django_pgjobs.steering.batching.BATCH", 10)
     ids = register(45)
     Job.objects.filter(pk__in=ids[::2]).cancel(by="anna")
     Job.objects.filter(pk__in=ids[1::4]).abandon(by="bob")
@@ -203,7 +202,7 @@ def test_steering_of_cron_entries_leaves_traces() -> None:
 
 
 def test_a_trace_costs_one_statement_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "BATCH", 10)
+    monkeypatch.setattr("django_pgjobs.steering.batching.BATCH", 10)
     register(30)
     with CaptureQueriesContext(connection) as queries:
         Job.objects.all().cancel(by="anna")

@@ -20,8 +20,7 @@ from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, Job, QueueState
 from django_pgjobs.states import WAKE, FlowFlag
-from django_pgjobs.steering import jobs as steering
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import acting
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
@@ -349,7 +348,7 @@ def test_more_jobs_than_a_page_changes_at_once_are_left_to_the_shell(
 
 
 def test_an_action_of_several_parts_goes_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "BATCH", 2)
+    monkeypatch.setattr("django_pgjobs.steering.batching.BATCH", 2)
     ids = abandoned(5)
     before = rows(ids)
     some(ids).retry()

@@ -30,7 +30,7 @@ from django_pgjobs.durable import Settled
 from django_pgjobs.flows.flow import Node
 from django_pgjobs.models import CronEntry, Job, JobQuerySet
 from django_pgjobs.schedules import BoundSchedule
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.tasks import enqueue_many, job_of, policy, result_of
 from django_pgjobs.testing import Ran, context, crash_at, replay, run_jobs, send_event
 

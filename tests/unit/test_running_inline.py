@@ -12,7 +12,7 @@ import pytest
 from django_pgjobs.maintenance.duties import duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.inline import InlineWorker
-from django_pgjobs.running.runtime import Worker, WorkerOptions
+from django_pgjobs.running.worker import Worker, WorkerOptions
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.keeping import Flag
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, Renewed

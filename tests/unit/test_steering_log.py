@@ -6,15 +6,15 @@ import logging
 
 import pytest
 
-from django_pgjobs.steering import jobs
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering import batching
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.trail import Trail
 
 
 def test_an_operators_words_stay_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         trail = Trail("cancel", "anna\r\n", "too dear\n2026-01-01 CRITICAL forged")
-        jobs._logged(trail, Steered(1, {"busy": 2}))
+        batching.logged(trail, Steered(1, {"busy": 2}))
     assert caplog.messages == [
         "operator's cancel changed=1 skipped=busy:2 by=anna: too dear 2026-01-01 CRITICAL forged"
     ]

@@ -1,0 +1,130 @@
+"""One worker as it was configured: its options, its connections, its claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from django_pgjobs import __version__
+from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.execution.admission import AdmissionScan
+from django_pgjobs.store import gates
+from django_pgjobs.store.finalising import Author
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.shared.deaths import Deaths
+from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS
+from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.frontier import Frontier
+
+LEAST_STATEMENT_SECONDS = 1.0
+SUPERVISOR_CONNECTIONS = 7
+"""Claim, finalise, keep, listen, maintenance; for the leader also upkeep and VACUUM. With limits add one to admit."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The options of ``runjobs``; None means the value of the setting."""
+
+    entry: tuple[str, ...] = ()
+    entry_options: tuple[str, ...] = ()
+    database: str = "default"
+    name: str = ""
+    queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    processes: int | None = None
+    threads: int | None = None
+    async_slots: int | None = None
+    executor_max_jobs: int | None = None
+    executor_max_megabytes: int | None = None
+    max_jobs: int | None = None
+    until_idle: bool = False
+    metrics_port: int | None = None
+    metrics_host: str | None = None
+    environment: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker: its name, its parts, and the facts of its heartbeat."""
+
+    options: WorkerOptions
+    conf: Conf
+    author: Author
+    processes: int
+    threads: int
+    async_slots: int
+
+    @classmethod
+    def of(cls, options: WorkerOptions) -> Worker:
+        """Return a worker that has not been started; settings replace options that are None."""
+        conf = get_conf()
+        name = options.name or f"{socket.gethostname()}:{os.getpid()}"
+        author = Author(uuid4(), name, conf.release)
+        return cls(
+            options,
+            conf,
+            author,
+            conf.processes if options.processes is None else options.processes,
+            conf.threads if options.threads is None else options.threads,
+            conf.async_slots if options.async_slots is None else options.async_slots,
+        )
+
+    def connect(self, role: str, *, durable: bool = True, seconds: float | None = None) -> WorkerConnection:
+        """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
+        seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
+        role = f"pgjobs {self.author.name[:40]} {role}"
+        return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
+
+    def connect_alone(self, role: str) -> WorkerConnection:
+        """Return a new connection for statements without transaction and time limit. Raises like ``connect``."""
+        return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
+
+    def facts(
+        self, state: str = "running", running: int = 0, finished: int = 0, deaths: Deaths | None = None
+    ) -> dict[str, object]:
+        """Return the columns of the heartbeat row."""
+        options = self.options
+        return {
+            "id": self.author.worker,
+            "name": self.author.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": None if options.queues is None else json.dumps(list(options.queues)),
+            "excluded_queues": json.dumps(list(options.excluded)) if options.excluded else None,
+            "processes": self.processes,
+            "threads": self.threads,
+            "async_slots": self.async_slots,
+            "version": __version__,
+            "release": self.author.release,
+            "state": state,
+            "running": running,
+            "finished": finished,
+            "protocol": gates.KNOWS_UNDO,
+            **(deaths.facts() if deaths is not None else {}),
+        }
+
+    def claim_options(self) -> ClaimOptions:
+        """Return the parameters that all claims of this worker share."""
+        conf = self.conf
+        return ClaimOptions(
+            worker=self.author.worker,
+            lease_seconds=conf.lease_seconds,
+            allowance_seconds=ALLOWANCE_SECONDS,
+            grace_seconds=conf.rescue_grace_seconds,
+            poll_seconds=conf.poll_seconds,
+            notify=conf.notify,
+            until_idle=self.options.until_idle,
+        )
+
+    def frontier(self) -> Frontier:
+        """Return the pairs this worker may claim from, none known yet."""
+        queues = self.options.queues
+        return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
+
+    def admission(self) -> AdmissionScan:
+        """Return the scan that admits held jobs of this worker's queues."""
+        return AdmissionScan(self.frontier().serves, self.conf)
