@@ -142,7 +142,7 @@ def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(held_jobs: HeldJ
 
 
 def test_a_worker_that_drains_hands_back_those_that_died_in_company(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
-    held_jobs.draining = True
+    held_jobs.starts.draining = True
     held_jobs.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
     assert [(kind, end.id) for kind, end in finaliser.puts] == [(RELEASE, 1), (RELEASE, 2)]
     assert SUCCESS not in dict(finaliser.puts)
@@ -274,7 +274,7 @@ PAUSED = Pauses(frozenset({"mail"}), {"holding.known": "as anna says"})
 
 
 def paused(held_jobs: HeldJobs, *executors: Any) -> None:
-    held_jobs.pause(PAUSED, executors)
+    held_jobs.starts.pause(PAUSED, executors)
 
 
 def ends(finaliser: Finaliser) -> list[tuple[EndKind, int, str]]:
@@ -361,7 +361,7 @@ def test_suspects_that_wait_are_put_aside_and_others_start_again(held_jobs: Held
 
 def test_after_the_pause_everything_starts_as_before(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     paused(held_jobs)
-    held_jobs.pause(Pauses(), [])
+    held_jobs.starts.pause(Pauses(), [])
     held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known")]))
     assert not finaliser.puts
     assert len(held_jobs.dispatcher) == 2

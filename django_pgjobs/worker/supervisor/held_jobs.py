@@ -1,66 +1,48 @@
 """The jobs that this worker holds: where each is, and how it ends. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the
-finaliser (``run_ends``). A run ends in exactly one of ``Succeeded``, ``Done``, ``RunsReleased`` or the death of its
-executor. Requests (cancel, release) reach a job wherever it is.
+finaliser; ``run_starts`` and ``run_ends`` bring it there. A run ends in exactly one of ``Successes``, ``Decided``,
+``RunsReleased`` or the death of its executor. Requests (cancel, release) reach a job wherever it is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends import finalise, lines
-from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
+from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import MARK, SUCCESS, EndKind
-from django_pgjobs.execution import events
-from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import EXPIRED, CancelMode
-from django_pgjobs.store import claiming
+from django_pgjobs.states import CancelMode
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.store.finalising import End, ReleasedJob, Rescheduled, SteppedJob
+from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Flag
-from django_pgjobs.store.memos import SuspendedJob
-from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable, facts
 from django_pgjobs.worker.shared.tallies import Tallies
-from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, is_suspect
+from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
-from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_end
+from django_pgjobs.worker.supervisor.run_events import EventSender
+from django_pgjobs.worker.supervisor.run_starts import RunStarts
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
 
-_SIZE = attrgetter("size")
-
-NO_ROOM_SECONDS = 2.0
-"""Time that a job waits here for room before another worker may have it."""
-
-RELEASES_LOGGED = 3
-"""A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
-
 
 class HeldJobs:
-    """Decides what becomes of held jobs.
-
-    ``wake_for`` wakes the claim thread for a (queue, priority) that has become ready; ``notify`` sends signals of
-    durable writes; ``draining`` says whether nothing may start any more; ``tallies`` adds up what has ended.
-    """
+    """Decides what becomes of held jobs, by what their executors, operators and other workers have done to them."""
 
     def __init__(
         self,
@@ -73,14 +55,11 @@ class HeldJobs:
         tallies: Tallies,
     ) -> None:
         self.table = table
-        self.tallies = tallies
         self.dispatcher = dispatcher
         self.finaliser = finaliser
         self.wake_for = wake_for
-        self.notify = notify
-        self.ends = RunEnds(table, finaliser, notify)
-        self.draining = False
-        self.pauses = Pauses()
+        self.ends = RunEnds(table, finaliser, wake_for=wake_for, notify=notify, tallies=tallies)
+        self.starts = RunStarts(dispatcher, finaliser, self.ends)
         self.with_on_success = frozenset(n for n in registry.names() if registry.get(n).on_success_func is not None)
 
     # From the claim thread
@@ -95,67 +74,7 @@ class HeldJobs:
             # The transaction of an atomic job may just have made the next step; if not, its own fence refuses it.
             if run.job.ending is not None or not _is_atomic(run):
                 self._taken_away(run)
-        if self.draining:
-            self.ends.release(runs)
-            return
-        if (
-            self.pauses
-            or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
-            or max(map(_SIZE, runs)) > claiming.MOST_CHARS
-        ):
-            runs = [run for run in runs if self._begin(run)]
-            self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
-            runs = [run for run in runs if not run.alone]
-        self.dispatcher.add(runs, clock.monotonic())
-
-    def _begin(self, run: HeldRun) -> bool:
-        """Decide what to do with a claimed job; return whether it needs an executor."""
-        job = run.job
-        if key_of(job.extras) is not None:
-            run.remembers = self.finaliser.writer.remembers = True
-        if (gate := finalise.gate_of(job.extras)) is not None:
-            run.gate, self.finaliser.counts = gate, True
-        if (
-            run.size > claiming.MOST_CHARS
-            or (job.ending is not None and job.ending not in CALLBACK_OF)
-            or not isinstance((job.extras or {}).get("options"), dict | None)
-        ):
-            # No registration and no statement of ours writes such a row.
-            log.error("job cannot be run as it is and is parked %s", facts(run))
-            why = "Its headers or options are too long, or its ending is not known."
-            self.ends.decided(run, decide.Parked(why, _fingerprint(job)), None)
-            return False
-        run.alone = job.ending is None and is_suspect(job.extras)
-        if job.ending is not None:
-            run.becomes_callback(job.ending)
-            if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
-                # Jobs that wait for it need not wait for code that has the callback.
-                self.ends.callback_ended(run)
-                return False
-        elif job.cancelled:
-            run.cancelled = True
-            self.ends.decided(run, decide.Cancelled(), None)
-            return False
-        elif job.expires is not None and clock.monotonic() >= job.expires:
-            self.ends.decided(run, decide.Cancelled(EXPIRED), None)
-            return False
-        if self._is_paused(run):
-            self._release_or_hold(run)
-            return False
-        if job.ending is None or job.ending_attempt == 1:
-            return True
-        if job.ending_attempt <= CALLBACK_STARTS:
-            # It, or a neighbour, has ended its process before: alone, no other job's end hits it.
-            self.dispatcher.suspect([run], clock.monotonic())
-            return False
-        log.error(
-            "callback lost %d processes or workers, the job ends without it callback=%s %s",
-            CALLBACK_STARTS,
-            run.kind,
-            facts(run),
-        )
-        self.ends.callback_ended(run)
-        return False
+        self.starts.claimed(runs)
 
     # From executors
 
@@ -217,7 +136,7 @@ class HeldJobs:
 
     def unstarted(self, child: ExecutorProcess, numbers: list[int]) -> None:
         """Take runs that an executor released before their start."""
-        self._redispatch(*(run for number in numbers if (run := child.remove(number)) is not None))
+        self.starts.again(*(run for number in numbers if (run := child.remove(number)) is not None))
 
     def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
         """Take the progress of a running job."""
@@ -227,7 +146,7 @@ class HeldJobs:
 
     def settle(self, death: Death) -> None:
         """Decide on every run of a dead executor."""
-        self._redispatch(*death.unstarted)
+        self.starts.again(*death.unstarted)
         for run in (*death.charged, *death.collateral, *death.suspects):
             run.in_doubt = run.job.ending is None and _is_atomic(run)
         for run, decision in death.decisions():
@@ -241,9 +160,9 @@ class HeldJobs:
                 self.table.deaths.note(run.job, death.failure(), death.seconds.get(run.run))
             if run.job.ending is not None and LOST not in run.stops:
                 self.ends.callback_died(run, death.failure())
-            elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
+            elif run.released or run.cancelled or LOST in run.stops or not self.starts.may_start(run):
                 run.alone = True
-                self._redispatch(run)
+                self.starts.again(run)
             elif run.in_doubt:
                 # Only the statement that releases it can tell whether its transaction had been committed.
                 run.alone = True
@@ -297,101 +216,13 @@ class HeldJobs:
         if decision.step_in is not None:
             self.wake_for(decision.step_in)  # it may have a delay, which no notification announces
 
-    def _redispatch(self, *runs: HeldRun) -> None:
-        """Release or end runs that never started, or dispatch them again."""
-        again = [run for run in runs if not self._is_decided(run)]
-        now = clock.monotonic()
-        # Suspects sent together come back together: their return proves nothing.
-        self.dispatcher.suspect([run for run in again if run.alone], now)
-        self.dispatcher.add([run for run in again if not run.alone], now)
-
-    def _is_decided(self, run: HeldRun) -> bool:
-        """End, release or hold a free run that must not be dispatched; return whether it did."""
-        if LOST in run.stops:
-            self.ends.taken_away(run, "start the job")
-        elif self.draining or run.released:
-            self.ends.release([run])
-        elif run.cancelled and run.job.ending is None:
-            self.ends.decided(run, decide.Cancelled(run.cancel_reason), None)
-        elif self._is_paused(run):
-            self._release_or_hold(run)
-        else:
-            return False
-        return True
-
-    def release_stale(self, now: float) -> None:
-        """Release jobs that waited long for room: another worker may have some.
-
-        Callbacks stay, and so do suspects: claimed again, they would run in company once more.
-        """
-        late = now - NO_ROOM_SECONDS
-        self.ends.release(
-            self.dispatcher.withdraw(lambda run: run.job.ending is None and not run.alone and run.since < late)
-        )
-
-    # From an operator
-
-    def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
-        """Start no more paused jobs: ask executors to release them, and release or hold those that wait here."""
-        self.pauses = pauses
-        if pauses:
-            self.dispatcher.release_unstarted(executors, self._is_paused)
-            for run in self.dispatcher.withdraw(self._is_paused):
-                self._redispatch(run)
-
-    def _is_paused(self, run: HeldRun) -> bool:
-        return self.pauses.cover(run.job.queue, run.job.name)
-
-    def _release_or_hold(self, run: HeldRun) -> None:
-        """Release a run of a paused queue, which no claim reads; hold one of a paused name, or it is claimed again."""
-        job = run.job
-        if job.queue in self.pauses.queues:
-            self.ends.release([run])
-        else:
-            self.ends.decided(run, decide.Held(self.pauses.names[job.name]), None)
-
     # From the finaliser
 
     def stored(self, kind: EndKind, entries: Sequence[StoredEnd]) -> None:
         """Take ends that have been flushed."""
-        if lines.are_wanted():
-            _log_ends(kind, entries)
+        self.ends.stored(kind, entries)
         if kind is MARK:
-            for run, end, _ in entries:
-                run.duration = end.seconds
-                # Use the written end: the finaliser may have turned another one into a cancel or an abandon.
-                run.error = end.failure.summary if end.failure else ""
-                run.becomes_callback(end.outcome)
-            self._start_callbacks([run for run, _, _ in entries])
-            return
-        self.tallies.stored(kind, entries)
-        self.ends.flushed([run for run, _, _ in entries])
-        if kind.final:
-            self.table.ended += len(entries)
-        else:
-            for run, _, row in entries:
-                if isinstance(row, Rescheduled | ReleasedJob):
-                    self.wake_for((row.queue, row.priority))
-                if isinstance(row, SuspendedJob | SteppedJob) and row.priority is not None:
-                    self.wake_for((row.queue, row.priority))
-                if isinstance(row, SteppedJob) and row.refused:
-                    events.step_refused(facts(run))
-                if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED:
-                    log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
-        if kind.signals:
-            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
-
-    def _start_callbacks(self, runs: list[HeldRun]) -> None:
-        now = clock.monotonic()
-        for run in runs:
-            run.fresh_until = now + FRESH_SECONDS
-        if self.draining:
-            self.ends.release(runs)
-            return
-        paused = [run for run in runs if self._is_paused(run)] if self.pauses else []
-        for run in paused:
-            self._release_or_hold(run)
-        self.dispatcher.add([run for run in runs if run not in paused] if paused else runs, now)
+            self.starts.callbacks([run for run, _, _ in entries])
 
     # From the keep thread
 
@@ -434,17 +265,11 @@ class HeldJobs:
         """
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
-            self._redispatch(run)
+            self.starts.again(run)
         elif run.child is not None:
             if cause not in run.stops:
                 run.child.end.send(ReleaseRuns([run.run]))
             stop(run, cause, ladder, clock.monotonic())
-
-
-def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
-    for run, end, row in entries:
-        if not (isinstance(row, SteppedJob) and row.refused):
-            lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
 
 
 def _is_atomic(run: HeldRun) -> bool:
@@ -454,8 +279,3 @@ def _is_atomic(run: HeldRun) -> bool:
 
 def _strength(mode: str) -> int:
     return list(CancelMode).index(CancelMode(mode)) if mode in list(CancelMode) else -1
-
-
-def _fingerprint(job: ClaimedJob) -> str:
-    definition = registry.find(job.name)
-    return definition.fingerprint if definition else ""

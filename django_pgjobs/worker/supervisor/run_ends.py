@@ -5,31 +5,53 @@ A job is dropped once its end is flushed or known to be lost. With the last job 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
-from django_pgjobs.ends import finalise
-from django_pgjobs.ends.kinds import END, RETRY, EndKind
+from django_pgjobs.ends import finalise, lines
+from django_pgjobs.ends.kinds import END, MARK, RETRY, EndKind
 from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
-from django_pgjobs.store.finalising import End
+from django_pgjobs.store.finalising import End, ReleasedJob, Rescheduled, SteppedJob
+from django_pgjobs.store.memos import SuspendedJob
 from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
+from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
-from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_loss
+from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_end, event_of_loss
 from django_pgjobs.worker.threads.finaliser import Finaliser
-from django_pgjobs.worker.threads.inbox_messages import RefusedEnd
+from django_pgjobs.worker.threads.inbox_messages import RefusedEnd, StoredEnd
 
 log = safe_logger("django_pgjobs")
 
 
-class RunEnds:
-    """Main thread only, no I/O. ``notify`` sends signals of durable writes."""
+RELEASES_LOGGED = 3
+"""A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
 
-    def __init__(self, table: RunTable, finaliser: Finaliser, notify: EventSender) -> None:
+
+class RunEnds:
+    """Main thread only, no I/O.
+
+    ``wake_for`` wakes the claim thread for a (queue, priority) that has become ready; ``notify`` sends signals of
+    durable writes; ``tallies`` adds up what has ended.
+    """
+
+    def __init__(
+        self,
+        table: RunTable,
+        finaliser: Finaliser,
+        *,
+        wake_for: Callable[[tuple[str, int]], None],
+        notify: EventSender,
+        tallies: Tallies,
+    ) -> None:
         self.table = table
         self.finaliser = finaliser
+        self.wake_for = wake_for
         self.notify = notify
+        self.tallies = tallies
         self.last_removed = 0.0
 
     # Decided
@@ -63,8 +85,35 @@ class RunEnds:
 
     # Dropped
 
-    def flushed(self, runs: list[HeldRun]) -> None:
-        """Drop jobs whose ends are durable."""
+    def stored(self, kind: EndKind, entries: Sequence[StoredEnd]) -> None:
+        """Take ends that are durable; one that was marked has its callback to come."""
+        if lines.are_wanted():
+            _log_ends(kind, entries)
+        if kind is MARK:
+            for run, end, _ in entries:
+                run.duration = end.seconds
+                # Use the written end: the finaliser may have turned another one into a cancel or an abandon.
+                run.error = end.failure.summary if end.failure else ""
+                run.becomes_callback(end.outcome)
+            return
+        self.tallies.stored(kind, entries)
+        self._drop([run for run, _, _ in entries])
+        if kind.final:
+            self.table.ended += len(entries)
+        else:
+            for run, _, row in entries:
+                if isinstance(row, Rescheduled | ReleasedJob):
+                    self.wake_for((row.queue, row.priority))
+                if isinstance(row, SuspendedJob | SteppedJob) and row.priority is not None:
+                    self.wake_for((row.queue, row.priority))
+                if isinstance(row, SteppedJob) and row.refused:
+                    events.step_refused(facts(run))
+                if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED:
+                    log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
+        if kind.signals:
+            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
+
+    def _drop(self, runs: list[HeldRun]) -> None:
         finished = self.table.remove(runs)
         if finished:
             self.finaliser.delete(finished)
@@ -74,9 +123,15 @@ class RunEnds:
         """Drop jobs whose claim is no longer ours; their rows did not change."""
         for run, action, reason in refused:
             log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
-        self.flushed([run for run, _, _ in refused])
+        self._drop([run for run, _, _ in refused])
         self.notify(lambda: [event_of_loss(*each) for each in refused], (events.LOST,))
 
     def taken_away(self, run: HeldRun, action: str) -> None:
         """Drop a job that another worker took, before anything was written."""
         self.lost([(run, action, TAKEN_AWAY)])
+
+
+def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
+    for run, end, row in entries:
+        if not (isinstance(row, SteppedJob) and row.refused):
+            lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)

@@ -183,7 +183,7 @@ class Supervisor:
         self.pool.guard.tick(now)
         self.pool.tick(now)
         self.dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
-        self.held_jobs.release_stale(now)
+        self.held_jobs.starts.release_stale(now)
         self.table.deaths.suspects = self.dispatcher.apart(self.pool.children)
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
@@ -208,7 +208,7 @@ class Supervisor:
 
     def _on_pauses(self, pauses: Pauses) -> None:
         self.claimer.pause(pauses.queues)
-        self.held_jobs.pause(pauses, self.pool.children)
+        self.held_jobs.starts.pause(pauses, self.pool.children)
         self.knows_pauses = True
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
@@ -299,7 +299,7 @@ class Supervisor:
         if self.draining_until is None:
             log.info("worker drains held=%d: %s", len(self.table.held), why)
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
-            self.held_jobs.draining = self.pool.draining = True
+            self.held_jobs.starts.draining = self.pool.draining = True
             self.claimer.halt()
             self.dispatcher.release_unstarted(self.pool.children, lambda run: True)
             self.held_jobs.ends.release(self.dispatcher.withdraw(lambda run: True))
