@@ -55,14 +55,11 @@ MOST_NAMED = 10
 MOST_SHOWN = 10
 """Number of jobs, and of actions, that the page of an entry shows."""
 
-STATUS_WORDS = {
-    "on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken"), "off": _("off"),
-    "ended": _("ended"),
+STATUSES: dict[str, tuple[str, Any]] = {
+    "on": ("succeeded", _("on")), "paused": ("parked", _("paused")), "missing": ("parked", _("missing")),
+    "broken": ("abandoned", _("broken")), "off": ("parked", _("off")), "ended": ("cancelled", _("ended")),
 }  # fmt: skip
-STATUS_COLOURS = {
-    "on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned", "off": "parked",
-    "ended": "cancelled",
-}  # fmt: skip
+"""The status of an entry → the state of a job that has its colour, and its word."""
 
 BUTTONS = {
     "pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs"),
@@ -165,7 +162,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> Any:
         """The status in one word; for a pause also who paused it and until when."""
-        word = badge(STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status])
+        word = badge(*STATUSES[entry.status])
         if entry.status != "paused":
             return word
         until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import quote, unquote
@@ -39,23 +39,19 @@ class SentFilter(SimpleListFilter):
 
     title = _("sent")
     parameter_name = "sent"
-    conditions = {
-        "not_sent": Q(sent_at=None),
-        "sent": Q(sent_at__isnull=False),
-        "nobody_waits": Q(sent_at__isnull=False, waits=0),
+    offered: ClassVar[dict[str, tuple[Any, Q]]] = {
+        "not_sent": (_("Not sent: jobs wait for it, or have waited"), Q(sent_at=None)),
+        "sent": (_("Sent"), Q(sent_at__isnull=False)),
+        "nobody_waits": (_("Sent, and no job waits for it"), Q(sent_at__isnull=False, waits=0)),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return them, without counts."""
-        return [
-            ("not_sent", _("Not sent: jobs wait for it, or have waited")),
-            ("sent", _("Sent")),
-            ("nobody_waits", _("Sent, and no job waits for it")),
-        ]
+        return [(value, words) for value, (words, _condition) in self.offered.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep these."""
-        return queryset.filter(self.conditions.get(self.value() or "", Q()))
+        return queryset.filter(self.offered.get(self.value() or "", ("", Q()))[1])
 
 
 class EventAdmin(SendsEvents):

@@ -11,6 +11,7 @@ from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone, listed, surroundings
 from django_pgjobs.presentation.wording import label_of
@@ -27,12 +28,12 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_job(filters.declare(subcommands, "close-batch", close_batch, text))
 
 
-def _job(command: BaseCommand, options: dict[str, Any]) -> Job:
+def _job(command: BaseCommand, options: Options) -> Job:
     job = listed(filters.database_of(options)).filter(pk=options["id"]).first()
     return job if job is not None else output.fail(command, str(why.unknown(options["id"])))
 
 
-def show_tree(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_tree(command: BaseCommand, options: Options) -> None:
     """Print it; exit with 1 if there is no such job."""
     job = _job(command, options)
     around = surroundings(job)
@@ -124,7 +125,7 @@ def _words_of(undone: Undone) -> str:
     return f"{one_line(undone.job.name)} #{undone.job.pk} {label_of(undone.job)}{step}"
 
 
-def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
+def close_batch(command: BaseCommand, options: Options) -> None:
     """Close it; exit with 1 if the job does not exist or is no batch."""
     job = _job(command, options)
     if job.name != BATCH:

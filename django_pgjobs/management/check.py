@@ -16,6 +16,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django_pgjobs.diagnosis import health, problem
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.management import filters, output, stats, watching
+from django_pgjobs.management.output import Options
 
 STATEMENT_TIMEOUT = "10s"
 
@@ -64,7 +65,7 @@ LIMITS: tuple[tuple[str, Callable[[str], Any], str, Any, str], ...] = (
 """Fields of ``Limits``, with dashes: how a value is read, its metavar, the default, and the help."""
 
 
-def check(command: BaseCommand, options: dict[str, Any]) -> None:
+def check(command: BaseCommand, options: Options) -> None:
     """Print problems and notes; exit with 1 if there is a problem. With ``--watch`` draw them until it is ended."""
     using = filters.database_of(options)
     if options["watch"] is not None and options["format"] == "table":
@@ -78,7 +79,7 @@ def check(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(not is_healthy)
 
 
-def _problems(using: str, options: dict[str, Any]) -> list[HealthProblem]:
+def _problems(using: str, options: Options) -> list[HealthProblem]:
     given = {name: options[name] for name in (each[0].replace("-", "_") for each in LIMITS)}
     limits = Limits(**given, queues=options["queue"])
     try:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
 from django_pgjobs.presentation.schedules import meaning, next_fire
 from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedulable
@@ -136,7 +137,7 @@ def _json(kind: type) -> Callable[[str], Any]:
     return read
 
 
-def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
+def _chosen(options: Options) -> CronEntryQuerySet:
     """Return the named entries, or all. An unknown name is an error before any change."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     if prefix := options.get("prefix"):
@@ -151,7 +152,7 @@ def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
     return found
 
 
-def show(command: BaseCommand, options: dict[str, Any]) -> None:
+def show(command: BaseCommand, options: Options) -> None:
     """List the entries; exit with 1 if one is broken or missing, so that the command serves as a probe."""
     entries = list(_chosen(options))
     headers = ("ENTRY", "STATUS", "EXPRESSION", "ZONE", "JOB", "LAST FIRE", "NEXT FIRE", "NOTE")
@@ -183,6 +184,7 @@ def _note(entry: CronEntry) -> str:
 
 
 def _as_json(entry: CronEntry) -> dict[str, Any]:
+    own = ("paused_by", "paused_reason", "paused_until", "missing_since", "broken")
     return {
         "name": entry.pk,
         "status": entry.status,
@@ -196,15 +198,11 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
         "last_fire_at": entry.last_fire_at,
         "last_job": entry.last_job_id,
         "next_fire_at": next_fire(entry),
-        "paused_by": entry.paused_by,
-        "paused_reason": entry.paused_reason,
-        "paused_until": entry.paused_until,
-        "missing_since": entry.missing_since,
-        "broken": entry.broken,
+        **{name: getattr(entry, name) for name in own},
     }
 
 
-def preview(command: BaseCommand, options: dict[str, Any]) -> None:
+def preview(command: BaseCommand, options: Options) -> None:
     """Show the next fires of entries; exit with 1 if one has none."""
     if options["count"] > MOST_PREVIEWED:
         raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
@@ -224,7 +222,7 @@ def _lines_of_fires(entries: list[CronEntry], found: Mapping[str, list[Any]]) ->
             yield output.plain(f"{entry.pk}: {words}.")
 
 
-def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
+def run_now(command: BaseCommand, options: Options) -> None:
     """Register a job of each entry; exit with 1 if one fails."""
     jobs: dict[str, int | None] = {}
     for entry in _chosen(options):
@@ -238,7 +236,7 @@ def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(None in jobs.values())
 
 
-def pause(command: BaseCommand, options: dict[str, Any]) -> None:
+def pause(command: BaseCommand, options: Options) -> None:
     """Pause entries, and print how many."""
     until = filters.end_of_pause(options)
     try:
@@ -248,7 +246,7 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     output.answer(command, options, {"paused": changed}, [f"{_entries(changed)} paused"])
 
 
-def resume(command: BaseCommand, options: dict[str, Any]) -> None:
+def resume(command: BaseCommand, options: Options) -> None:
     """Resume entries, and print how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
     chosen_names, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
@@ -260,7 +258,7 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(changed < len(chosen_names))
 
 
-def stop(command: BaseCommand, options: dict[str, Any]) -> None:
+def stop(command: BaseCommand, options: Options) -> None:
     """Pause entries and cancel their jobs; print both counts; exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
     number = chosen.count()
@@ -279,7 +277,7 @@ def _entries(number: int) -> str:
 # Schedules made at run time
 
 
-def add(command: BaseCommand, options: dict[str, Any]) -> None:
+def add(command: BaseCommand, options: Options) -> None:
     """Make a schedule; an entry that has its name is an error."""
     with at_read_committed(filters.database_of(options)), _sentences():
         _refuse(_named(options).exists(), options)
@@ -289,7 +287,7 @@ def add(command: BaseCommand, options: dict[str, Any]) -> None:
     _show(command, options, entry)
 
 
-def change(command: BaseCommand, options: dict[str, Any]) -> None:
+def change(command: BaseCommand, options: Options) -> None:
     """Change what the options name; another user's change comes before or after it."""
     with at_read_committed(filters.database_of(options)), _sentences():
         entry = _named(options).select_for_update(no_key=True).first()
@@ -299,18 +297,18 @@ def change(command: BaseCommand, options: dict[str, Any]) -> None:
     _show(command, options, entry)
 
 
-def delete(command: BaseCommand, options: dict[str, Any]) -> None:
+def delete(command: BaseCommand, options: Options) -> None:
     """Delete schedules; if code declares one of them, delete none."""
     with _sentences():
         deleted = _chosen(options).remove(by=options["by"], reason=options["reason"])
     output.answer(command, options, {"deleted": deleted}, [f"{_entries(deleted)} deleted"])
 
 
-def _named(options: dict[str, Any]) -> CronEntryQuerySet:
+def _named(options: Options) -> CronEntryQuerySet:
     return CronEntryQuerySet(CronEntry, using=filters.database_of(options)).filter(pk=options["name"])
 
 
-def _refuse(taken: bool, options: dict[str, Any]) -> None:
+def _refuse(taken: bool, options: Options) -> None:
     if taken:
         words = f"There is a cron entry {output.plain(options['name'])}: change it, or choose another name."
         raise CommandError(words, returncode=output.WRONG)
@@ -324,7 +322,7 @@ def _sentences() -> Iterator[None]:
         raise CommandError(output.plain(error), returncode=output.WRONG) from None
 
 
-def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
+def _written(options: Options, reading: Reading) -> CronEntry:
     timing = {name: None if options[name] == CLEARED else options[name] for name in TIMING if options[name] is not None}
     timing |= {"by": options["by"], "reason": options["reason"]}
     expression = options["expression"] or reading.expression or None
@@ -343,7 +341,7 @@ def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
     return reading.changed(timing, own, expression=expression, **{part: parts[part] for part in given}).write()
 
 
-def _show(command: BaseCommand, options: dict[str, Any], entry: CronEntry) -> None:
+def _show(command: BaseCommand, options: Options, entry: CronEntry) -> None:
     fires = entry.next_fires(PREVIEWED)
     fields = {"name": entry.pk, "written": entry.written, "status": entry.status, "next": fires}
     words = meaning(entry)

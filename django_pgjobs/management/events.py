@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.serialization.escapes import one_line
@@ -48,7 +49,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_output(parser)
 
 
-def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
+def send_event(command: BaseCommand, options: Options) -> None:
     """Send it; exit with 1 if it was sent before, or if the job waits for none."""
     using = filters.database_of(options)
     if (options["event"] is None) == (options["job"] is None):
@@ -65,7 +66,7 @@ def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
     _answer(command, options, event, "sent", WORDS[sent], done=sent is Sent.SENT)
 
 
-def withdraw_event(command: BaseCommand, options: dict[str, Any]) -> None:
+def withdraw_event(command: BaseCommand, options: Options) -> None:
     """Take it back; exit with 1 if it was not sent, or if a job has read it."""
     using, event = filters.database_of(options), options["event"]
     try:
@@ -75,7 +76,7 @@ def withdraw_event(command: BaseCommand, options: dict[str, Any]) -> None:
     _answer(command, options, event, "withdrawn", WITHDRAWN_WORDS[done], done=done is Withdrawn.WITHDRAWN)
 
 
-def _answer(command: BaseCommand, options: dict[str, Any], event: str, key: str, words: str, *, done: bool) -> None:
+def _answer(command: BaseCommand, options: Options, event: str, key: str, words: str, *, done: bool) -> None:
     if options["format"] == "json":
         output.write_line(command, output.json_of({"event": event, key: done}))
     if options["format"] != "json" or not done:

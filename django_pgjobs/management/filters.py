@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_pgjobs.management import output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import filters, search_words
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
@@ -140,7 +141,7 @@ def add_end_of_pause(parser: argparse.ArgumentParser, help_of_until: str) -> Non
     ends.add_argument("--for", metavar="AGE", type=age, dest="seconds", help=text)
 
 
-def end_of_pause(options: dict[str, Any]) -> datetime | timedelta | None:
+def end_of_pause(options: Options) -> datetime | timedelta | None:
     """Return when a pause ends, or how long it lasts; None for one that lasts until it is resumed."""
     return options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
 
@@ -151,7 +152,7 @@ def add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", metavar="ALIAS", help=text)
 
 
-def database_of(options: dict[str, Any]) -> str:
+def database_of(options: Options) -> str:
     """Return the database alias. Raises ``CommandError`` if the settings do not have it."""
     using = str(options["database"] or router.db_for_write(Job))
     if using not in settings.DATABASES:
@@ -159,24 +160,24 @@ def database_of(options: dict[str, Any]) -> str:
     return using
 
 
-def is_filtered(options: dict[str, Any]) -> bool:
+def is_filtered(options: Options) -> bool:
     """Tell whether the options include a filter."""
     return bool(_given(options))
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _given(options: Options) -> dict[str, Any]:
     names = [each.name for each in filters.FILTERS if each.help or each.flags]
     return {name: options[name] for name in names if options[name] is not None}
 
 
-def filter_words(options: dict[str, Any]) -> str:
+def filter_words(options: Options) -> str:
     """Return the filters in words, as an action's row stores them; empty if there are only ids."""
     if not is_filtered(options):
         return "" if options["ids"] else "all"
     return search_of(options).words
 
 
-def search_of(options: dict[str, Any], *, far: bool = False) -> JobSearch:
+def search_of(options: Options, *, far: bool = False) -> JobSearch:
     """Return the filters as a ``JobSearch``."""
     given = _given(options)
     error = given.get("error", "")

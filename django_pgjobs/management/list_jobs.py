@@ -14,6 +14,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_conditions import claimed_by, workers_named
@@ -59,7 +60,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_output(parser)
 
 
-def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_list(command: BaseCommand, options: Options) -> None:
     """Print the jobs; exit with 1 if an id matches no job."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     ids, notice = _found(jobs, options)
@@ -98,7 +99,7 @@ def _alias_hint(alias: str | None) -> str:
     return output.plain(f"TASKS has no alias {alias!r}{did_you_mean(alias, list(known))}.")
 
 
-def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
+def _found(jobs: JobQuerySet, options: Options) -> tuple[list[int], str]:
     """Return the ids in order, and a remark if there may be more jobs."""
     search = filters.search_of(options, far=options["far"])
     if options["worker"] is not None:

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand
 
 from django_pgjobs.inspection import names
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.serialization.escapes import one_line
 
 HEADERS = ("NAME", "USE", "ROWS", "KNOWN")
@@ -19,7 +20,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_output(filters.declare(subcommands, "names", show_names, text))
 
 
-def show_names(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_names(command: BaseCommand, options: Options) -> None:
     """Print them; exit with 1 if one is unknown."""
     found = names.needed(filters.database_of(options))
     rows = (

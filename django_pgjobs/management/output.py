@@ -28,6 +28,9 @@ from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+Options = dict[str, Any]
+"""The options of a subcommand: destination → value."""
+
 SKIPPED = 1
 """The exit status if something was skipped, not found or unhealthy."""
 
@@ -80,7 +83,7 @@ def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> N
     stream.write(fitting, str) if to_stderr else stream.write(fitting)
 
 
-def answer(command: BaseCommand, options: dict[str, Any], fields: Any, lines: Iterable[str]) -> None:
+def answer(command: BaseCommand, options: Options, fields: Any, lines: Iterable[str]) -> None:
     """Write the fields as JSON or else the lines, as ``--format`` says."""
     for line in [json_of(fields)] if options["format"] == "json" else lines:
         write_line(command, line)

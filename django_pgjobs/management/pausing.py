@@ -12,6 +12,7 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import QueueState
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.transactions import at_read_committed
@@ -37,7 +38,7 @@ def add_subcommands(subcommands: Any) -> None:
         filters.add_output(parser)
 
 
-def pause(command: BaseCommand, options: dict[str, Any]) -> None:
+def pause(command: BaseCommand, options: Options) -> None:
     """Pause, and print each pause and its end; an invalid name pauses nothing."""
     database = filters.database_of(options)
     found = pausing.paused(database) if options["list"] else _pause(options, database)
@@ -50,7 +51,7 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
         output.write_line(command, "Nothing is paused.")
 
 
-def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
+def _pause(options: Options, database: str) -> list[QueueState]:
     until, by, reason = filters.end_of_pause(options), options["by"], options["reason"]
     words: dict[str, Any] = {"by": by, "reason": reason, "until": until, "database": database}
     queues, jobs = _names_of(options)
@@ -84,7 +85,7 @@ def _line(state: QueueState) -> str:
     return output.plain(one_line(f"paused {state.kind} {state.name} {until}{by}{reason}"))
 
 
-def resume(command: BaseCommand, options: dict[str, Any]) -> None:
+def resume(command: BaseCommand, options: Options) -> None:
     """Resume, and print what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
     queues, jobs = _names_of(options)
@@ -96,7 +97,7 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(not all(was for _, _, was in answers))
 
 
-def _names_of(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+def _names_of(options: Options) -> tuple[Sequence[str], Sequence[str]]:
     if not options["queues"] and not options["job"]:
         raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
     return options["queues"], options["job"]

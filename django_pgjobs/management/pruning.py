@@ -14,6 +14,7 @@ from django.db import DatabaseError, transaction
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.pruning import BUSY_SECONDS, LEAST_SECONDS, Pruner, PruneRule, rules_of
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import pruning
@@ -36,7 +37,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_yes(parser, "With --older-than, do not ask for confirmation.")
 
 
-def prune(command: BaseCommand, options: dict[str, Any]) -> None:
+def prune(command: BaseCommand, options: Options) -> None:
     """Delete all of them, and print how many; exit with 1 if some could not be deleted."""
     rules, db = _rules(options), _Committing(filters.database_of(options))
     if options["dry_run"]:
@@ -49,7 +50,7 @@ def prune(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(any(skipped for _, skipped in counts.values()))
 
 
-def _rules(options: dict[str, Any]) -> list[PruneRule]:
+def _rules(options: Options) -> list[PruneRule]:
     outcomes, queues = options["outcome"] or list(Outcome), tuple(options["queue"] or ())
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
@@ -58,7 +59,7 @@ def _rules(options: dict[str, Any]) -> list[PruneRule]:
     return [replace(rule, names=tuple(options["name"])) for rule in found] if options["name"] else found
 
 
-def _rules_of_queues(options: dict[str, Any], outcomes: Sequence[str], queues: tuple[str, ...]) -> list[PruneRule]:
+def _rules_of_queues(options: Options, outcomes: Sequence[str], queues: tuple[str, ...]) -> list[PruneRule]:
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
         return [PruneRule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
@@ -125,7 +126,7 @@ def _delete(db: Enclosing, rule: PruneRule) -> tuple[int, int]:
     return total, pruner.skipped
 
 
-def _write_counts(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
+def _write_counts(command: BaseCommand, options: Options, counts: dict[str, tuple[int, int]]) -> None:
     total, skipped = (sum(each[n] for each in counts.values()) for n in (0, 1))
     fields = {
         "dry_run": options["dry_run"],

@@ -18,6 +18,7 @@ from django.db import connections, router
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.running import reloader
 from django_pgjobs.values import setting_rules
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from django_pgjobs.running.worker import WorkerOptions
 
 log = safe_logger("django_pgjobs")
+
+SAME_NAME = (
+    "database", "name", "queues", "processes", "threads", "async_slots", "executor_max_jobs", "executor_max_megabytes",
+    "max_jobs", "until_idle", "metrics_port", "metrics_host",
+)  # fmt: skip
+"""Options of the command that ``WorkerOptions`` has under the same names."""
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -81,7 +88,7 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--application-name", required=True)
 
 
-def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
+def check_and_run(command: BaseCommand, options: Options) -> None:
     """Run a worker and exit with its status; on check errors print them and refuse to start."""
     _check_platform(options)
     # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
@@ -107,7 +114,7 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
         sys.exit(status)
 
 
-def _run(command: BaseCommand, options: dict[str, Any]) -> int:
+def _run(command: BaseCommand, options: Options) -> int:
     """Run a worker; for a calling program, restore the process afterwards and pass on a test runner's changes."""
     if library := process.patched_by():
         log.warning(
@@ -125,7 +132,7 @@ def _run(command: BaseCommand, options: dict[str, Any]) -> int:
         return runtime.run(replace(worker, environment=environment))
 
 
-def _check_platform(options: dict[str, Any]) -> None:
+def _check_platform(options: Options) -> None:
     if not hasattr(os, "killpg") and not options["inline"]:
         raise CommandError("Workers need a POSIX system (Linux, macOS). Here, use --inline.")
     if not options["inline"] and settings.SETTINGS_MODULE is None:
@@ -144,7 +151,7 @@ def _check_caller(database: str) -> None:
         raise CommandError("A worker must run in the main thread of its process: only that thread receives signals.")
 
 
-def _worker_options(command: BaseCommand, options: dict[str, Any]) -> WorkerOptions:
+def _worker_options(command: BaseCommand, options: Options) -> WorkerOptions:
     from django_pgjobs.running.worker import WorkerOptions  # here for start-up time
 
     from_command_line = getattr(command, "_called_from_command_line", False)
@@ -154,39 +161,20 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> WorkerOpti
     entry = entry_point(from_command_line=from_command_line)
     if entry[-2:] == ANY_PROJECT and not any(option.startswith("--settings=") for option in passed):
         passed.append(f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}")
-    return WorkerOptions(
-        entry=entry,
-        entry_options=(*passed, f"--verbosity={options['verbosity']}"),
-        database=options["database"],
-        name=options["name"],
-        queues=options["queues"],
-        excluded=options["exclude_queues"] or (),
-        processes=options["processes"],
-        threads=options["threads"],
-        async_slots=options["async_slots"],
-        executor_max_jobs=options["executor_max_jobs"],
-        executor_max_megabytes=options["executor_max_megabytes"],
-        max_jobs=options["max_jobs"],
-        until_idle=options["until_idle"],
-        metrics_port=options["metrics_port"],
-        metrics_host=options["metrics_host"],
-    )
+    given = {name: options[name] for name in SAME_NAME}
+    passed.append(f"--verbosity={options['verbosity']}")
+    excluded = options["exclude_queues"] or ()
+    return WorkerOptions(entry=entry, entry_options=tuple(passed), excluded=excluded, **given)
 
 
-def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
+def run_executor(command: BaseCommand, options: Options) -> None:
     """Run an executor; never returns."""
     from django_pgjobs.worker.executor import main  # here for start-up time
 
     speak_on_stderr(options["verbosity"])
     take_over()
-    main.main(
-        channel_fd=options["channel"],
-        board_fd=options["board"],
-        threads=options["threads"],
-        async_slots=options["async_slots"],
-        database=options["database"],
-        application_name=options["application_name"],
-    )
+    given = {name: options[name] for name in ("threads", "async_slots", "database", "application_name")}
+    main.main(channel_fd=options["channel"], board_fd=options["board"], **given)
 
 
 def _queues(text: str) -> tuple[str, ...]:

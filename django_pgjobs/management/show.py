@@ -14,6 +14,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.inspection.words import Reason, by_whom
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.batches import fields_of_undoing, undoing_facts
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
@@ -56,7 +57,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_job(filters.declare(subcommands, "why", show_why, text, description=f"{text} {EXIT_HELP}"))
 
 
-def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_why(command: BaseCommand, options: Options) -> None:
     """Print the reason; exit with 1 if there is no such job."""
     found = _reason(options["id"], filters.database_of(options))
     fields = {"id": options["id"], **_fields_of_reason(found)}
@@ -64,7 +65,7 @@ def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(found.code == "unknown")
 
 
-def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_job(command: BaseCommand, options: Options) -> None:
     """Print all facts; exit with 1 if there is no such job."""
     using = filters.database_of(options)
     reason = _reason(options["id"], using)
@@ -162,16 +163,12 @@ def _fields_of_memo(memo: Any, job: Any) -> dict[str, Any]:
 
 def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
+    names = ("cause", "worker_name", "release", "started_at", "ended_at", "duration_seconds")
     return [
         {
             "number": row.number,
             "name": step_at(job, steps, row.ended_at),
-            "cause": row.cause,
-            "worker_name": row.worker_name,
-            "release": row.release,
-            "started_at": row.started_at,
-            "ended_at": row.ended_at,
-            "duration_seconds": row.duration_seconds,
+            **{name: getattr(row, name) for name in names},
             "chain": [
                 {"exception": kind, "message": text}
                 for kind, text in links_of(row.chain_text, row.exception, row.words)

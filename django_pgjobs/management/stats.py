@@ -19,6 +19,7 @@ from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management.output import Options
 from django_pgjobs.presentation.wording import size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
@@ -47,7 +48,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_output(parser)
 
 
-def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_stats(command: BaseCommand, options: Options) -> None:
     """Print the figures."""
     if options["sizes"]:
         _show_sizes(command, options)
@@ -66,7 +67,7 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     watching.watch(command, using, options["watch"], lines)
 
 
-def _show_sizes(command: BaseCommand, options: dict[str, Any]) -> None:
+def _show_sizes(command: BaseCommand, options: Options) -> None:
     """Print what takes the room, the largest first. Raises ``CommandError`` with ``--now`` or ``--watch``."""
     if options["now"] or options["watch"] is not None:
         raise CommandError("--sizes goes with neither --now nor --watch.", returncode=output.WRONG)

@@ -14,6 +14,7 @@ from django.db.models import Q
 from django_pgjobs import reverting
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import CancelMode, JobState
@@ -32,11 +33,11 @@ class SteeringCommand:
     perform: Callable[[JobQuerySet, dict[str, Any]], Steered]
 
 
-def _words(options: dict[str, Any]) -> dict[str, str]:
+def _words(options: Options) -> dict[str, str]:
     return {"by": options["by"], "reason": options["reason"]}
 
 
-def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
+def _reschedule(jobs: JobQuerySet, options: Options) -> Steered:
     to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
     target: dict[str, Any] = {key: options[option] for key, option in to.items()}
     if all(value is None for value in target.values()):
@@ -114,7 +115,7 @@ def _add_own(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--priority", metavar="N", type=int, help="Give the jobs this priority, from -100 to 100.")
 
 
-def operate(command: BaseCommand, options: dict[str, Any]) -> None:
+def operate(command: BaseCommand, options: Options) -> None:
     """Act, and print how many jobs changed and why others did not; exit with 1 if any was skipped."""
     verb: str = options["subcommand"]
     jobs, unknown = _chosen(verb, options)
@@ -138,7 +139,7 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(done.skipped)
 
 
-def undo_action(command: BaseCommand, options: dict[str, Any]) -> None:
+def undo_action(command: BaseCommand, options: Options) -> None:
     """Undo it, and print how much went back and why the rest did not; exit with 1 if any was skipped."""
     action_id: int = options["action_id"]
     try:
@@ -150,13 +151,13 @@ def undo_action(command: BaseCommand, options: dict[str, Any]) -> None:
     output.exit_if(done.skipped)
 
 
-def _answer(command: BaseCommand, options: dict[str, Any], verb: str, action: str | int, done: Steered) -> None:
+def _answer(command: BaseCommand, options: Options, verb: str, action: str | int, done: Steered) -> None:
     fields = {"action": action, "changed": done.changed, "skipped": done.skipped}
     head = f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped"
     output.answer(command, options, fields, [head, *output.skipped_lines(done.skipped)])
 
 
-def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
+def _chosen(verb: str, options: Options) -> tuple[JobQuerySet, int]:
     """Return the selected jobs, and the number of unknown ids."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     filtered, ids = filters.is_filtered(options), set(options["ids"])
@@ -171,7 +172,7 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
     return (jobs if options["limit"] is None else _first(jobs, options["limit"])), unknown
 
 
-def _takes(verb: str, options: dict[str, Any]) -> Q:
+def _takes(verb: str, options: Options) -> Q:
     if options.get("force"):  # of the jobs that sleep or wait, the filter leaves no others
         return Q() if options["suspended"] is not None else Q(state=JobState.WAITING)
     return ACTIONS[verb].takes

@@ -13,6 +13,7 @@ from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, stats, watching, workers
+from django_pgjobs.management.output import Options
 from django_pgjobs.store import explaining, noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob
@@ -44,7 +45,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_database(parser)
 
 
-def show_top(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_top(command: BaseCommand, options: Options) -> None:
     """Draw it until the user ends it."""
     using, seconds = filters.database_of(options), None if options["once"] else options["interval"]
     watching.watch(command, using, seconds, lambda: _screen(using, options["queue"]))

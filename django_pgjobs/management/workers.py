@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand
 
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management.output import Options
 from django_pgjobs.models import Heartbeat
 from django_pgjobs.values.built_in import OWN_QUEUE
 
@@ -31,7 +32,7 @@ def add_subcommands(subcommands: Any) -> None:
     filters.add_output(parser)
 
 
-def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
+def show_workers(command: BaseCommand, options: Options) -> None:
     """Print the workers, latest heartbeat first."""
     using, queues = filters.database_of(options), None if options["queue"] is None else [options["queue"]]
 

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils.safestring import SafeString
 from django.utils.translation import ngettext
 
-from django_pgjobs.admin.crons import STATUS_COLOURS, STATUS_WORDS
+from django_pgjobs.admin.crons import STATUSES
 from django_pgjobs.admin.display import badge, format_html, format_html_join
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.models import CronEntry
@@ -55,7 +55,7 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
     return {
         "name": visible(entry.name),
         "url": seen.pages.page("cronentry_change", quote(entry.pk)),
-        "status": badge(STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]),
+        "status": badge(*STATUSES[entry.status]),
         "why": visible(entry.broken)[:200],
         "expression": visible(entry.effective_expression),
         "words": meaning(entry),
