@@ -122,7 +122,7 @@ def test_an_interrupt_that_has_not_come_when_the_job_ends_is_taken_back(
 ) -> None:
     """Otherwise it would reach the next job, or the code that reports this one."""
     taken: list[tuple[int, object]] = []
-    monkeypatch.setattr(interrupts, "_set_exception", lambda ident, kind: taken.append((ident, kind)))
+    monkeypatch.setattr(interrupts, "set_exception", lambda ident, kind: taken.append((ident, kind)))
     monkeypatch.setattr(cleanup, "discard_all", lambda: None)
     door, control = Door(), RunControl()
     door.control = control

@@ -25,7 +25,6 @@ interrupted.
 from __future__ import annotations
 
 import _thread
-import ctypes
 import sys
 import threading
 import time
@@ -48,8 +47,7 @@ from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.cancelling import cancel_queries
-from django_pgjobs.worker.executor.long_turns import in_long_turns
-from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
+from django_pgjobs.worker.executor.raising import Monitor, Request, in_long_turns, monitor, set_exception
 from django_pgjobs.worker.executor.safe_points import (
     Entering,
     Safety,
@@ -193,15 +191,12 @@ class Door:
 
     def _soft(self, control: RunControl) -> SoftLimit | None:
         """Return the soft limit of ``control`` if that is what it is interrupted with."""
-        soft = self.soft
-        return (
-            soft
-            if soft is not None and soft.control is control and soft.control.interrupt is SoftDeadlinePassed
-            else None
-        )
+        if (soft := self.soft) is None or soft.control is not control or control.interrupt is not SoftDeadlinePassed:
+            return None
+        return soft
 
     def _raise(self, control: RunControl, kind: type[Interrupt]) -> None:
-        _set_exception(self.ident, kind)
+        set_exception(self.ident, kind)
         control.interrupted = True
         self._cancel_queries(kind)  # afterwards, or a query begun in between would continue
 
@@ -381,7 +376,7 @@ class Door:
         while self.setting:
             time.sleep(0)
         if control.interrupted:
-            _set_exception(self.ident, None)
+            set_exception(self.ident, None)
 
 
 _CALL = Door.call.__code__
@@ -402,9 +397,3 @@ def raise_ignored_again() -> None:
             report(unraisable)
 
     sys.unraisablehook = hook
-
-
-def _set_exception(ident: int, kind: type[Interrupt] | None) -> None:
-    """Have ``kind`` raised in a thread between two of its instructions; None withdraws it."""
-    pending = ctypes.py_object() if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), pending)

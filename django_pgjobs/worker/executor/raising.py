@@ -1,7 +1,8 @@
-"""From Python 3.13 on: a job's thread raises its interrupt itself, at a point that it finds safe.
+"""Ways to raise an exception in another thread. From Python 3.13 on, that thread raises it where it finds that safe.
 
 An exception that one thread sets for another (``PyThreadState_SetAsyncExc``) arrives one check after the point where
-the other thread stood. At a loop's jump back it even skips the ``with`` around the loop, whose lock then stays held. So
+the other thread stood. Before 3.13 that is the point that was looked at, if the other does not move in between
+(``in_long_turns``). From 3.13 on it may skip the ``with`` around a loop at its jump back, and leave the lock held. So
 ``sys.monitoring`` (PEP 669) calls us in the job's own thread: where a function starts, after a call into C, and at the
 head of a loop. An exception from such a callback is raised right there, inside every open ``with`` and ``try``.
 
@@ -11,6 +12,7 @@ the same code pay for one call and one dictionary lookup at each of these points
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +35,42 @@ Consider = Callable[[FrameType, bool], type[Interrupt] | None]
 NAME = "django-pgjobs"
 OPTIONAL_TOOLS = (3, 4, 5, 2, 1, 0)
 """Ids of monitoring tools, by preference. Debuggers, coverage, profilers and optimizers claim 0, 1, 2 and 5."""
+
+
+TURN_SECONDS = 0.02
+"""The switch interval from a check to the exception: the thread that was checked must not move on in between."""
+
+
+class LongTurns:
+    """While a thread is inside, the interpreter's switch interval is at least ``TURN_SECONDS``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.within = 0
+        self.usual = 0.0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.within += 1
+            if self.within == 1:
+                self.usual = sys.getswitchinterval()
+                sys.setswitchinterval(max(self.usual, TURN_SECONDS))
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.within -= 1
+            if not self.within:
+                sys.setswitchinterval(self.usual)
+
+
+in_long_turns = LongTurns()
+"""For ``with``. The switch interval belongs to the process, so all threads share this one."""
+
+
+def set_exception(ident: int, kind: type[Interrupt] | None) -> None:
+    """Have ``kind`` raised in a thread between two of its instructions; None withdraws it."""
+    pending = ctypes.py_object() if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), pending)
 
 
 class Request:

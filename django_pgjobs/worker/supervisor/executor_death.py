@@ -22,7 +22,13 @@ from django_pgjobs.execution.extras import option_of
 from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
 from django_pgjobs.states import Cause
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
+from django_pgjobs.worker.supervisor.executor_process import KILLED, TERMINATING, ExecutorProcess
+
+OURS = (TERMINATING, KILLED)
+"""States in which an executor dies by our signal."""
+
+REASONS = ("signal", "exit", "memory", "boot", "killed", "frozen")
+"""Why executors end, as metrics tell it."""
 
 NOT_AGAIN = 'It is not run again: on_crash="abandon".'
 
@@ -113,6 +119,18 @@ class Death:
     def suffix(self) -> str:
         """Words that a log line about it adds."""
         return " (out of memory)" if self.out_of_memory else " (worker stood still)" if self.frozen else ""
+
+    def reason(self, was: str, *, booting: bool) -> str:
+        """Return the word of ``REASONS`` for an executor that has ended in state ``was``."""
+        if self.out_of_memory:
+            return "memory"
+        if self.frozen:
+            return "frozen"
+        if booting:
+            return "boot"
+        if was in OURS:
+            return "killed"
+        return "signal" if self.status < 0 else "exit"
 
     def failure(self) -> decide.Failure:
         """Return what the death says of a run that it ended."""

@@ -37,14 +37,13 @@ from django_pgjobs.worker.shared.channel_messages import (
 from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.shared.runs import facts
 from django_pgjobs.worker.supervisor import escalation, executor_liveness, executor_process
-from django_pgjobs.worker.supervisor.executor_death import Death
+from django_pgjobs.worker.supervisor.executor_death import OURS, REASONS, Death
 from django_pgjobs.worker.supervisor.executor_process import (
     DEAD,
     DRAINING,
     KILLED,
     READY,
     STARTING,
-    TERMINATING,
     ExecutorProcess,
     Recipe,
 )
@@ -58,16 +57,10 @@ from django_pgjobs.worker.threads.finaliser import Finaliser
 log = safe_logger("django_pgjobs")
 
 BOOT_TRIES = 3
-OURS = (TERMINATING, KILLED)
-"""States in which an executor dies by our signal."""
-
 SHORT_LIFE_SECONDS = 5.0
 SHORT_LIVES = 10
 LONGEST_PAUSE_SECONDS = 15.0
 """An executor that dies so soon is one of a storm; so many in a row are replaced at once, the next after a pause."""
-
-DEATHS = ("signal", "exit", "memory", "boot", "killed", "frozen")
-"""Why executors end, as metrics tell it."""
 
 ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
@@ -110,7 +103,7 @@ class ExecutorPool:
         self.short_lives = 0
         self.last_check = 0.0
         self.spawned = 0
-        self.deaths = dict.fromkeys(DEATHS, 0)
+        self.deaths = dict.fromkeys(REASONS, 0)
         self.relay = relay
 
     # Life
@@ -341,7 +334,7 @@ class ExecutorPool:
         self.held_jobs.settle(death)
         child.close()
         if not left and not (self.draining and was in OURS):
-            self.deaths[_reason(death, was, booting=was == STARTING or bool(child.boot_error))] += 1
+            self.deaths[death.reason(was, booting=was == STARTING or bool(child.boot_error))] += 1
         if self.draining:
             return
         if was == STARTING or child.boot_error:
@@ -394,16 +387,3 @@ class ExecutorPool:
         pause = 2.0 ** (tries - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         self.boot_after = clock.monotonic() + pause
         log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, pid, why)
-
-
-def _reason(death: Death, was: str, *, booting: bool) -> str:
-    """Return the word of ``DEATHS`` for an executor that has ended in state ``was``."""
-    if death.out_of_memory:
-        return "memory"
-    if death.frozen:
-        return "frozen"
-    if booting:
-        return "boot"
-    if was in OURS:
-        return "killed"
-    return "signal" if death.status < 0 else "exit"

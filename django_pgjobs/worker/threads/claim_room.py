@@ -48,6 +48,13 @@ class ClaimRoom:
         found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
         return found_before and self.is_free()
 
+    def asks_again(self, lines: Iterable[bool], *, expects: bool) -> bool:
+        """Return whether to claim again at once from these lines; ``expects``: more jobs may be ready."""
+        if self.may_find_more():
+            return True
+        # Without room a claim waits for room; if nothing is left, also for jobs that become due.
+        return expects if self.is_free() else not all(self.dry[is_async] for is_async in lines)
+
     def took(self, jobs: list[ClaimedJob]) -> None:
         """Record claimed jobs, of which main has not read yet."""
         for is_async, some in self.by_line(jobs).items():

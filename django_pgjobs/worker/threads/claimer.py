@@ -241,17 +241,9 @@ class Claimer(Loop):
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
                 self.room.dry[is_async] = len(found) < limit
         self._hand_over(claim_id, asked_at, claimed, now - sent_at)
-        return self._goes_on(limits, bool(claimed.jobs))
-
-    def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
         with self.wake:
-            if self.room.may_find_more():
-                return True
-            if self.room.is_free():
-                # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
-                return found and not self.listening.is_set()
-        # Without room it waits for room; if nothing is left, also for jobs that become due.
-        return not all(self.room.dry[is_async] for is_async in limits)
+            # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
+            return self.room.asks_again(limits, expects=bool(claimed.jobs) and not self.listening.is_set())
 
     def _hand_over(self, claim_id: UUID, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
         if claimed.jobs:
