@@ -27,7 +27,6 @@ from django_pgjobs.ends.callbacks import callback_allowance, has_callback
 from django_pgjobs.exceptions import Abandon, Cancel, RolledBack, UnstorableResult
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Prepared
-from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
@@ -164,7 +163,7 @@ class AtomicEnds:
                 allowance = callback_allowance()
                 marked = atomic.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
                 written = AtomicEnd(counted=False) if marked else None
-            elif key_of(job.extras) is not None:
+            elif job.idempotency_key is not None:
                 written = atomic.end_atomic_keyed(db, end, outermost=outermost)
             else:
                 written = atomic.end_atomic(db, end, outermost=outermost)

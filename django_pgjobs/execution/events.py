@@ -19,7 +19,6 @@ from django_pgjobs import clock, logs, signals
 from django_pgjobs.decisions import Decision, InDoubt
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends.kinds import OUTCOMES as OUTCOMES
-from django_pgjobs.execution.extras import target_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import kind_of, text_of
@@ -115,7 +114,7 @@ def started(run: Attempted) -> None:
         jobs_log.info("START %srun %s run_at=%s", again, facts(run.job), run_at)
     if signals.job_started.receivers:
         _send(signals.job_started, run.definition, context=run.context)
-    if signals.compensation_started.receivers and (target := target_of(run.job.extras)) is not None:
+    if signals.compensation_started.receivers and (target := run.job.target) is not None:
         _send(signals.compensation_started, None, target_id=target, job_id=run.job.id, attempt=run.job.attempt)
 
 

@@ -8,7 +8,7 @@ attempt is snoozed, since the body may have run already, elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import psycopg
@@ -42,17 +42,12 @@ class Recallable(Protocol):
     def recall(self) -> Recall | None: ...
 
 
-def key_of(extras: Mapping[str, Any] | None) -> str | None:
-    """Return the idempotency key in the extras of a claimed job; None if it has none."""
-    return None if extras is None else extras.get("idempotency_key")
-
-
 def recalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
     """Return the decision about a job whose result is stored already; None if the job must be called.
 
     Raises ``OtherArguments`` if that is the result of other arguments.
     """
-    key, recall = key_of(prepared.job.extras), prepared.recall
+    key, recall = prepared.job.idempotency_key, prepared.recall
     if key is None or recall is None:
         return None
     definition, context = prepared.definition, prepared.context

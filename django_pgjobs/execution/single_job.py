@@ -29,9 +29,7 @@ from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
-from django_pgjobs.execution.extras import target_of
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -194,7 +192,7 @@ class Performer:
 
     def _record(self, job: ClaimedJob, kind: EndKind, end: End) -> WrittenEnd:
         """Write an end. Wait while the row is locked; if the job was cancelled in the meantime, end it as cancelled."""
-        remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
+        remember, counted = job.idempotency_key is not None, finalise.is_counted(job.extras)
         while not (rows := self._write(kind, end, remember=remember, counted=counted)):
             now = finalising.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
@@ -243,8 +241,7 @@ def _facts(job: ClaimedJob) -> Facts:
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
     if events.is_wanted(what, facts):
-        target = target_of(job.extras)
-        about = {} if target is None else {"target_id": target}
+        about = {} if job.target is None else {"target_id": job.target}
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})
 
 

@@ -13,6 +13,7 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.states import BODY, CALLBACK_OF
 from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 INLINE_PAYLOAD_BYTES = 65_536
 """Larger payloads do not travel through the channel; the executor reads them under the fence."""
@@ -81,6 +82,34 @@ class ClaimedJob(NamedTuple):
     def expires(self) -> float | None:
         """The instant of ``clock.monotonic()`` after which the job is not started, None for never."""
         return None if self.extras is None else self.extras.get("expires")
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """Its idempotency key, None without one."""
+        return None if self.extras is None else self.extras.get("idempotency_key")
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if it may have ended the process of the start before this one, which was released."""
+        return self.extras is not None and bool(self.extras.get("suspect"))
+
+    @property
+    def target(self) -> int | None:
+        """The job that it undoes, or a part of; None if it undoes nothing."""
+        target = self.option("target")
+        return int(target[0]) if isinstance(target, list) and target else None
+
+    @property
+    def soft_limit(self) -> float | None:
+        """Number of seconds after which ``SoftDeadlinePassed`` is raised in the body; None for never."""
+        seconds = self.option("soft_timeout") if self.ending is None else None
+        # A number beyond the floats, which no registration writes, would raise.
+        return float(seconds) if isinstance(seconds, int | float) and seconds <= LONGEST_SECONDS else None
+
+    def option(self, name: str) -> Any:
+        """Return one of its ``options``, None if it has none of that name."""
+        options = None if self.extras is None else self.extras.get("options")
+        return options.get(name) if isinstance(options, dict) else None
 
 
 _COMMON = ClaimedJob._fields.index("claim_id")

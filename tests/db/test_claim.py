@@ -19,7 +19,6 @@ from django_pgjobs.store import claiming, finalising, keeping
 from django_pgjobs.store.claiming import ClaimedJob, Line, Pair
 from django_pgjobs.store.database import Database, Params, Rows, on, statement
 from django_pgjobs.store.finalising import End
-from django_pgjobs.worker.supervisor.dispatcher import is_suspect
 from tests.plugins.fix_db import (
     AUTHOR,
     WORKER,
@@ -544,7 +543,7 @@ def test_names_nobody_knows_and_callbacks_are_for_threads(raw: RawDatabase) -> N
 
 
 def marks(jobs: Sequence[ClaimedJob]) -> list[bool]:
-    return [is_suspect(job.extras) for job in jobs]
+    return [job.is_suspect for job in jobs]
 
 
 @pytest.mark.parametrize("how", ["released", "held"])

@@ -14,7 +14,6 @@ from django.test import override_settings
 
 from django_pgjobs import Backoff, Flow, Next, Snooze, job, signals, sql
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Job, KeyWindow, StoredResult
@@ -23,6 +22,7 @@ from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import lines_of, sabotage
+from tests.unit.worker_fakes import claimed
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -405,13 +405,13 @@ def test_a_key_that_is_none_is_refused_at_the_call() -> None:
     [(None, None), ({"limit_key": "x"}, None), ({"limit_key": "x", "idempotency_key": "k"}, "k")],
 )
 def test_the_claim_says_who_has_a_key(extras: dict[str, Any] | None, key: str | None) -> None:
-    assert key_of(extras) == key
+    assert claimed(extras=extras).idempotency_key == key
 
 
 def test_the_claim_says_nothing_of_others(raw: RawDatabase) -> None:
     quiet.register()
     quiet.using(idempotency_key="k").register()
-    assert [key_of(one.extras) for one in claim(raw, 2).jobs] == [None, "k"]
+    assert [one.idempotency_key for one in claim(raw, 2).jobs] == [None, "k"]
 
 
 # Forgetting

@@ -13,7 +13,6 @@ from django.core.management import call_command
 from django_pgjobs import Cron, job, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing
 from django_pgjobs.store.database import on
@@ -126,7 +125,7 @@ def test_options_that_nobody_can_read_stop_no_claim(raw: RawDatabase, written: s
     extras = claimed[0].extras
     assert extras is not None
     assert len(str(extras)) < 1500
-    assert soft_limit_of(extras) is None
+    assert claimed[0].soft_limit is None
 
 
 @pytest.mark.parametrize("instant", ["infinity", "-infinity"])

@@ -20,7 +20,6 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.durable import Memories
-from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import safe_logger
@@ -129,8 +128,7 @@ class EventLoop:
 
     async def serve_one(self, run: SentRun) -> None:
         """Run one job that has started, to its queued outcome."""
-        softly = run.job.extras is not None and soft_limit_of(run.job.extras) is not None
-        self.doors[run.run] = TaskDoor(run, softly=softly)
+        self.doors[run.run] = TaskDoor(run, softly=run.job.soft_limit is not None)
         decision = await self._decide(run)
         del self.doors[run.run]
         self._finish(run, decision)
@@ -181,7 +179,7 @@ class EventLoop:
         if registry.find(job.name) is None:  # only this process lacks it: an import would stop the loop
             await sync_to_async(registry.resolved)(job.name)
         guard: Guard = self.doors[run.run]
-        if job.extras is not None and soft_limit_of(job.extras) is not None:
+        if job.soft_limit is not None:
             guard = ShownGuard(guard, self.buffers.board, run.slot)
         prepared = attempt.prepare(whole, self.reporter_of, run, guard, self.recall, memories=self.memories)
         if not isinstance(prepared, attempt.Prepared):

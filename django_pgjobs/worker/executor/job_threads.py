@@ -19,7 +19,6 @@ from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.durable import Memories
-from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import release_logging, safe_logger
@@ -172,10 +171,9 @@ class JobThreads:
                 run.decision = whole
                 return whole
             guard: Guard = door
-            if job.extras is not None and soft_limit_of(job.extras) is not None:
+            if job.extras is not None and job.soft_limit is not None:
                 guard = ShownGuard(door, self.buffers.board, run.slot)
-                if job.ending is None:
-                    door.limit_softly()
+                door.limit_softly()
             prepared = attempt.prepare(
                 whole,
                 self.reporter_of,

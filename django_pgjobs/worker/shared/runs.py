@@ -16,7 +16,6 @@ from typing import Protocol
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
@@ -157,11 +156,6 @@ class HeldRun:
         if timeout is None:
             return until
         return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
-
-    @property
-    def soft_limit(self) -> float | None:
-        """Seconds after which the job is told, None for never; they count from where its own code begins."""
-        return soft_limit_of(self.job.extras) if self.job.ending is None else None
 
 
 def facts(run: HeldRun) -> Facts:

@@ -17,9 +17,8 @@ death, and those that started last are first on the empty bench: so in the end t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
@@ -238,11 +237,6 @@ class Dispatcher:
         staying = ([run for run in group if not wanted(run)] for group in self.groups)
         self.groups = [group for group in staying if group]
         return taken
-
-
-def is_suspect(extras: Mapping[str, Any] | None) -> bool:
-    """Return whether a job may have ended the process of the start before this one, which was released."""
-    return extras is not None and bool(extras.get("suspect"))
 
 
 def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:

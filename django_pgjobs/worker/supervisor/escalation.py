@@ -32,8 +32,11 @@ def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
 
 
 def interrupt_softly(run: HeldRun, child: ExecutorView, now: float) -> None:
-    """Tell a run of its soft limit, once, when that has passed: the job may catch the exception and continue."""
-    soft = None if run.soft_run == run.run else run.soft_limit
+    """Tell a run of its soft limit, once, when that has passed since its own code began.
+
+    The job may catch the exception and continue.
+    """
+    soft = None if run.soft_run == run.run else run.job.soft_limit
     if soft is not None and (began_ns := child.board.begun(run.run)) and now > began_ns / 1e9 + soft:
         run.soft_run = run.run
         log.info("soft limit passed and raised seconds=%.3g pid=%d %s", soft, child.pid, facts(run))

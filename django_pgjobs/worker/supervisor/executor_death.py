@@ -18,7 +18,6 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
-from django_pgjobs.execution.extras import option_of
 from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
 from django_pgjobs.states import Cause
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -163,7 +162,7 @@ def _too_long(run: HeldRun) -> str:
 
 
 def _ends_by_crash(run: HeldRun) -> bool:
-    return run.job.ending is None and option_of(run.job.extras, "on_crash") == "abandon"
+    return run.job.ending is None and run.job.option("on_crash") == "abandon"
 
 
 def _abandoned(error: ExecutorDied) -> Unwritten:

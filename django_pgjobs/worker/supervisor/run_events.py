@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.execution import events
-from django_pgjobs.execution.extras import target_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.finalising import End, Rescheduled
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
@@ -58,6 +57,6 @@ def event_of_expiry(job: ExpiredJob) -> SignalEvent:
 
 
 def _fields(run: HeldRun) -> dict[str, Any]:
-    fields = {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
-    target = target_of(run.job.extras)
-    return fields if target is None else {**fields, "target_id": target}
+    job = run.job
+    fields = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
+    return fields if job.target is None else {**fields, "target_id": job.target}

@@ -14,7 +14,6 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise
 from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
-from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED
 from django_pgjobs.store import claiming
@@ -22,7 +21,7 @@ from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.ladders import LOST
 from django_pgjobs.worker.shared.runs import FRESH_SECONDS, HeldRun, facts
-from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, is_suspect
+from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
 from django_pgjobs.worker.threads.finaliser import Finaliser
@@ -64,7 +63,7 @@ class RunStarts:
     def _begin(self, run: HeldRun) -> bool:
         """Decide what to do with a claimed job; return whether it needs an executor."""
         job = run.job
-        if key_of(job.extras) is not None:
+        if job.idempotency_key is not None:
             run.remembers = self.finaliser.writer.remembers = True
         if (gate := finalise.gate_of(job.extras)) is not None:
             run.gate, self.finaliser.counts = gate, True
@@ -78,7 +77,7 @@ class RunStarts:
             why = "Its headers or options are too long, or its ending is not known."
             self.ends.decided(run, decide.Parked(why, _fingerprint(job)), None)
             return False
-        run.alone = job.ending is None and is_suspect(job.extras)
+        run.alone = job.ending is None and job.is_suspect
         if job.ending is not None:
             run.becomes_callback(job.ending)
             if run.gate is not None and registry.find(job.name) is None and registry.learned(job.name) is None:
