@@ -80,14 +80,14 @@ def inserts(number: int) -> None:
 opened: Event[None] = Event("bench.opened")
 
 
-@job(takes_context=True)
+@job
 def dozes(context: JobContext, number: int) -> int:
     """A durable function that sleeps for a day."""
     context.sleep(timedelta(days=1))
     return number
 
 
-@job(takes_context=True)
+@job
 def waits(context: JobContext, number: int) -> int:
     """A durable function that waits for a day for an event of its own."""
     context.wait_for(opened, number, timeout=timedelta(days=1))

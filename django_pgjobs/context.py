@@ -102,7 +102,7 @@ class JobFacts(AttemptFacts, Protocol):
 
 
 class JobContext(Durable):
-    """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
+    """The first argument of callbacks, and of jobs that annotate it so or declare ``takes_context=True``.
 
     ``started``: an instant of ``django_pgjobs.clock.monotonic()``. ``error``: in ``on_abandon``, the error that ended
     the job, with kind, message, chain of causes and traceback as in the history; if the history no longer has it,

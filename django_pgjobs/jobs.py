@@ -6,12 +6,24 @@ and names its file and line. A wrong call raises at the call, before anything re
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Never, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -23,7 +35,7 @@ from django_pgjobs.definition.next_step import Call
 from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.definition.signature import check_callback, check_function, location_of
+from django_pgjobs.definition.signature import check_callback, check_function, location_of, names_context
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering.encode import Row
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
 
     V = TypeVar("V")
+    Result = TypeVar("Result")
     Returned = typing_extensions.TypeVar("Returned", default=Any, covariant=True)
     Value = TypeVar("Value", covariant=True)
 
@@ -62,6 +75,20 @@ if TYPE_CHECKING:
         async def avalue(self, timeout: float | timedelta | None = None) -> Value: ...
         async def avalue(self, timeout: Any = None) -> Any: ...
 
+    class TakesContext(Protocol[P, Value]):
+        """A function whose first parameter is ``context: JobContext``."""
+
+        def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> Value: ...
+
+    class Decorator(Protocol):
+        """``@job(…)``."""
+
+        @overload
+        def __call__(self, func: TakesContext[P, Result], /) -> ContextJobDefinition[P, Result]: ...
+        @overload
+        def __call__(self, func: Callable[P, R], /) -> JobDefinition[P, R]: ...
+        def __call__(self, func: Any, /) -> Any: ...
+
 
 if not TYPE_CHECKING:
     Returned = TypeVar("Returned")
@@ -76,8 +103,8 @@ Arguments = Mapping[str, object] | tuple[object, ...]
 logger = safe_logger("django_pgjobs")
 
 GUESSED = (
-    "aenqueue", "apply_async", "configure", "defer", "delay", "enqueue", "on_error", "on_failure", "s", "send",
-    "send_with_options", "si",
+    "aenqueue", "apply_async", "configure", "defer", "delay", "describe", "enqueue", "on_error", "on_failure", "s",
+    "send", "send_with_options", "si",
 )  # fmt: skip
 """Methods of other job queues; the table of cures says what to write here."""
 
@@ -147,18 +174,6 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Decorate the callback for cancelled jobs; it takes the context first. Returns it unchanged."""
         return self._keep("on_cancel", func)
 
-    def describe(self, func: Callable[P, str]) -> Callable[P, str]:
-        """Decorate a function that describes each job for lists and logs (≤ 200 characters kept). Returns it unchanged.
-
-        It takes precedence over the option ``description``, which applies if it returns nothing.
-
-        Registering calls it once, with the job's arguments, inside the caller's transaction: a query that fails there
-        spoils that transaction. Any other error is logged and only costs the description.
-        """
-        if inspect.iscoroutinefunction(func):
-            raise InvalidJob(f"{location_of(func)}: job {self.name!r}: describe must not be an async function")
-        return self._keep("describe", func)
-
     def undo(
         self, *unnamed: Never, **options: Unpack[JobOptions]
     ) -> Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]:
@@ -189,7 +204,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         try:
             if getattr(self, f"{what}_func") is not None:
                 raise InvalidOption(f"{what} is set already")
-            check_callback(what, func, self.signature, takes_context=what != "describe")
+            check_callback(what, func, self.signature, takes_context=True)
         except InvalidOption as error:
             raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
         setattr(self, f"{what}_func", func)
@@ -291,7 +306,7 @@ for _name in GUESSED:
 
 
 class ContextJobDefinition(JobDefinition[P, R]):
-    """A definition declared with ``takes_context=True``: only a direct call passes the context, first."""
+    """The definition of a job that takes its context: only a direct call passes that, first."""
 
     if TYPE_CHECKING:
 
@@ -438,6 +453,10 @@ made_task: Callable[[JobDefinition[..., Any], str], Any] = _no_app
 
 
 @overload
+def job(func: TakesContext[P, Result], /) -> ContextJobDefinition[P, Result]: ...
+
+
+@overload
 def job(func: Callable[P, R], /) -> JobDefinition[P, R]: ...
 
 
@@ -448,9 +467,7 @@ def job(
 
 
 @overload
-def job(
-    *, takes_context: Literal[False] = False, **options: Unpack[JobOptions]
-) -> Callable[[Callable[P, R]], JobDefinition[P, R]]: ...
+def job(*, takes_context: Literal[False] = False, **options: Unpack[JobOptions]) -> Decorator: ...
 
 
 def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -460,7 +477,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     ``queue``, ``priority`` (−100…100, larger first), ``max_attempts`` and ``timeout`` (seconds or ``timedelta``,
     None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
-    bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
+    bool) come from the code that runs. A function whose first parameter is annotated ``JobContext`` gets that first,
+    ``takes_context=True`` does the same for one without annotations; ``store_result=False``
     drops the return value; a job whose return value cannot be stored succeeds without it, and is abandoned with
     ``strict_results=True``; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
     of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
@@ -469,7 +487,9 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     ``on_conflict`` says what a second registration does (``"existing"``, ``"replace"``, ``"postpone"``, ``"raise"``).
     ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
     (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
-    ``tags`` are texts for finding its jobs; ``description`` says for lists and logs what they do. ``timeout`` may be a
+    ``tags`` are texts for finding its jobs; ``description`` (a text, a format string of the arguments, or a callable
+    of them that returns a text) says for lists and logs what each does. Registering makes it, inside the caller's
+    transaction; an error in it is logged and costs only the description. ``timeout`` may be a
     pair: at the first limit the worker raises ``SoftDeadlinePassed`` in the job, at the second it stops the job. A job
     that has not started within ``expires`` (seconds or ``timedelta``) of its start is cancelled.
     ``on_crash="abandon"`` never runs it again if its process or worker dies. ``atomic=True`` commits what it does in
@@ -484,7 +504,7 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
     try:
         check_function(func, local=registry.is_isolated)
-        declared = checks.checked_job_options(options)
+        declared = {"takes_context": names_context(func), **checks.checked_job_options(options)}
         entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
         definition = kind(func, declared)

@@ -80,7 +80,7 @@ def _now(using: str) -> datetime:
     return found if found is not None else counting.read_statistic(on(using)).now
 
 
-@job(name=STEER, priority=FIRST, takes_context=True, max_attempts=MOST_ATTEMPTS, timeout=None, sensitive=("params",))
+@job(name=STEER, priority=FIRST, max_attempts=MOST_ATTEMPTS, timeout=None, sensitive=("params",))
 def steer_many(
     context: JobContext,
     action: str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -21,6 +21,8 @@ from django_pgjobs.values.key_template import KeyOption, Template
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 KEY_LIMIT = 200
+DESCRIPTION_LIMIT = 200
+"""Characters of a description that a row keeps."""
 
 ScopeOption = Literal["until_finished", "until_started"]
 ConflictOption = Literal["existing", "replace", "postpone", "raise"]
@@ -140,6 +142,30 @@ def declared_key(option: str, value: object) -> KeyOption | Template | None:
     except ValueError as error:
         raise InvalidOption(f"{option} {error}") from None
     return template if template.names else check_text(option, template.text.format())
+
+
+def check_description(value: object) -> str:
+    """Return a description: printable text of at most 200 characters; empty for none. Raises ``InvalidOption``."""
+    if not isinstance(value, str) or len(value) > DESCRIPTION_LIMIT:
+        raise InvalidOption(
+            f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {abridged(value)}"
+        )
+    if not value.isprintable():
+        raise InvalidOption(f"description must be printable, without line breaks, not {abridged(value)}")
+    return str.__str__(value)
+
+
+def declared_description(value: object) -> str | Template | Callable[..., str | None]:
+    """Return the description that ``@job`` declares: a text, a format string of the job's arguments, or a callable."""
+    if callable(value) and not isinstance(value, type):
+        if inspect.iscoroutinefunction(value):
+            raise InvalidOption("description must not be an async function: registering calls it")
+        return value
+    try:
+        template = Template(check_description(value))
+    except ValueError as error:
+        raise InvalidOption(str(error) if isinstance(error, InvalidOption) else f"description {error}") from None
+    return template if template.names else template.text.format()
 
 
 def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], signature: inspect.Signature) -> None:

@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.needs import CheckedNeeds
 
 NAME_LIMIT = 200
-DESCRIPTION_LIMIT = 200
-"""Characters of a description that a row keeps."""
-
 BYPASSED = "a job that bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "a job that bypasses the queue is not stored, so no limit counts it"
 
@@ -102,7 +99,7 @@ class PolicyOptions(TypedDict, total=False):
     idempotency_key: KeyOption | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
-    description: str
+    description: str | Callable[..., str | None]
 
 
 class JobOptions(PolicyOptions, total=False):
@@ -317,17 +314,6 @@ def check_tags(value: object) -> tuple[str, ...]:
     return tags.check_tags(value)
 
 
-def check_description(value: object) -> str:
-    """Return a description: printable text of at most 200 characters; empty for none. Raises ``InvalidOption``."""
-    if not isinstance(value, str) or len(value) > DESCRIPTION_LIMIT:
-        raise InvalidOption(
-            f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {abridged(value)}"
-        )
-    if not value.isprintable():
-        raise InvalidOption(f"description must be printable, without line breaks, not {abridged(value)}")
-    return str.__str__(value)
-
-
 def check_known(given: Mapping[str, object], known: Collection[str], where: str) -> None:
     """Refuse an option that does not exist, and say what to write instead, or suggest the one probably meant.
 
@@ -384,7 +370,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "timeout": check_timeouts,
     "max_attempts": check_attempts,
     "tags": check_tags,
-    "description": check_description,
+    "description": keys.check_description,
     "database": check_database,
     "key": lambda value: keys.check_key("key", value),
     "key_scope": keys.check_scope,
@@ -486,7 +472,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
     "limits": check_limits,
     "tags": check_tags,
-    "description": check_description,
+    "description": keys.declared_description,
 }
 
 

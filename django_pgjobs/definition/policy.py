@@ -45,7 +45,6 @@ class JobPolicy:
     on_success_func: Callable[..., Any] | None = None
     on_abandon_func: Callable[..., Any] | None = None
     on_cancel_func: Callable[..., Any] | None = None
-    describe_func: Callable[..., Any] | None = None
     undo_definition: JobPolicy | None = None
     """The job that undoes one of this definition."""
     front: str = ""
@@ -70,7 +69,6 @@ class JobPolicy:
         # A task whose result is no JSON has failed, by the contract of django.tasks.
         self.strict_results: bool = declared.get("strict_results", bool(self.front))
         self.schedulable: bool = declared.get("schedulable", False)
-        self.description: str = declared.get("description", "")
         self.undo_on_failure: str = declared.get("undo_on_failure", "go_on")
         self.is_async: bool = iscoroutinefunction(func)
         self.atomic: bool = declared.get("atomic", False)
@@ -84,6 +82,8 @@ class JobPolicy:
         self.fingerprint = _fingerprint(self.name, self.signature)
         self.key = self._key_rule("key")
         self.idempotency_key = self._key_rule("idempotency_key")
+        self.describe_func = self._description_rule()
+        self.description: str = "" if self.describe_func is not None else declared.get("description", "")
         self.fits = fits(func, self.name, takes_context=self.takes_context)
 
     @property
@@ -117,6 +117,20 @@ class JobPolicy:
                 raise InvalidOption(f"{option} {error}") from None
         if callable(declared):
             check_callback(option, declared, self.signature, takes_context=False)
+        return declared
+
+    def _description_rule(self) -> Callable[..., str | None] | None:
+        """Return what describes each job; None if one text describes them all."""
+        declared: str | Template | Callable[..., str | None] = self._declared.get("description", "")
+        if isinstance(declared, Template):
+            check_shown("description", declared.names, self.sensitive, self.signature)
+            try:
+                return declared.bound(self.signature, apart=False)
+            except ValueError as error:
+                raise InvalidOption(f"description {error}") from None
+        if isinstance(declared, str):
+            return None
+        check_callback("description", declared, self.signature, takes_context=False)
         return declared
 
     def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

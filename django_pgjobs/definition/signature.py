@@ -13,9 +13,10 @@ from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any
 
+from django_pgjobs.context import JobContext
 from django_pgjobs.values.invalid_option import InvalidOption
 
-YOUR_CONTEXT = "if its first parameter is the JobContext, declare takes_context=True"
+YOUR_CONTEXT = "if its first parameter is the JobContext, annotate it as that, or declare takes_context=True"
 NO_GENERATOR = "calling a generator function runs none of its body; use a plain function"
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -64,6 +65,15 @@ def check_function(func: object, *, local: bool = False) -> None:
 def _is_generator(func: Callable[..., Any]) -> bool:
     wrapped = inspect.unwrap(func)
     return inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)
+
+
+def names_context(func: Callable[..., Any]) -> bool:
+    """Return whether the first parameter is annotated as the ``JobContext``, also by a text."""
+    first = next(iter(inspect.signature(func).parameters.values()), None)
+    named = None if first is None else first.annotation
+    if not isinstance(named, str):
+        return named is JobContext
+    return named.rpartition(".")[2] == "JobContext" or inspect.unwrap(func).__globals__.get(named) is JobContext
 
 
 def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:

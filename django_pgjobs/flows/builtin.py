@@ -163,7 +163,7 @@ def remove_event(using: str, event: str) -> None:
     EventState.objects.using(using).filter(pk=event).delete()
 
 
-@job(name=UNDO, takes_context=True, backoff=AGAIN, store_result=False)
+@job(name=UNDO, backoff=AGAIN, store_result=False)
 def undo(context: JobContext, job_id: int) -> None:
     """Undo what a job has done, the latest first, each part by a job of its own; continue where it stopped.
     Repeatable."""

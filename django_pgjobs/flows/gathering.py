@@ -18,7 +18,7 @@ from django.db.models import Max, Q
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.definition.options import DESCRIPTION_LIMIT
+from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
 from django_pgjobs.durable import Settled
 from django_pgjobs.exceptions import InvalidJob, MembersFailed, Snooze, StepLimit
 from django_pgjobs.flows.batch import Batch

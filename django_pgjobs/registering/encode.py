@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs.definition import keys
-from django_pgjobs.definition.options import DESCRIPTION_LIMIT, InvalidOption
+from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
+from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import capture_headers
@@ -69,7 +70,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
     elif definition.describe_func is None:
         description = definition.description
     else:
-        description = _described(definition, args, kwargs) or definition.description
+        description = _described(definition, args, kwargs)
     # Positional for speed: register_many makes one for each of a million rows.
     new = NewJob(
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
@@ -146,12 +147,12 @@ def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
 
 
 def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the text of ``describe``, cut and cleaned; an error in it costs the description, never the job."""
+    """Return the job's description, cut and cleaned; an error in making it costs the description, never the job."""
     try:
         words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
         text = "" if words is None else str(words)
     except Exception:
-        logger.exception("describe failed name=%s", definition.name)
+        logger.exception("description cannot be made name=%s", definition.name)
         return ""
     text = text.replace("\0", "")
     text = text if len(text) <= DESCRIPTION_LIMIT else f"{text[: DESCRIPTION_LIMIT - 1]}…"

@@ -33,7 +33,8 @@ ANYWHERE = {
         ("acks_late", "reject_on_worker_lost"),
         'a job always runs again if its worker dies; on_crash="abandon" prevents that',
     ),
-    **dict.fromkeys(("bind", "pass_context"), "write takes_context=True"),
+    **dict.fromkeys(("bind", "pass_context"), "annotate the first parameter, context: JobContext"),
+    "describe": "write description=…",
 }
 """An option that exists neither in ``@job`` nor in ``using``."""
 
@@ -86,6 +87,7 @@ CURES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("apply_async", "send_with_options", "configure"), "write using(…).register(…)"),
         **dict.fromkeys(("s", "si"), "write bind(…)"),
         **dict.fromkeys(("on_failure", "on_error"), "decorate the callback by on_abandon"),
+        "describe": "write @job(description=…)",
     },
 }  # fmt: skip
 """Place → the word that people write there → what to write instead. *%(value)s* is the value that was given, *%(next)s*

@@ -33,15 +33,18 @@ class Template:
         except ValueError as error:
             raise ValueError(f"is no format string: {error}: {self.text!r}") from None
 
-    def bound(self, signature: Signature) -> Callable[..., str]:
-        """Return a function of arguments that fit ``signature``; ``**others`` accepts any name."""
+    def bound(self, signature: Signature, *, apart: bool = True) -> Callable[..., str]:
+        """Return a function of arguments that fit ``signature``; ``**others`` accepts any name.
+
+        ``apart``: no two texts that differ in a field are the same; False for a text that only people read.
+        """
         parameters = signature.parameters
         others = [name for name, p in parameters.items() if p.kind is Parameter.VAR_KEYWORD]
         for name in self.names:
             if not name or name.isdecimal() or name in others or not (others or name in parameters):
                 raise ValueError(f"names no argument: {name!r} in {self.text!r}")
         parts = list(_parts(self.text))
-        return _filler(parts, _marks_between(parts, self.text), signature)
+        return _filler(parts, _marks_between(parts, self.text) if apart else {}, signature)
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:

@@ -210,7 +210,8 @@ OPTION_TEXTS = {
     "give_up_on": "the same, for exceptions that never lead to a retry; wins over `retry_on`",
     "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`. A pair is a soft limit,"
     " at which `SoftDeadlinePassed` is raised in the job, and the timeout",
-    "takes_context": "pass the `JobContext` first",
+    "takes_context": "pass the `JobContext` first. A first parameter that is annotated `JobContext` says so itself; the"
+    " option is for code without annotations. Type checkers know the parameter by its name, `context`",
     "store_result": "False drops the return value",
     "strict_results": "True abandons a job whose return value cannot be stored; by default it succeeds without one",
     "atomic": "True commits what the job does in the database of the jobs together with its success, or not at all",
@@ -219,7 +220,8 @@ OPTION_TEXTS = {
     "cron": "a `Cron`, or a list of them: its schedule, without arguments",
     "schedulable": "people may make schedules for it, in the admin and the shell; default False",
     "tags": "short strings to find and steer jobs by; `using` adds its tags to those of `@job`",
-    "description": "what it does, in words for lists and logs; `describe` says it for each job, `using` for one",
+    "description": "what it does, in words for lists and logs: in `@job` a text, a format string of the arguments or a"
+    " callable of them, in `using` the text of one job",
     "run_at": "earliest start, an aware datetime",
     "deadline": "aware datetime: no attempt starts after it, a running one stops at it, and the job is abandoned",
     "expires": "seconds or `timedelta` after the start that is asked for; in `using` also an aware datetime, or None"
@@ -276,7 +278,7 @@ OPTION_BOUNDS = {
         "DEFAULT_TIMEOUT_SECONDS",
         "TIMEOUT_CEILING_SECONDS",
     ),
-    "takes_context": ("True or False", "False", ""),
+    "takes_context": ("True or False", "True if the first parameter is annotated `JobContext`", ""),
     "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
     "strict_results": ("True or False", "False, for tasks True", ""),
     "atomic": ("True or False; True not for `async def`", "False", ""),
@@ -310,7 +312,7 @@ OPTION_BOUNDS = {
         "RUN_AT_CEILING_DAYS",
     ),
     "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
-    "description": ("up to 200 printable characters", "what `describe` returns, else none", ""),
+    "description": ("up to 200 printable characters; of a callable's text the first 200 are kept", "none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
     "key": (
         "1 to 200 printable characters that match the setting, or a callable that makes them",

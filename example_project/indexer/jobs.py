@@ -50,7 +50,7 @@ approval: Event[Verdict] = Event("library.approval")
 """Sent for an edition, by its id: ``approval.send(7, payload={"approved": True})``, or in the admin."""
 
 
-@job(name="library.index_file", timeout=60, max_attempts=3, backoff=Backoff(1, factor=2))
+@job(name="library.index_file", timeout=60, max_attempts=3, backoff=Backoff(1, factor=2), description="{path}")
 def index_file(path: str, edition: int) -> dict[str, int]:
     """Parse one file and replace its rows; return what was counted."""
     try:
@@ -70,11 +70,6 @@ def index_file(path: str, edition: int) -> dict[str, int]:
         )
         _write_symbols(module, source)
     return {"lines": module.lines, "functions": module.functions, "classes": module.classes}
-
-
-@index_file.describe
-def _path(path: str, edition: int) -> str:
-    return path
 
 
 @index_file.on_abandon
@@ -117,7 +112,7 @@ def _symbol(module: Module, found: Found) -> Symbol:
     )
 
 
-@job(name="library.sum_package")
+@job(name="library.sum_package", description="{name}")
 def sum_package(name: str, edition: int, files: int) -> Totals:
     """Sum up the ``files`` files of a package. Raises Abandon if one has left no row, as when somebody cancels it."""
     newest = _check_newest(edition)
@@ -129,12 +124,7 @@ def sum_package(name: str, edition: int, files: int) -> Totals:
     return totals
 
 
-@sum_package.describe
-def _name(name: str, edition: int, files: int) -> str:
-    return name
-
-
-@job(name="library.publish_report", takes_context=True)
+@job(name="library.publish_report")
 def publish_report(context: JobContext, edition: int, packages: list[Totals]) -> str:
     """Publish the sum of what packages were summed up to; return who approved it. Raises Abandon if it is refused."""
     totals = add_up(packages)

@@ -185,8 +185,7 @@ def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time
         calls.append(kind)
         return kind
 
-    definition = job(name="test.report", key=made, key_scope="until_finished")(report)
-    definition.describe(made)
+    definition = job(name="test.report", key=made, key_scope="until_finished", description=made)(report)
     Cron("@daily", definition.bind("x"), name="daily")
     leader = Leader(AUTHOR)
     leader.tick(raw)

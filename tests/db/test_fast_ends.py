@@ -27,6 +27,7 @@ from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
+from django_pgjobs.worker.threads import end_writer
 from django_pgjobs.worker.threads.finaliser import DEADLOCK_SECONDS, Finaliser
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnds
 from tests.plugins.fix_db import (
@@ -476,11 +477,13 @@ def test_a_short_wait_is_waited_for(
     assert raw.row(claimed.ids[1])["description"] == "seen"
 
 
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "skipping"])
 def test_a_row_that_cannot_be_stored_is_found_by_halves_and_the_others_end(
-    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, *, fast: bool
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, link: WorkerConnection, *, fast: bool, strict: bool
 ) -> None:
-    """Both forms: the job whose result is at fault is abandoned, and says why."""
+    """Both forms: the job whose result is at fault succeeds without it, a strict one is abandoned; each says why."""
+    monkeypatch.setattr(end_writer, "is_strict", lambda name: strict)
     flushing = Flushing(monkeypatch, link)
     flushing.finaliser.writer.may_wait = fast
     register(8)
@@ -490,11 +493,15 @@ def test_a_row_that_cannot_be_stored_is_found_by_halves_and_the_others_end(
     flushing.put(Claimed(claimed.claim_id, claimed.jobs[6:]), result="2")
     stored, sent = flushing.flush()
     assert (stored, set(sent)) == (claimed.ids, {FAST if fast else SKIPPING})
-    assert raw.query("SELECT outcome, result FROM pgjobs_job ORDER BY id") == [
-        *[("succeeded", 1)] * 5,
-        ("abandoned", None),
-        *[("succeeded", 2)] * 2,
-    ]
+    rows = raw.query("SELECT outcome, result, error FROM pgjobs_job ORDER BY id")
+    outcome, result, error = rows.pop(5)
+    assert rows == [*[("succeeded", 1, "")] * 5, *[("succeeded", 2, "")] * 2]
+    if strict:
+        assert (outcome, result) == ("abandoned", None)
+        assert "The end of the job cannot be stored: unsupported Unicode escape" in error
+    else:
+        assert (outcome, error) == ("succeeded", "")
+        assert result["$unstored"].startswith("unsupported Unicode escape sequence")
 
 
 def test_a_deadlock_is_ours_to_give_up(

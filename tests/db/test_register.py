@@ -37,15 +37,14 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fresh_throttle")]
 def with_context(context: JobContext, path: str) -> None: ...
 
 
-@job
-def described(user_id: object, *, how: str = "") -> None: ...
-
-
-@described.describe
 def say(user_id: object, *, how: str = "") -> str:
     if how == "fail":
         raise LookupError
     return how
+
+
+@job(description=say)
+def described(user_id: object, *, how: str = "") -> None: ...
 
 
 @dataclass
@@ -325,7 +324,7 @@ def test_a_description_is_made_once_at_registering() -> None:
     assert [Job.objects.get(pk=pk).description for pk in ids] == ["a", "b"]
 
 
-def test_a_description_comes_from_the_registration_else_from_describe_else_from_the_definition() -> None:
+def test_a_description_comes_from_the_registration_else_from_the_definition() -> None:
     with isolated_registry():
         worded = job(name="shop.charge", description="Charge a card")(refund)
         assert stored(worded.register(7))["description"] == "Charge a card"
@@ -333,10 +332,12 @@ def test_a_description_comes_from_the_registration_else_from_describe_else_from_
         assert stored(worded.using(description=None).register(7))["description"] == "Charge a card"
         ids = worded.using(priority=3).register_many([(n,) for n in range(3)])
         assert {Job.objects.get(pk=pk).description for pk in ids} == {"Charge a card"}
-        worded.describe(lambda order_id: f"Charge order {order_id}" if order_id else "")
-        assert stored(worded.register(7))["description"] == "Charge order 7"
-        assert stored(worded.register(0))["description"] == "Charge a card", "it stands where describe says nothing"
-        assert stored(worded.using(description="").register(7))["description"] == ""
+        template = job(name="shop.charge_order", description="Charge order {order_id}")(refund)
+        assert stored(template.register(7))["description"] == "Charge order 7"
+        assert stored(template.using(description="of {braces}").register(7))["description"] == "of {braces}"
+        assert stored(template.using(description="").register(7))["description"] == ""
+        ids = template.register_many([(n,) for n in range(3)])
+        assert [Job.objects.get(pk=pk).description for pk in ids] == [f"Charge order {n}" for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -347,12 +348,12 @@ def test_a_description_is_short_and_storable(said: Any, kept: str) -> None:
         assert stored(described.register(1))["description"] == kept
 
 
-def test_an_error_in_describe_costs_only_the_description(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_description_costs_only_the_description(caplog: pytest.LogCaptureFixture) -> None:
     """Row A11."""
     with caplog.at_level(logging.ERROR, "django_pgjobs"):
         registered = described.register(1, how="fail")
     assert stored(registered)["description"] == ""
-    assert "describe failed" in caplog.text
+    assert "description cannot be made name=" in caplog.text
 
 
 def test_captured_headers_are_stored() -> None:

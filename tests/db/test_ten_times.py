@@ -183,7 +183,7 @@ def test_headers_of_middleware_are_refused_too(settings: Any) -> None:
     assert len(str(caught.value)) < MOST_CHARS
 
 
-@job(name="ten.runs", takes_context=True, max_attempts=1)
+@job(name="ten.runs", max_attempts=1, strict_results=True)
 def runs(context: JobContext, what: str) -> Any:
     return RUNNING[what][0](context)
 
@@ -235,14 +235,9 @@ def test_ten_times_a_bound_ends_a_job_with_a_word(settings: Any, what: str) -> N
     assert Job.objects.count() == 1
 
 
-@job(name="ten.says", takes_context=True)
+@job(name="ten.says", description=lambda value: "d" * 2000)
 def says(context: JobContext, value: str) -> None:
     context.progress(1, 2, "p" * 2000)
-
-
-@says.describe
-def says_in_words(value: str) -> str:
-    return "d" * 2000
 
 
 def test_ten_times_a_text_for_people_is_cut_and_shows_it(settings: Any) -> None:

@@ -94,7 +94,7 @@ def no_op() -> None:
     pass
 
 
-@job(max_attempts=3, backoff=NOW)
+@job(max_attempts=3, backoff=NOW, description="waits for {key}")
 def waits(key: object) -> object:
     stage.here().note("start", key)
     stage.here().wait(str(key))
@@ -122,11 +122,6 @@ async def awaits(key: object) -> object:
         await asyncio.sleep(0.01)
     here.note("end", key)
     return key
-
-
-@waits.describe
-def waits_for(key: object) -> str:
-    return f"waits for {key}"
 
 
 @job(max_attempts=3, backoff=Backoff(2, factor=3))

@@ -17,19 +17,18 @@ def tick(context: JobContext) -> None:
     stage.here().note("tick", context.cron_entry, context.fire_at.timestamp(), context.id)
 
 
-@job(name="e2e.fails", takes_context=True, max_attempts=2, backoff=Backoff(0))
-def fails(context: JobContext, key: str) -> None:
-    stage.here().note("fails", key, context.attempt, context.fire_at and context.fire_at.timestamp())
-    raise RuntimeError("as it should")
-
-
-@fails.describe
 def describe_fails(key: str) -> str:
     if apps.ready:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             stage.here().note("describes", cursor.fetchone()[0], threading.current_thread().name)
     return f"fails for {key}"
+
+
+@job(name="e2e.fails", max_attempts=2, backoff=Backoff(0), description=describe_fails)
+def fails(context: JobContext, key: str) -> None:
+    stage.here().note("fails", key, context.attempt, context.fire_at and context.fire_at.timestamp())
+    raise RuntimeError("as it should")
 
 
 Cron("* * * * * *", fails.bind("f"), name="failing", overlap="after_completion")

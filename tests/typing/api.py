@@ -83,6 +83,20 @@ def with_context(context: JobContext, path: str) -> int:
     return context.attempt
 
 
+@job
+def annotated(context: JobContext, path: str) -> int:
+    return context.attempt
+
+
+@job(queue="mail", description="look at {path}")
+async def annotated_with_options(context: JobContext, path: str, *, often: bool = False) -> str:
+    return path
+
+
+@job(description=lambda user_id: f"greet {user_id}")
+def described(user_id: int) -> None: ...
+
+
 @job(cron=Cron("*/10 * * * *", tz="Europe/Paris", misfire="all", misfire_limit=3))
 def swept() -> None: ...
 
@@ -103,11 +117,6 @@ def apologise(context: JobContext, address: str) -> None: ...
 async def forget(context: JobContext, address: str) -> None: ...
 
 
-@send.describe
-def label(address: str) -> str:
-    return address
-
-
 @with_context.on_abandon
 def clean(context: JobContext, path: str) -> None: ...
 
@@ -115,8 +124,8 @@ def clean(context: JobContext, path: str) -> None: ...
 def calls(context: JobContext) -> None:
     assert_type(plain(7, greeting="hi"), str)
     assert_type(with_context(context, "x"), int)
+    assert_type(annotated(context, "x"), int)
     assert_type(apologise(context, "a@example.org"), None)
-    assert_type(label("a@example.org"), str)
     assert_type(current_context(), JobContext)
 
 
@@ -124,6 +133,10 @@ def registering(when: datetime) -> None:
     assert_type(plain.register(7), JobOf[str])
     assert_type(plain.register(user_id=7, greeting="hi"), JobOf[str])
     assert_type(with_context.register("x"), JobOf[int])
+    assert_type(annotated.register("x"), JobOf[int])
+    assert_type(annotated.register(path="x"), JobOf[int])
+    assert_type(annotated_with_options.using(delay=1).register("x", often=True).value(), str)
+    described.register(7)
     assert_type(
         keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), JobOf[None]
     )

@@ -41,8 +41,7 @@ def test_a_job_has_an_entry_of_its_own_name() -> None:
 
 
 def test_an_entry_stands_by_itself_with_arguments() -> None:
-    definition = job(name="shop.report")(report)
-    definition.describe(lambda kind, days=1: f"the {kind} report")
+    definition = job(name="shop.report", description="the {kind} report")(report)
     Cron("0 3 * * *", definition.using(queue="slow").bind("daily", days=2), name="daily report", tz="Europe/Paris")
     Cron("0 4 * * 1", definition.bind("weekly"), name="weekly report", tz=ZoneInfo("Asia/Tokyo"), misfire="all",
          misfire_limit=7)  # fmt: skip

@@ -54,13 +54,14 @@ COMMON = {
     "write expires=…": "ttl max_age",
     "write queue=…": "queue_name",
     "write store_result=False": "ignore_result",
+    "write description=…": "describe",
     'a job always runs again if its worker dies; on_crash="abandon" prevents that': "acks_late reject_on_worker_lost",
 }
 CALLBACKS = {
     "decorate the callback, @your_job.on_abandon": "on_failure on_error on_abandon",
     "decorate the callback, @your_job.on_success": "on_success",
     "decorate the callback, @your_job.on_cancel": "on_cancel",
-    "write takes_context=True": "bind pass_context",
+    "annotate the first parameter, context: JobContext": "bind pass_context",
 }
 SAID = {
     "@job": {
@@ -116,6 +117,7 @@ SAID = {
         "write using(…).register(…)": "apply_async send_with_options configure",
         "write bind(…)": "s si",
         "decorate the callback by on_abandon": "on_failure on_error",
+        "write @job(description=…)": "describe",
     },
 }  # fmt: skip
 """Where it is written → the sentence that is printed → the words that it answers, each with the value 3."""
@@ -165,7 +167,7 @@ OWN = {*JOB_CHECKS, *REGISTER_CHECKS, *OPTIONS, *ScheduleOptions.__annotations__
 @pytest.mark.parametrize("sentence", sorted({row[2] for row in ROWS}))
 def test_an_answer_names_only_what_there_is(sentence: str) -> None:
     assert {*re.findall(r"(\w+)=", sentence)} <= OWN
-    named = {*re.findall(r"(?:@your_job\.|by |write |: )(\w+)(?:\(|$)", sentence)}
+    named = {*re.findall(r"(?:@your_job\.|by |write )(\w+)(?:\(|$)", sentence)}
     assert all(hasattr(JobDefinition, name) or name in OWN for name in named), named
     assert Cron(every=60).name is not None if "Cron(every" in sentence else True
 
@@ -220,7 +222,7 @@ def test_a_context_that_the_declaration_forgot_is_named() -> None:
     wrong = r"greets\(\) missing 1 required positional argument: 'number'; if its first parameter is the JobContext, "
     declared = job(greets)
     for call in (declared.register, declared.bind):
-        with pytest.raises(TypeError, match=f"{wrong}declare takes_context=True$"):
+        with pytest.raises(TypeError, match=f"{wrong}annotate it as that, or declare takes_context=True$"):
             call(7)
     with pytest.raises(TypeError, match=r"'number'$"):
         job(takes_context=True, name="declared")(greets).bind()

@@ -10,7 +10,7 @@ import math
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from enum import Enum, StrEnum
 from types import FunctionType
@@ -21,7 +21,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from django_pgjobs import Backoff, job
+import django_pgjobs
+from django_pgjobs import Backoff, JobContext, job
+from django_pgjobs import JobContext as Context
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from tests.unit import job_functions
@@ -321,7 +323,7 @@ def test_generators_are_refused(func: object) -> None:
 def test_what_is_no_function_is_refused(value: object) -> None:
     assert "a job is a function" in refused(value)
     with pytest.raises(InvalidJob, match="a job is a function"):
-        job(value)  # type: ignore[call-overload]
+        job(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("func", [no_argument, keyword_only])
@@ -349,3 +351,51 @@ def test_without_settings_a_job_can_be_declared() -> None:
         definition = declare(max_attempts=100_000)
     with pytest.raises(InvalidJob, match="between 1 and 1000"):
         _ = definition.max_attempts
+
+
+# The context
+
+
+def aliased(context: Context, path: str) -> int:
+    return context.attempt
+
+
+def by_module(running: django_pgjobs.JobContext, path: str) -> int:
+    return running.attempt
+
+
+def plainly(context: str, path: str) -> str:
+    return context + path
+
+
+def late(path: str, context: JobContext) -> None: ...
+
+
+@functools.wraps(aliased)
+def wrapped(*args: Any, **kwargs: Any) -> int:
+    return aliased(*args, **kwargs)
+
+
+@pytest.mark.parametrize("func", [context_and_argument, aliased, by_module, wrapped])
+def test_a_first_parameter_annotated_as_the_context_gets_it(func: Callable[..., Any]) -> None:
+    definition = declare(func)
+    assert definition.takes_context
+    assert "context" not in definition.signature.parameters
+    assert len(definition.signature.parameters) == 1
+    definition.fits("x")
+
+
+def test_an_annotation_may_be_the_class_itself() -> None:
+    evaluated = FunctionType(aliased.__code__, aliased.__globals__, "evaluated")
+    evaluated.__annotations__ = {"context": JobContext, "path": str}
+    assert declare(evaluated).takes_context
+
+
+@pytest.mark.parametrize("func", [plainly, late, no_argument, one_argument])
+def test_no_other_parameter_does(func: Callable[..., Any]) -> None:
+    assert not declare(func).takes_context
+
+
+def test_the_option_decides_for_code_without_annotations() -> None:
+    assert not declare(context_and_argument, takes_context=False).takes_context
+    assert declare(one_argument, takes_context=True).takes_context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -37,14 +38,11 @@ def any_name(context: JobContext, **names: str) -> None: ...
 def test_callbacks_are_returned_unchanged_and_kept() -> None:
     """Rows A5, A8, A9, A12: all three are optional."""
     definition = declare()
-    assert (definition.on_abandon_func, definition.on_cancel_func, definition.describe_func) == (None, None, None)
+    assert (definition.on_abandon_func, definition.on_cancel_func) == (None, None)
     assert definition.on_abandon(context_and_argument) is context_and_argument
     assert definition.on_cancel(context_and_argument) is context_and_argument
-    describe: Any = one_argument
-    assert definition.describe(describe) is describe
     assert definition.on_abandon_func is context_and_argument
     assert definition.on_cancel_func is context_and_argument
-    assert definition.describe_func is describe
 
 
 def test_a_second_callback_is_refused() -> None:
@@ -90,11 +88,34 @@ def test_a_callback_may_take_more(callback: Any) -> None:
     assert definition.on_abandon(callback) is callback
 
 
-def test_describe_takes_the_jobs_arguments_and_is_not_async() -> None:
-    with pytest.raises(InvalidJob, match="must not be an async function"):
-        declare().describe(async_one_argument)  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob, match="must take the job's arguments"):
-        declare().describe(no_argument)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        (async_one_argument, "description must not be an async function"),
+        (no_argument, "description 'no_argument' must take the job's arguments"),
+        ("of {order}", "description names no argument: 'order' in 'of {order}'"),
+        ("of {", "description is no format string"),
+        ("x" * 201, "description must be text of at most 200 characters"),
+        ("a\nb", "description must be printable"),
+        (7, "description must be text"),
+    ],
+)
+def test_a_description_is_a_text_a_template_or_a_callable_of_the_arguments(description: Any, words: str) -> None:
+    with pytest.raises(InvalidJob, match=re.escape(words)):
+        declare(description=description)
+
+
+def test_a_description_shows_no_sensitive_argument() -> None:
+    with pytest.raises(InvalidJob, match="description shows the sensitive argument 'user_id'"):
+        declare(description="of {user_id}", sensitive=["user_id"])
+
+
+def test_a_description_is_made_of_the_arguments() -> None:
+    assert declare(description="a {{b}}").description == "a {b}"
+    made = declare(description="{user_id} {user_id:03d}").describe_func
+    assert made is not None
+    assert made(7) == "7 007"
+    assert declare(description="{user_id}").description == ""
 
 
 # Retries
