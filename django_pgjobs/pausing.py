@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from asgiref.sync import sync_to_async
 from django.db import router
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models import Q, QuerySet
 
 from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
@@ -83,15 +82,13 @@ def resume_job(job: Named | str, *, by: object = None, reason: str = "", databas
 
 def paused(database: str | None = None) -> list[QueueState]:
     """Return the current pauses, by the database's clock: queues first, by name."""
-    states = _model()._default_manager.using(database or router.db_for_read(_model()))
-    return list(states.filter(_running()).order_by("-kind", "name"))
+    return list(_current(database).order_by("-kind", "name"))
 
 
 def pauses_of(queue: str, name: str, database: str | None = None) -> list[QueueState]:
     """Return why a job of this queue and name may not start now: the pause of its queue, of its name, or both."""
-    states = _model()._default_manager.using(database or router.db_for_read(_model()))
     asked = Q(kind="queue", name=queue) | Q(kind="job", name=name)
-    return list(states.filter(_running(), asked).order_by("-kind"))
+    return list(_current(database).filter(asked).order_by("-kind"))
 
 
 async def apause_queue(
@@ -134,8 +131,8 @@ def _model() -> type[QueueState]:
     return QueueState
 
 
-def _running() -> Q:
-    return Q(until__isnull=True) | Q(until__gt=Now())
+def _current(database: str | None) -> QuerySet[QueueState]:
+    return _model().objects.using(database or router.db_for_read(_model())).current()
 
 
 def known_queues(database: str | None = None) -> set[str]:

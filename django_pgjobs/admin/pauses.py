@@ -9,8 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminSplitDateTime, AdminTextInputWidget
 from django.core.exceptions import PermissionDenied
 from django.db import router
-from django.db.models import Q, QuerySet
-from django.db.models.functions import Now
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -172,8 +171,9 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave out pauses that have ended by the database's clock: they have no effect."""
-        states: QuerySet[Any] = super().get_queryset(request)
-        return states.filter(Q(until__isnull=True) | Q(until__gt=Now()))
+        states: Any = super().get_queryset(request)
+        found: QuerySet[Any] = states.current()
+        return found
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Pause; if the database's clock refuses, show why."""

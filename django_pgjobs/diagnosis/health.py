@@ -58,8 +58,7 @@ def paused_queues(using: str) -> set[str]:
 
 def paused_names(using: str, kind: str) -> set[str]:
     """Return the queues, or with kind *job* the jobs, that are paused now."""
-    paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind=kind)
-    return set(paused.values_list("name", flat=True))
+    return set(QueueState.objects.using(using).current().filter(kind=kind).values_list("name", flat=True))
 
 
 def _of_queues(db: Database, using: str, limits: Limits, workers: list[KnownWorker]) -> Iterator[HealthProblem]:

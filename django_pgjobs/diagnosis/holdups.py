@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.db.models import Q
-from django.db.models.functions import Now
-
 from django_pgjobs.diagnosis.problem import NAMED, HealthProblem, Limits
 from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.models import QueueState
@@ -83,7 +80,7 @@ def _limited(held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthPr
 def _paused(db: Database, using: str, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:
     """Yield each pause, and paused jobs that no pause explains any more."""
     now = counting.read_statistic(db).now
-    pauses = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now())).order_by("paused_at", "name")
+    pauses = QueueState.objects.using(using).current().order_by("paused_at", "name")
     for each in pauses[:NAMED]:
         if each.kind == QueueState.Kind.QUEUE and not limits.count(each.name):
             continue

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import BaseCommand
 
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output, stats, watching, workers
+from django_pgjobs.management import filters, output, stats, watching
 from django_pgjobs.management.output import Options
-from django_pgjobs.store import explaining, noticing
+from django_pgjobs.presentation import fleet
+from django_pgjobs.store import noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob
 from django_pgjobs.store.noticing import AbandonedGroup
@@ -66,11 +65,8 @@ def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
 
 
 def _workers(using: str, queues: list[str] | None) -> Iterator[str]:
-    found = workers.known(using, queues=queues)[:MOST_WORKERS]
-    running: dict[UUID, list[RunningJob]] = defaultdict(list)
-    if found:
-        for job in explaining.list_running(on(using), [each.pk for each in found], most=MOST_JOBS + 1):
-            running[job.worker].append(job)
+    found = fleet.workers_of(using, queues)[:MOST_WORKERS]
+    running = fleet.running_jobs(on(using), found, most=MOST_JOBS + 1)
     yield from output.table(WORKER_HEADERS, (_worker(each, running[each.pk]) for each in found))
 
 

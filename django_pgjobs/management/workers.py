@@ -9,8 +9,7 @@ from django.core.management.base import BaseCommand
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output, watching
 from django_pgjobs.management.output import Options
-from django_pgjobs.models import Heartbeat
-from django_pgjobs.values.built_in import OWN_QUEUE
+from django_pgjobs.presentation.fleet import workers_of
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
@@ -37,27 +36,12 @@ def show_workers(command: BaseCommand, options: Options) -> None:
     using, queues = filters.database_of(options), None if options["queue"] is None else [options["queue"]]
 
     def found() -> list[Any]:
-        return known(using, queues=queues, everyone=options["all"])
+        return workers_of(using, queues, everyone=options["all"])
 
     if options["format"] == "json":
         output.write_line(command, output.json_of([_fields_of(worker) for worker in found()]))
     else:
         watching.watch(command, using, options["watch"], lambda: output.table(HEADERS, map(_cells, found())))
-
-
-def known(using: str, *, queues: list[str] | None = None, everyone: bool = False) -> list[Any]:
-    """Return the workers that serve any of these queues, latest heartbeat first; with ``everyone`` stopped ones too."""
-    workers = Heartbeat.objects.using(using).with_status()
-    shown = workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
-    found = list(shown.order_by("-last_beat_at", "pk"))
-    return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
-
-
-def _serves(worker: Any, queue: str) -> bool:
-    if queue == OWN_QUEUE:
-        return True
-    named, excluded = worker.served
-    return (named is None or queue in named) and queue not in excluded
 
 
 def _fields_of(worker: Any) -> dict[str, Any]:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Func, Value
+from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.fields import BigIntArrayField, GistIndex
 from django_pgjobs.models.base import PostgresModel
 from django_pgjobs.serialization.escapes import visible
+
+
+class QueueStateQuerySet(models.QuerySet["QueueState"]):
+    """Pauses, also those that are over."""
+
+    def current(self) -> QueueStateQuerySet:
+        """Keep the pauses that have not ended, by the database's clock."""
+        return self.filter(Q(until=None) | Q(until__gt=Now()))
 
 
 class QueueState(PostgresModel):
@@ -31,6 +39,8 @@ class QueueState(PostgresModel):
     paused_by = models.TextField(_("paused by"), db_default="")
     reason = models.TextField(_("reason"), db_default="")
     until = models.DateTimeField(_("until"), null=True)
+
+    objects = QueueStateQuerySet.as_manager()
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_queue_state"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -11,10 +10,9 @@ from django_pgjobs.admin.display import badge
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Heartbeat
+from django_pgjobs.presentation.fleet import listed_workers, running_jobs
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.store import explaining
 from django_pgjobs.store.explaining import RunningJob
 
 MOST = 20
@@ -24,12 +22,9 @@ MOST_JOBS = 5
 
 def workers(seen: Seen) -> dict[str, Any]:
     """Return a row for each worker that has not stopped, the latest heartbeat first."""
-    beats: Any = Heartbeat.objects.using(seen.using).with_status()
-    found = list(beats.exclude(state=Heartbeat.State.STOPPED).order_by("-last_beat_at", "pk")[: MOST + 1])
+    found = list(listed_workers(seen.using)[: MOST + 1])
     shown = found[:MOST]
-    running: dict[Any, list[RunningJob]] = defaultdict(list)
-    for each in explaining.list_running(seen.db, [beat.pk for beat in shown], most=MOST_JOBS + 1) if shown else ():
-        running[each.worker].append(each)
+    running = running_jobs(seen.db, shown, most=MOST_JOBS + 1)
     return {"workers": [_row(seen, beat, running[beat.pk]) for beat in shown], "more": len(found) > MOST}
 
 

@@ -1,0 +1,42 @@
+"""Workers as the overview and the shell list them, and what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from django_pgjobs.models import Heartbeat
+from django_pgjobs.store import explaining
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.explaining import RunningJob
+from django_pgjobs.values.built_in import OWN_QUEUE
+
+
+def listed_workers(using: str, *, everyone: bool = False) -> QuerySet[Any]:
+    """Return the workers with their status, latest heartbeat first; with ``everyone`` also those that stopped."""
+    workers: QuerySet[Any] = Heartbeat.objects.using(using).with_status().order_by("-last_beat_at", "pk")
+    return workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
+
+
+def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = False) -> list[Any]:
+    """Return those that serve any of these queues, None for all; see ``listed_workers``."""
+    found = listed_workers(using, everyone=everyone)
+    return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
+
+
+def _serves(worker: Any, queue: str) -> bool:
+    if queue == OWN_QUEUE:
+        return True
+    named, excluded = worker.served
+    return (named is None or queue in named) and queue not in excluded
+
+
+def running_jobs(db: Database, workers: Sequence[Any], *, most: int) -> dict[UUID, list[RunningJob]]:
+    """Return what each of these workers runs now by its id, up to ``most`` jobs, the longest first."""
+    running: dict[UUID, list[RunningJob]] = {worker.pk: [] for worker in workers}
+    for job in explaining.list_running(db, list(running), most=most) if running else ():
+        running[job.worker].append(job)
+    return running
