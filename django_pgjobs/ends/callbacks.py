@@ -5,10 +5,7 @@ from __future__ import annotations
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.states import BODY as BODY
-from django_pgjobs.states import CALLBACK_OF as CALLBACK_OF
-from django_pgjobs.states import ON_ABANDON as ON_ABANDON
-from django_pgjobs.states import ON_CANCEL as ON_CANCEL
-from django_pgjobs.states import ON_SUCCESS as ON_SUCCESS
+from django_pgjobs.states import CALLBACK_OF
 
 CALLBACK_STARTS = 3
 

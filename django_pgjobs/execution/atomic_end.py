@@ -26,7 +26,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.ends.callbacks import callback_allowance, has_callback
 from django_pgjobs.exceptions import Abandon, Cancel, RolledBack, UnstorableResult
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from threading import get_ident
-from typing import Any, cast
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -20,50 +20,35 @@ from django_pgjobs import clock, middleware
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, activate, deactivate
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends.callbacks import BODY as BODY
-from django_pgjobs.ends.callbacks import ON_ABANDON as ON_ABANDON
-from django_pgjobs.ends.callbacks import ON_CANCEL as ON_CANCEL
-from django_pgjobs.ends.callbacks import ON_SUCCESS as ON_SUCCESS
 from django_pgjobs.exceptions import (
-    Abandon,
     AttemptsExhausted,
-    Cancel,
-    CancelRequested,
     DeadlinePassed,
-    Interrupt,
     InvalidJob,
-    JobControl,
-    JobSuspended,
-    MembersFailed,
-    OtherArguments,
-    Snooze,
-    StepFailed,
     UnknownJob,
     UnreadablePayload,
     UnstorableResult,
-    WaitTimedOut,
-    WorkerStopping,
 )
 from django_pgjobs.execution import events
-from django_pgjobs.execution.ended_by import History, ended_by
+from django_pgjobs.execution.failed_attempts import failed
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
-from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
-from django_pgjobs.execution.prepared import Definition, Guard, MemoryOpener, ReporterOf, Transaction
-from django_pgjobs.execution.prepared import Prepared as Prepared
-from django_pgjobs.execution.prepared import RunControl as RunControl
-from django_pgjobs.execution.retries import (
-    NO_ATTEMPTS,
-    NOT_RETRIED,
-    RELEASE_REASON,
-    TOO_LATE,
-    by_default_backoff,
-    failure_of,
-    kept,
-    retry,
+from django_pgjobs.execution.prepared import (
+    UNGUARDED,
+    Definition,
+    Guard,
+    MemoryOpener,
+    Prepared,
+    ReporterOf,
+    RunControl,
+    Transaction,
 )
+from django_pgjobs.execution.retries import (
+    TOO_LATE,
+    failure_of,
+)
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import (
     PLAIN,
@@ -73,14 +58,12 @@ from django_pgjobs.serialization.payload import (
     encode_result,
     unstored,
 )
-from django_pgjobs.states import EXPIRED, Cause
+from django_pgjobs.states import EXPIRED, ON_CANCEL, ON_SUCCESS, Cause
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.values.backoff import LONGEST_SECONDS
 
 OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeeded()
-ASLEEP = "The job's deadline would pass while it sleeps."
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 NOT_DECLARED = (
     "Worker code knows no job of this name; workers import jobs.py of each app, and find tasks if TASKS names "
@@ -91,15 +74,8 @@ HIDDEN_LAYER = (
     "factory with Django's async_only_middleware or sync_and_async_middleware, and hide no async layer in a plain one."
 )
 
-REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
-"""Exceptions that a job raises each time that it runs, since it remembers them."""
-
-_CAUSES: dict[type[Interrupt] | None, Cause] = {
-    CancelRequested: Cause.CANCELLED,
-    DeadlinePassed: Cause.TIMEOUT,
-    WorkerStopping: Cause.RELEASED,
-}
-"""The exception an attempt was interrupted with → why it did not succeed, regardless of what it raised in the end."""
+History = Callable[[int], Failure | None]
+"""Takes a job's id, returns how its latest attempt failed; None if the history has no attempt."""
 
 
 def prepare(
@@ -132,13 +108,27 @@ def prepare(
         if extras is not None:
             prepared.recall = recall
         if not is_body and job.error and job.kind != ON_SUCCESS:
-            prepared.error = ended_by(job.id, job.error, history)
+            prepared.error = _ended_by(job.id, job.error, history)
     except UnreadablePayload as error:
         return _unreadable(job, definition, error)
     if definition.atomic or definition.is_built_in:
         prepared.transaction = transaction
     prepared.memories = memories
     return prepared
+
+
+def _ended_by(job_id: int, summary: str, history: History | None) -> Failure:
+    """Return the error that ``summary``, stored with the job, sums up; only that line if the history has no more.
+
+    The latest attempt in the history may have ended in another way, such as a release. Raises nothing.
+    """
+    failure = None
+    try:
+        failure = None if history is None else history(job_id)
+    except Exception as error:
+        words = one_line(text_of(error))
+        events.log.warning("history cannot be read, a callback gets one line of its error job=%d: %s", job_id, words)
+    return failure if failure is not None and failure.summary == summary else Failure("", summary)
 
 
 def _before_its_start(job: ClaimedJob) -> Decision | None:
@@ -355,83 +345,3 @@ def _next(value: Next) -> decide.Stepped:
         return decide.Stepped(value.step.name, value.step.stored())
     except InvalidJob as error:
         raise UnstorableResult(f"The next step cannot be stored: {error}") from error
-
-
-def failed(prepared: Prepared, error: BaseException) -> Decision:
-    """Log the failed attempt and return the decision about it. Raises nothing."""
-    if prepared.memory is not None and prepared.memory.claim_lost:
-        return decide.Lost()
-    account = Account(error)
-    try:
-        decision = _decision(prepared, account)
-    except BaseException:
-        events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.job.id)
-        decision = by_default_backoff(prepared.job, kept(account), Cause.FAILED, prepared.job.until)
-    try:
-        _log_failure(prepared, decision, account)
-    except BaseException:
-        events.log.exception("failure cannot be logged job=%d", prepared.job.id)
-    return decide.InDoubt(decision) if prepared.in_doubt else decision
-
-
-def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
-    """Return what the job asked for by raising ``Cancel``, ``Snooze`` or ``Abandon``, or else retry or give up."""
-    # Use type(), never isinstance(), which reads the exception's own __class__.
-    context, error, kind = prepared.context, account.error, type(account.error)
-    if issubclass(kind, Cancel):
-        return decide.Cancelled(text_of(error))
-    if context.cancelled:
-        if issubclass(kind, JobControl) or besides_suspension(error) is None:
-            return decide.Cancelled()
-        return decide.Cancelled("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
-    if prepared.memory is not None and besides_suspension(error) is None:
-        suspension: decide.Suspended | None = prepared.memory.decision()
-        if suspension is not None:
-            return _suspension(prepared, suspension)
-    if issubclass(kind, Snooze):
-        return decide.Snoozed(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
-    if issubclass(kind, (Abandon, UnstorableResult, OtherArguments, *REMEMBERED)):
-        return decide.Abandoned(text_of(error), kept(account))
-    if prepared.control.interrupt is WorkerStopping:
-        return decide.Released(RELEASE_REASON, kept(account))
-    if prepared.control.interrupt is DeadlinePassed:
-        # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
-        return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT, prepared.job.until)
-    if context.attempt >= context.max_attempts:
-        return decide.Abandoned(NO_ATTEMPTS, kept(account))
-    delay = prepared.definition.retry_delay(error, context.attempt)
-    if delay is None:
-        return decide.Abandoned(NOT_RETRIED, kept(account))
-    return retry(delay, kept(account), Cause.FAILED, prepared.job.until)
-
-
-def besides_suspension(error: BaseException) -> BaseException | None:
-    """Return what left the body besides the suspension of the job; a ``TaskGroup`` wraps what its tasks raise."""
-    kind = type(error)
-    if issubclass(kind, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        besides: BaseException | None = BaseExceptionGroup.split(group, JobSuspended)[1]
-        return besides
-    return None if issubclass(kind, JobSuspended) else error
-
-
-def _suspension(prepared: Prepared, suspension: decide.Suspended) -> decide.Unwritten:
-    """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
-    until, waits = prepared.job.until, suspension.all
-    if until is None or any(wait.event is not None or clock.monotonic() + wait.seconds < until for wait in waits):
-        return suspension
-    return decide.Abandoned(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)
-
-
-def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Account) -> None:
-    """Log a failed attempt where its live exception is: WARNING if the job is retried, ERROR if it is abandoned."""
-    about, words = events.facts(prepared.context), account.message
-    match decision:
-        case decide.Retried(seconds=seconds):
-            info, trace = account.for_log()
-            events.log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
-        case decide.Abandoned():
-            info, trace = account.for_log()
-            events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
-        case _:
-            events.log.info("attempt ended %s: %s: %s", about, account.kind, words)

@@ -27,9 +27,9 @@ from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, EndKind, EndTe
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import Prepared, RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
+from django_pgjobs.execution.prepared import Prepared, RunControl
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line

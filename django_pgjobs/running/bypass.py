@@ -29,9 +29,9 @@ from django_pgjobs.ends.callbacks import has_callback
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import Prepared, RunControl
-from django_pgjobs.execution.ended_by import History
+from django_pgjobs.execution.attempt import History
 from django_pgjobs.execution.fresh_context import fresh_context
+from django_pgjobs.execution.prepared import Prepared, RunControl
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome

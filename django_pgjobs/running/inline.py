@@ -25,7 +25,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends.kinds import HOLD, RELEASE
 from django_pgjobs.execution import events
 from django_pgjobs.execution.admission import Turn
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.execution.single_job import Performer, park_unclaimable
 from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep

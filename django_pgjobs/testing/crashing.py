@@ -13,8 +13,8 @@ from django.db.models.functions import Now
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import JobSuspended
-from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.durable import DurableMemory
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.models import Claim
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store import keeping

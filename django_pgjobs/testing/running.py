@@ -31,7 +31,8 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.ends.kinds import HOLD, RELEASE, SUCCESS
 from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.failed_attempts import besides_suspension, failed
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.execution.single_job import Performer, WrittenEnd, park_unclaimable, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
@@ -273,7 +274,7 @@ def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[Non
     def collect(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
         if context.id != job_id or exception is None or isinstance(exception, JobControl):
             return
-        if (error := attempt.besides_suspension(exception)) is not None:
+        if (error := besides_suspension(exception)) is not None:
             errors.append(error)
 
     signals.attempt_ended.connect(collect, weak=False)
@@ -325,7 +326,7 @@ class _Guest:
             "can follow that: put what may fail into atomic(), or test it in a TransactionTestCase."
         )
         self.errors.append(error)
-        return attempt.failed(prepared, error)
+        return failed(prepared, error)
 
     def reporter(self, db: Database, job_id: int, claim_id: str) -> Reporter:
         """Return a reporter that writes at once in this thread; an ``async def`` job's last report is written later."""

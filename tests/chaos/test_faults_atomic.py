@@ -20,7 +20,7 @@ from django.db import connection, connections
 from django_pgjobs import Backoff, current_context, job, register_many
 from django_pgjobs import decisions as decide
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
 from tests.chaos.failpoints import armed

@@ -15,7 +15,7 @@ from django_pgjobs import checks, sql
 from django_pgjobs import decisions as decide
 from django_pgjobs.ends.kinds import NEXT, RETRY, SUCCESS
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.prepared import Prepared, RunControl
 from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Job
 from django_pgjobs.store import atomic, finalising, keeping, steering
@@ -347,7 +347,7 @@ def test_a_job_that_is_atomic_needs_a_database() -> None:
     claimed = ClaimedJob(
         1, datetime.now(UTC), '{"args": ["ada"], "kwargs": {}}', "default", 0, makes.name, 1, 1, None, None, "c"
     )
-    prepared = attempt.prepare(claimed, lambda _: lambda *_: None, attempt.RunControl())
+    prepared = attempt.prepare(claimed, lambda _: lambda *_: None, RunControl())
     assert isinstance(prepared, Prepared)
     decision = attempt.run_here(prepared)
     assert isinstance(decision, decide.Abandoned)

@@ -14,7 +14,7 @@ from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.kinds import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS, EndKind, EndTerms
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store.claiming import ClaimedJob

@@ -12,6 +12,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.kinds import AWAIT, SUCCESS, EndKind
 from django_pgjobs.execution import attempt
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job
 from django_pgjobs.store import memos
@@ -133,7 +134,7 @@ def test_a_run_that_finds_its_claim_lost_decides_nothing(
     loses.register(then)
     decided: list[object] = []
 
-    def run(prepared: attempt.Prepared) -> decide.Decision:
+    def run(prepared: Prepared) -> decide.Decision:
         decided.append(attempt.run_here(prepared))
         return decide.Lost() if decided[0] == decide.Lost() else pytest.fail(str(decided))
 

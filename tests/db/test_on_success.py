@@ -12,6 +12,7 @@ from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import END, MARK, SUCCESS
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution import attempt
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.models import Job, StoredResult
 from django_pgjobs.store import finalising, keeping
@@ -109,7 +110,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
     one = told.register(4)
     crashing = Performer(raw, AUTHOR, run=lambda prepared: crash(prepared))
 
-    def crash(prepared: attempt.Prepared) -> Any:
+    def crash(prepared: Prepared) -> Any:
         if prepared.job.ending is not None:
             said.append("crash")
             raise SystemExit

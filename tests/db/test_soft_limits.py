@@ -19,7 +19,7 @@ from django.db import Error, connection, connections, transaction
 from django.db.backends.signals import connection_created
 
 from django_pgjobs.exceptions import CancelRequested, SoftDeadlinePassed
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.worker.executor import cleanup, soft_limits
 from django_pgjobs.worker.executor.cancelling import cancel_queries
 from django_pgjobs.worker.executor.interrupts import Door, raise_ignored_again

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs.exceptions import CancelRequested, JobInterrupted
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.worker.executor.interrupts import Door
 from tests.plugins.fix_db import patience, wait_until
 

@@ -17,7 +17,6 @@ from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, clock, c
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.ends.callbacks import CALLBACK_OF
 from django_pgjobs.exceptions import (
     CancelRequested,
     DeadlinePassed,
@@ -27,9 +26,10 @@ from django_pgjobs.exceptions import (
     WorkerStopping,
 )
 from django_pgjobs.execution import attempt, events
-from django_pgjobs.execution.attempt import Prepared, RunControl
+from django_pgjobs.execution.prepared import Prepared, RunControl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
+from django_pgjobs.states import CALLBACK_OF
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import patience

@@ -18,7 +18,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt, events
-from django_pgjobs.execution.attempt import Prepared, RunControl
+from django_pgjobs.execution.prepared import Prepared, RunControl
 from tests.unit.worker_fakes import claimed
 
 

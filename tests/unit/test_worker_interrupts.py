@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, SoftDeadlinePassed
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
 from django_pgjobs.worker.executor.interrupts import Door, raise_ignored_again
 from django_pgjobs.worker.executor.safe_points import Safety

@@ -6,8 +6,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.attempt import ON_ABANDON
-from django_pgjobs.states import Outcome
+from django_pgjobs.states import ON_ABANDON, Outcome
 from django_pgjobs.worker.shared.runs import (
     ALLOWANCE_SECONDS,
     DUE_SECONDS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_pgjobs.execution.attempt import UNGUARDED
+from django_pgjobs.execution.prepared import UNGUARDED
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.main import STACK_TITLE, stack_of
 

@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.worker.executor import cancelling, event_loop, job_threads, orphan
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor

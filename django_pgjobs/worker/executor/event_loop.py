@@ -21,7 +21,7 @@ from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.execution.prepared import Guard
+from django_pgjobs.execution.prepared import Guard, Prepared
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
@@ -182,7 +182,7 @@ class EventLoop:
         if job.soft_limit is not None:
             guard = ShownGuard(guard, self.buffers.board, run.slot)
         prepared = attempt.prepare(whole, self.reporter_of, run, guard, self.recall, memories=self.memories)
-        if not isinstance(prepared, attempt.Prepared):
+        if not isinstance(prepared, Prepared):
             return prepared
         try:
             return await attempt.arun(prepared)

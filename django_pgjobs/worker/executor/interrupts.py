@@ -42,7 +42,7 @@ from django_pgjobs.exceptions import (
     SoftDeadlinePassed,
     WorkerStopping,
 )
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup

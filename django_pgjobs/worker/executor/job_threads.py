@@ -17,10 +17,9 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.execution.prepared import Guard
+from django_pgjobs.execution.prepared import Guard, Prepared, RunControl
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
@@ -162,7 +161,7 @@ class JobThreads:
     def run(self, run: SentRun, door: Door) -> Decision:
         """Run one job that has started; record and return the decision. Raises nothing of its own."""
         job = run.job
-        prepared: attempt.Prepared | Decision | None = None
+        prepared: Prepared | Decision | None = None
         try:
             if door.connections:
                 cleanup.refresh()
@@ -186,9 +185,9 @@ class JobThreads:
             )
             if job.name not in self.reported:
                 self._report_found(job.name)
-            decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
+            decision = attempt.run_here(prepared) if isinstance(prepared, Prepared) else prepared
         except BaseException as error:
-            known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
+            known = prepared.decision if isinstance(prepared, Prepared) else None
             decision = known or failed_outside(job, error)
             if not isinstance(error, Error):  # of a query of ours
                 run.interrupted = True

@@ -29,7 +29,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed, SoftDeadlinePassed
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line

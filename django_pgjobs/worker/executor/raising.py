@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import Interrupt
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK
 

@@ -37,7 +37,7 @@ from psycopg.errors import QueryCanceled
 from psycopg.pq import TransactionStatus
 
 from django_pgjobs.exceptions import SoftDeadlinePassed
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.cancelling import CANCEL_SECONDS, cancel_queries
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import Interrupt, SoftDeadlinePassed
-from django_pgjobs.execution.attempt import RunControl
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.cancelling import cancel_queries

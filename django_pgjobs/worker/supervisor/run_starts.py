@@ -13,9 +13,9 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise
-from django_pgjobs.ends.callbacks import CALLBACK_OF, CALLBACK_STARTS
+from django_pgjobs.ends.callbacks import CALLBACK_STARTS
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import EXPIRED
+from django_pgjobs.states import CALLBACK_OF, EXPIRED
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.pausing import Pauses
