@@ -14,7 +14,6 @@ from asgiref.sync import sync_to_async
 from django.db import router
 from django.db.models import Q, QuerySet
 
-from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -23,7 +22,7 @@ from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, check_reason, end_of
-from django_pgjobs.store import claiming, notifying, pausing
+from django_pgjobs.store import claiming, notifying, pausing, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.pausing import Pause
 from django_pgjobs.store.transactions import at_read_committed

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import Error, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from django_pgjobs import clock, waking
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.ends.callbacks import callback_allowance, has_callback
@@ -30,7 +30,7 @@ from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import atomic, gates, notifying
+from django_pgjobs.store import atomic, gates, notifying, waking
 from django_pgjobs.store.atomic import LOCK_TIMEOUT, AtomicEnd, NoStep
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.finalising import End

@@ -30,22 +30,21 @@ from django_pgjobs.exceptions import (
     StepFailed,
     StepLimit,
     UnstorableResult,
-    WaitTimedOut,
     WorkerStopping,
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable, log_hook, one_transaction
+from django_pgjobs.execution.memos import Memos, new_memo, payload_of
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.execution.stepping import call_step, check_awaited, of_step, undo_call
+from django_pgjobs.execution.stepping import call_step, of_step, undo_call
 from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.serialization.failures import OUR_FILES
-from django_pgjobs.serialization.payload import decode_result, encode_result
-from django_pgjobs.states import UNDO, FlowFlag, MemoKind
+from django_pgjobs.serialization.payload import decode_result
+from django_pgjobs.states import FlowFlag, MemoKind
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from django_pgjobs.store.database import on, set_lock_timeout
-from django_pgjobs.store.memos import NewMemo, StoredMemo, Waited, finish_wait, read_memos, write_memo
-from django_pgjobs.values.setting_rules import MOST_BYTES
+from django_pgjobs.store.memos import NewMemo, StoredMemo, Waited, finish_wait, write_memo
 
 if TYPE_CHECKING:
     from django_pgjobs.execution.prepared import Prepared
@@ -77,19 +76,13 @@ class Memories:
         return memory
 
 
-class DurableMemory:
+class DurableMemory(Memos):
     """The memory of one attempt. Not for several threads at once; tasks of an event loop may share it."""
 
     def __init__(self, prepared: Prepared, using: str) -> None:
-        self.prepared = prepared
-        self.using = using
+        super().__init__(prepared, using)
         self.suspending = Suspending()
-        self.progressed = False
         self.claim_lost = False
-        self._memos: dict[str, StoredMemo] | None = None
-        self._size = 0
-        self._pauses = 0
-        """For how many things the job has waited, side by side, as this run began."""
         self.names = Names(prepared.lane, self.has_ended)
 
     # Steps
@@ -167,7 +160,7 @@ class DurableMemory:
                 text = self._encoded(name, value)
                 db = on(self.using)
                 before = set_lock_timeout(db, LOCK_TIMEOUT)
-                if not self._written(_new_memo(name, text, undo, began)):
+                if not self._written(new_memo(name, text, undo, began)):
                     raise _Refused
                 set_lock_timeout(db, before)
         except _Refused:
@@ -184,7 +177,7 @@ class DurableMemory:
 
     def _remember(self, name: str, value: Any, undo: str | None, began: float) -> Any:
         text = self._encoded(name, value)
-        if not self._written(_new_memo(name, text, undo, began)):
+        if not self._written(new_memo(name, text, undo, began)):
             return self._remembered_elsewhere(name)
         return self._noted(name, text)
 
@@ -261,12 +254,12 @@ class DurableMemory:
         self.load()
         memo = self.known(event, MemoKind.EVENT)
         if memo is not None and memo.finished:
-            return _payload_of(memo)
+            return payload_of(memo)
         waited = self._finished_wait(event, MemoKind.EVENT, event)
         if waited.status == "waiting":
             left = seconds if waited.left_seconds is None else max(waited.left_seconds, 0.0)
             self.suspend(decide.Suspended(event, MemoKind.EVENT, left, event=event))
-        return _payload_of(self._memo_of(event))
+        return payload_of(self._memo_of(event))
 
     def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> Waited:
         error = f"{event} was not sent in time."
@@ -315,32 +308,6 @@ class DurableMemory:
 
     # Memos
 
-    def load(self) -> None:
-        """Read what the job remembers, at the first use."""
-        if self._memos is None:
-            self._pauses = sum(
-                memo.left_seconds is not None and not memo.finished for memo in self._read_again().values()
-            )
-
-    def _read_again(self) -> dict[str, StoredMemo]:
-        memos = read_memos(on(self.using), self.prepared.job.id)
-        # Another task may have remembered more since.
-        self._memos = {memo.name: memo for memo in memos} | {n: m for n, m in (self._memos or {}).items() if m.finished}
-        self._size = sum(len(memo.result or "") for memo in self._memos.values())
-        return self._memos
-
-    def known(self, name: str, kind: MemoKind) -> StoredMemo | None:
-        """Return the memo of this name; None if there is none. Raises ``InvalidJob`` for one of another kind."""
-        memo = (self._memos or {}).get(name)
-        if memo is not None and memo.kind != kind:
-            raise InvalidJob(f"{kind}: {name!r} is the name of a {memo.kind} of this job: use another name")
-        return memo
-
-    def has_ended(self, name: str) -> bool:
-        """Return whether the job remembers the end of something of this name."""
-        memo = (self._memos or {}).get(name)
-        return memo is not None and memo.finished
-
     def _recalled(self, name: str) -> Any:
         memo = self.known(name, MemoKind.STEP)
         if memo is not None and not memo.finished and self._pauses > 1 and (memo.left_seconds or 0.0) > 0:
@@ -366,45 +333,10 @@ class DurableMemory:
             return _MISSING
         return self._recalled(name) if memo.kind == MemoKind.STEP else decode_result(memo.result or "null")
 
-    def _encoded(self, name: str, value: Any) -> str:
-        conf = get_conf()
-        check_awaited(name, value)
-        self._check_room(name)
-        bounded = self.prepared.context.name != UNDO
-        try:
-            text = encode_result(value, conf.result_limit_bytes if bounded else MOST_BYTES)
-        except UnstorableResult as error:
-            raise UnstorableResult(f"Step {name!r}: {error} Return what can be stored, such as a key.") from error
-        if bounded and self._size + len(text) > conf.steps_limit_bytes:
-            raise StepLimit(
-                f"Step {name!r}: the results of all steps of a job may take {conf.steps_limit_bytes} bytes "
-                "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
-            )
-        return text
-
-    def _check_room(self, name: str) -> None:
-        """Raise ``StepLimit`` if the job remembers as much as it may, and nothing under ``name``."""
-        known, most = self._memos or {}, get_conf().steps_limit
-        if len(known) >= most and name not in known and self.prepared.context.name != UNDO:
-            raise StepLimit(
-                f"The job remembers {most} steps, sleeps and waits, the most that it may (STEPS_LIMIT): do more in one "
-                "step, register a batch, or raise Snooze instead of sleeping in a loop."
-            )
-
     def _written(self, memo: NewMemo) -> bool:
         self._check_no_begin(memo.kind)
         job = self.prepared.job
         return write_memo(on(self.using), job.id, job.claim_id, memo)
-
-    def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:
-        self._keep(StoredMemo(name, kind, text, True, "", 0, None, None))
-        return decode_result(text)
-
-    def _keep(self, memo: StoredMemo) -> None:
-        if self._memos is not None:
-            self._memos[memo.name] = memo
-        self._size += len(memo.result or "")
-        self.progressed = True
 
     def _memo_of(self, name: str) -> StoredMemo:
         memo = (self._memos or {}).get(name)
@@ -462,16 +394,5 @@ class DurableMemory:
         return self.suspending.decision(progressed=self.progressed)
 
 
-def _new_memo(name: str, text: str, undo: str | None, began: float) -> NewMemo:
-    flow = FlowFlag.REMEMBERS | (0 if undo is None else FlowFlag.UNDOABLE)
-    return NewMemo(name, MemoKind.STEP, text, clock.monotonic() - began, int(flow), undo)
-
-
 class _Refused(Exception):
     """Rolls back an atomic step whose memo was not written."""
-
-
-def _payload_of(memo: StoredMemo) -> Any:
-    if memo.error:
-        raise WaitTimedOut(memo.error, event=memo.event or memo.name)
-    return None if memo.result is None else decode_result(memo.result)

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_pgjobs import clock, waking
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision, Unwritten
@@ -34,7 +34,7 @@ from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import atomic, claiming, finalising, keys
+from django_pgjobs.store import atomic, claiming, finalising, keys, waking
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.finalising import Author, End, FenceReading, SteppedJob

@@ -9,7 +9,7 @@ from django.db import migrations, models
 from django.db.models.functions import Now
 
 import django_pgjobs.fields
-from django_pgjobs.operations import CreateRowFunction, SetStorageParameters
+from django_pgjobs.models.operations import CreateRowFunction, SetStorageParameters
 
 
 class Migration(migrations.Migration):

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from django.db import connections, models
 
-from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
@@ -15,6 +14,7 @@ from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
+from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.registering import NewJob, register_job

@@ -12,12 +12,13 @@ from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError, connections
 
-from django_pgjobs import signals, waking
+from django_pgjobs import signals
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import NOT_NEEDED, CancelMode, Outcome
+from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.notifying import scan_behind

@@ -19,7 +19,6 @@ from django.db.models.base import Model, ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
-from django_pgjobs import waking
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
@@ -28,6 +27,7 @@ from django_pgjobs.middleware import Registration, registering
 from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope
+from django_pgjobs.store import waking
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 from django_pgjobs.store.registering import (
     SPECIAL_COLUMNS,

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from django_pgjobs import waking
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import FlowFlag, Rule
-from django_pgjobs.store import gates
+from django_pgjobs.store import gates, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import NewGate
 from django_pgjobs.store.registering import NewJob, Registered

@@ -19,7 +19,6 @@ from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
@@ -29,7 +28,7 @@ from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.batching import Steered, who
 from django_pgjobs.steering.trail import Trail, recorded_as, signed
 from django_pgjobs.steering.until import Until, check_reason, end_of
-from django_pgjobs.store import firing
+from django_pgjobs.store import firing, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.store.transactions import at_read_committed

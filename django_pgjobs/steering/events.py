@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db import OperationalError
 
-from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.durable import NAME_LIMIT, check_name, known_events
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
@@ -19,7 +18,7 @@ from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.batching import LOCK_SECONDS, who
 from django_pgjobs.steering.trail import Trail, signed, storable
-from django_pgjobs.store import memos
+from django_pgjobs.store import memos, waking
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of

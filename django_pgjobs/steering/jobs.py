@@ -18,7 +18,6 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.lookups import GreaterThan
 
-from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
@@ -29,7 +28,7 @@ from django_pgjobs.steering import reopening
 from django_pgjobs.steering.batching import Steered, logged, steer, who
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, storable
-from django_pgjobs.store import acting, gates, memos, steering
+from django_pgjobs.store import acting, gates, memos, steering, waking
 from django_pgjobs.store.batches import cancel_members, list_running_members
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.finished import send_finished

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from django.db import DatabaseError, transaction
 
-from django_pgjobs import waking
+from django_pgjobs.store import waking
 from django_pgjobs.store.database import Database, set_lock_timeout
 from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION, sqlstate_of
 from django_pgjobs.store.steering import Moved

@@ -13,12 +13,12 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import job, register_many, waking
+from django_pgjobs import job, register_many
 from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.registering.token_bucket import of_this_process
-from django_pgjobs.store import finalising, gating, notifying
+from django_pgjobs.store import finalising, gating, notifying, waking
 from django_pgjobs.store.claiming import Pair
 from django_pgjobs.store.database import statement
 from django_pgjobs.testing import run_jobs

@@ -12,10 +12,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgjobs import Cron, Limit, job, pausing, register_many, waking
+from django_pgjobs import Cron, Limit, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.store import firing, registering
+from django_pgjobs.store import firing, registering, waking
 from django_pgjobs.store.database import on
 from tests.chaos.ground import ChaosServer, django_on
 from tests.plugins.fix_db import wait_until

@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from django_pgjobs.fields import ComputedStateField
 from django_pgjobs.models import Job
-from django_pgjobs.operations import CreateRowFunction, SetStorageParameters
+from django_pgjobs.models.operations import CreateRowFunction, SetStorageParameters
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import on
 from tests.migrations.schema import FILE, read_schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgjobs import waking
 from django_pgjobs.registering import register
+from django_pgjobs.store import waking
 
 
 @pytest.fixture
