@@ -92,7 +92,7 @@ class Event(Generic[T]):
         by default the router decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same
         event.
         """
-        from django_pgjobs.registering.register import writable_alias  # here for start-up time
+        from django_pgjobs.registering.destination import writable_alias  # here for start-up time
         from django_pgjobs.steering.events import withdraw  # here for start-up time
 
         return withdraw(writable_alias(database), self.name_of(*key), by=by, reason=reason)
@@ -127,7 +127,7 @@ def _part(part: str | int) -> str:
 
 def send_named(name: str, payload: object, *, by: object = None, database: str | None = None) -> bool:
     """Send an event by its stored name; see ``Event.send``."""
-    from django_pgjobs.registering.register import writable_alias  # here for start-up time
+    from django_pgjobs.registering.destination import writable_alias  # here for start-up time
     from django_pgjobs.steering.events import send_value  # here for start-up time
 
     return send_value(writable_alias(database), name, payload, by=by)

@@ -139,7 +139,8 @@ class Batch:
 
     def _store(self, row: Row) -> None:
         from django_pgjobs.registering import waiting  # here for start-up time
-        from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
+        from django_pgjobs.registering.destination import writable_alias  # here for start-up time
+        from django_pgjobs.registering.register import announce  # here for start-up time
 
         self._using = writable_alias(row.plan.database)
         captures = self._gather is None

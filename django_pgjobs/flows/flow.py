@@ -161,12 +161,13 @@ class Flow:
 
     def _register(self, registration: Registration | None) -> Job:
         from django_pgjobs.registering import register, waiting  # here for start-up time
+        from django_pgjobs.registering.destination import writable_alias  # here for start-up time
         from django_pgjobs.store.registering import reserve_ids  # here for start-up time
 
         if self._registered:
             raise InvalidJob("the flow is registered already")
         plan = self._call.row().plan
-        using = register.writable_alias(plan.database)
+        using = writable_alias(plan.database)
         for node, job_id in zip(self.nodes, reserve_ids(using, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id
         try:

@@ -12,18 +12,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import ProgrammingError, connections, router
+from django.db import ProgrammingError, connections
 from django.db.models.base import Model, ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
-from django_pgjobs.definition.options import did_you_mean
-from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
-from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.middleware import Registration, registering
+from django_pgjobs.registering.destination import connection_for, job_model, warn_of_foreign_transaction
 from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
     from django_pgjobs.definition.policy import JobPolicy
 
-logger = safe_logger("django_pgjobs")
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -96,11 +92,11 @@ def register_one(row: Row) -> Model:
 
 def _register_one(row: Row, registration: Registration | None) -> Model:
     check_key_given(row)
-    connection = _connection(row.plan.database)
+    connection = connection_for(row.plan.database)
     new = new_job(row, headers_of(row))
     if row.plan.after_rows:
         _check_needed(connection.alias, new.name, row.plan.after_rows)
-    _warn_of_foreign_transaction(connection, new.name)
+    warn_of_foreign_transaction(connection, new.name)
     with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, row.plan.conf)
     if registration is not None:
@@ -156,8 +152,8 @@ def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str])
 
 def _existing(using: str, new: NewJob, job_id: int) -> Model:
     """Return the job that has the key; if its row is gone, an instance with the known fields, the rest deferred."""
-    found = _model()._base_manager.using(using).filter(pk=job_id).first()
-    return found or _model().from_db(using, ["id", "queue", "key"], [job_id, new.queue, new.key])
+    found = job_model()._base_manager.using(using).filter(pk=job_id).first()
+    return found or job_model().from_db(using, ["id", "queue", "key"], [job_id, new.queue, new.key])
 
 
 @_with_cure
@@ -199,10 +195,10 @@ def _insert_all(
     batch = encode_all(rows, conf, database)
     if not batch.new:
         return [], ()
-    connection = _connection(batch.database())
+    connection = connection_for(batch.database())
     for name, needed in batch.needed:
         _check_needed(connection.alias, name, needed)
-    _warn_of_foreign_transaction(connection, batch.new[0].first.name)
+    warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
     if parent_id is not None:
         if any(parent_id in dict(new.needs) for new in each):
@@ -303,59 +299,13 @@ def _check_needed(using: str, name: str, needed: Iterable[Any]) -> None:
     check_here(using, f"job {name!r}: after", needed)
 
 
-def writable_alias(database: str | None) -> str:
-    """Return the alias that jobs for ``database`` go to; None: the router decides. Raises ``InvalidJob``."""
-    return _connection(database).alias
-
-
-def _connection(database: str | None) -> BaseDatabaseWrapper:
-    using = router.db_for_write(_model()) if database is None else database
-    if using not in connections.settings:
-        raise InvalidJob(f"there is no database {using!r}{did_you_mean(using, connections.settings)}")
-    connection = connections[using]
-    if connection.vendor != "postgresql":
-        raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
-    return connection
-
-
-_warned_sites: set[tuple[str, str]] = set()
-
-
-def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
-    """Warn once per call site and name that the job does not join the open transaction of *another* alias."""
-    if connection.in_atomic_block or len(connections.settings) == 1:
-        return
-    own = connection.alias
-    others = [using for using in connections.settings if using != own and connections[using].in_atomic_block]
-    if not others:
-        return
-    site = call_site()
-    # By name, too: in a thread of asynchronous code all calls come from one line.
-    if (site, name) not in _warned_sites:
-        _warned_sites.add((site, name))
-        logger.warning(
-            "job registered outside of the open transaction name=%s alias=%s open=%s at=%s: it is stored "
-            "at once and stays if that transaction is rolled back",
-            name,
-            connection.alias,
-            listed(others),
-            site,
-        )
-
-
 # The instance, without a second query
-
-
-@cache
-def _model() -> type[Model]:
-    """Return the model of jobs, looked up late: importing ``job`` needs no app registry."""
-    return apps.get_model("pgjobs", "Job")
 
 
 @cache
 def _blank() -> dict[str, Any]:
     """Return column → value of a new job, in the order of the model's fields."""
-    fields = _model()._meta.concrete_fields
+    fields = job_model()._meta.concrete_fields
     blank = {field.attname: None if field.null else field.db_default for field in fields}
     return blank | {"state": "ready", "tags": ()}
 
@@ -375,7 +325,7 @@ def _job(using: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     }
     if new.is_special:
         values |= _special(new)
-    model = _model()
+    model = job_model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
         return as_fresh(model.from_db(using, list(values), list(values.values())))
     # Does what from_db does for a model whose fields store values unchanged, at a tenth of the cost.

@@ -11,8 +11,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.registering.destination import writable_alias
 from django_pgjobs.registering.encode import Row
-from django_pgjobs.registering.register import register_all_fresh, register_one, writable_alias
+from django_pgjobs.registering.register import register_all_fresh, register_one
 from django_pgjobs.tasks import results, sending
 from django_pgjobs.tasks.definitions import TaskDefinition, definition_of
 from django_pgjobs.tasks.families import InvalidTaskJob

@@ -15,7 +15,7 @@ from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnknownJob, UnreadablePayload
 from django_pgjobs.inspection.results import ReadResult, read_result, read_results
-from django_pgjobs.registering.register import writable_alias
+from django_pgjobs.registering.destination import writable_alias
 from django_pgjobs.serialization.headers import task_header
 from django_pgjobs.serialization.payload import decode_payload, decode_result
 from django_pgjobs.states import TASK_HEADER, Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgjobs.registering import register
+from django_pgjobs.registering import destination
 from django_pgjobs.store import waking
 
 
@@ -12,4 +12,4 @@ from django_pgjobs.store import waking
 def fresh_throttle() -> None:
     """Nobody was woken or warned before."""
     waking._notified.clear()
-    register._warned_sites.clear()
+    destination._warned_sites.clear()
