@@ -10,10 +10,10 @@ from django.db.models import QuerySet
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Left, Now
 
+from django_pgjobs.context import FAILED
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
 from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.states import UNDO, FlowFlag, Outcome
-from django_pgjobs.store.related import FAILED
 
 MOST = 25
 """Number of jobs of each kind that are shown."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Batch, Flow, JobContext, job
+from django_pgjobs.context import Inputs
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.models import Job
-from django_pgjobs.store.related import Inputs
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import RawDatabase
 

@@ -21,6 +21,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many, reverting
+from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
 from django_pgjobs.flows.undoing import parts_of
@@ -30,7 +31,6 @@ from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import explaining, firing, gating, keeping, keys, memos
 from django_pgjobs.store.database import PINS, on
 from django_pgjobs.store.memos import NewMemo
-from django_pgjobs.store.related import Inputs
 from tests.db.test_plans import ENDED
 from tests.plugins.explaining import Explained, analysed_while_empty, as_if_emptied
 from tests.plugins.fix_db import RawDatabase, claim
