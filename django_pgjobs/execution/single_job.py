@@ -43,8 +43,8 @@ log = safe_logger("django_pgjobs")
 
 BUSY_SECONDS = 0.1
 
-ProgressOf = Callable[[Database, int, str], Reporter]
-"""Takes database, job id and claim id; returns the function that ``context.progress()`` calls."""
+ProgressOf = Callable[[Database, ClaimedJob], Reporter]
+"""Takes the database and a job; returns the function that ``context.progress()`` calls."""
 
 
 CertainDecision = Unwritten | decide.Committed | decide.Lost
@@ -69,12 +69,12 @@ class WrittenEnd:
     recorded: bool
 
 
-def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
+def write_at_once(db: Database, job: ClaimedJob) -> Reporter:
     """Return a reporter that stores each report before it returns."""
 
     def report(n: float, total: float | None, message: str) -> None:
         progress = json.dumps({"n": n, "total": total, "message": message})
-        finalising.write_progress(db, [(job_id, claim_id, progress)])
+        finalising.write_progress(db, [(*job.fence, progress)])
 
     return report
 
@@ -153,13 +153,13 @@ class Performer:
         try:
             payload = job.payload
             if payload is None:
-                payload = finalising.read_payload(self.db, job.id, job.claim_id, partly=partly)
+                payload = finalising.read_payload(self.db, *job.fence, partly=partly)
         except UnreadablePayload as error:
             log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
             return decide.Succeeded() if partly else decide.Abandoned(str(error), failure_of(error))
         if payload is None:
             return decide.Released("the claim was lost before the payload was read")
-        reporter = self.reporter_of(self.db, job.id, job.claim_id)
+        reporter = self.reporter_of(self.db, job)
         prepared = attempt.prepare(
             job._replace(payload=payload),
             lambda _: reporter,

@@ -188,19 +188,19 @@ class InlineWorker:
         plan = self.frontier.plan(clock.monotonic())
         if not plan:
             return False
-        claim_id, sent_at = uuid4(), clock.monotonic()
-        reply = self._claim(db, [visit.pair for visit in plan], self.worker.claim_options().terms(claim_id))
+        sent_at = clock.monotonic()
+        reply = self._claim(db, [visit.pair for visit in plan], self.worker.claim_options().terms(uuid4()))
         if reply is None:
             return True
         jobs, scanned_at = reply
         if jobs:
-            log_claimed(claim_id, jobs, clock.monotonic() - sent_at)
+            log_claimed(jobs, clock.monotonic() - sent_at)
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, pauses.names[job.name])
-                finalising.delete_claims(db, [str(claim_id)])
+                finalising.delete_claims(db, [job.claim_id])
             else:
-                self._perform(db, job, HeldClaim(str(claim_id), sent_at, 1, scanned_at=scanned_at))
+                self._perform(db, job, HeldClaim(job.claim_id, sent_at, 1, scanned_at=scanned_at))
         return bool(jobs)
 
     def _claim(self, db: WorkerConnection, pairs: list[Pair], terms: dict[str, Any]) -> ClaimReply | None:
@@ -220,7 +220,7 @@ class InlineWorker:
             return None
 
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim: HeldClaim) -> None:
-        claim_id = self.held[job.id] = claim.claim_id
+        self.held[job.id] = job.claim_id
         self.control = RunControl()
         cleanup.refresh()
         try:
@@ -240,7 +240,7 @@ class InlineWorker:
             del self.held[job.id]
             cleanup.tidy(facts("name=%s job=%s", job.name, job.id))
             cleanup.refresh()  # duties use this thread's connections, too
-        finalising.delete_claims(db, [claim_id])
+        finalising.delete_claims(db, [job.claim_id])
 
 
 def _waits(db: WorkerConnection, job: ClaimedJob) -> Unwritten | None:

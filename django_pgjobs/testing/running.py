@@ -328,9 +328,9 @@ class _Guest:
         self.errors.append(error)
         return failed(prepared, error)
 
-    def reporter(self, db: Database, job_id: int, claim_id: str) -> Reporter:
+    def reporter(self, db: Database, job: ClaimedJob) -> Reporter:
         """Return a reporter that writes at once in this thread; an ``async def`` job's last report is written later."""
-        write, home = write_at_once(db, job_id, claim_id), threading.get_ident()
+        write, home = write_at_once(db, job), threading.get_ident()
 
         def report(n: float, total: float | None, message: str) -> None:
             # Another thread has another connection, which cannot see the rows of an open transaction.

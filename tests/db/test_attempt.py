@@ -206,7 +206,7 @@ def test_a_job_that_was_cancelled_meanwhile_is_not_given_back(raw: RawDatabase) 
 def test_reports_go_where_the_caller_says(raw: RawDatabase) -> None:
     reports: list[Any] = []
     one = does.register("ends")
-    perform(raw, reporter_of=lambda db, job_id, claim_id: lambda *report: reports.append((job_id, *report)))
+    perform(raw, reporter_of=lambda db, job: lambda *report: reports.append((job.id, *report)))
     assert reports == [(one.pk, 1, 2, "half")]
     assert job(one.pk).progress is None
 

@@ -37,8 +37,9 @@ class ClaimOptions:
         }
 
 
-def log_claimed(claim_id: object, jobs: Sequence[ClaimedJob], seconds: float) -> None:
-    """Log a claim that took ``jobs``; ``seconds``: what its statement took."""
+def log_claimed(jobs: Sequence[ClaimedJob], seconds: float) -> None:
+    """Log the claim of ``jobs``, at least one; ``seconds``: what its statement took."""
     if log.isEnabledFor(logging.DEBUG):
         queues = listed({job.queue for job in jobs})
-        log.debug("jobs claimed claim=%s jobs=%d queue=%s seconds=%.4f", claim_id, len(jobs), queues, seconds)
+        words = "jobs claimed claim=%s jobs=%d queue=%s seconds=%.4f"
+        log.debug(words, jobs[0].claim_id, len(jobs), queues, seconds)

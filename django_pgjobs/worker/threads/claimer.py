@@ -240,14 +240,14 @@ class Claimer(Loop):
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
                 self.room.dry[is_async] = len(found) < limit
-        self._hand_over(claim_id, asked_at, claimed, now - sent_at)
+        self._hand_over(asked_at, claimed, now - sent_at)
         with self.wake:
             # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
             return self.room.asks_again(limits, expects=bool(claimed.jobs) and not self.listening.is_set())
 
-    def _hand_over(self, claim_id: UUID, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
+    def _hand_over(self, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
         if claimed.jobs:
-            log_claimed(claim_id, claimed.jobs, seconds)
+            log_claimed(claimed.jobs, seconds)
             self.woken_at = self.news_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
@@ -330,7 +330,7 @@ class Claimer(Loop):
             self.unconfirmed = None
             park_unclaimable(db, job_id, error)
             return
-        self._hand_over(claim_id, asked_at, ClaimReply(jobs, None), clock.monotonic() - asked_at)
+        self._hand_over(asked_at, ClaimReply(jobs, None), clock.monotonic() - asked_at)
 
     # Idle
 
