@@ -1,4 +1,4 @@
-"""``manage.py pgjobs check``: a health check for probes and alerts."""
+"""``manage.py pgjobs check``: a health check for probes and alerts; and ``names``, for a look before a deploy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from django_pgjobs.diagnosis import health, problem
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
+from django_pgjobs.inspection import names
 from django_pgjobs.management import filters, output, stats, watching
 from django_pgjobs.management.output import Options
+from django_pgjobs.serialization.escapes import one_line
 
 STATEMENT_TIMEOUT = "10s"
 
+NAMES_HEADERS = ("NAME", "USE", "ROWS", "KNOWN")
+
 
 def add_subcommands(subcommands: Any) -> None:
-    """Declare ``check``."""
+    """Declare ``check`` and ``names``."""
     text = "Check that jobs run: print the problems and exit with 1, or print healthy and exit with 0."
     parser = filters.declare(subcommands, "check", check, text)
     text = "Check workers and latency of this queue only; repeatable (default: all)."
@@ -31,6 +35,8 @@ def add_subcommands(subcommands: Any) -> None:
         parser.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=text)
     watching.add_watch(parser)
     filters.add_output(parser)
+    text = "Show which names unfinished jobs need, and exit with 1 if the code here does not know one of them."
+    filters.add_output(filters.declare(subcommands, "names", show_names, text))
 
 
 def _count(text: str) -> int:
@@ -99,3 +105,13 @@ def _unapplied(using: str) -> list[str]:
     found = {name for _, name, is_package in pkgutil.iter_modules(import_module(module).__path__) if not is_package}
     applied = {name for app, name in MigrationRecorder(connections[using]).applied_migrations() if app == "pgjobs"}
     return sorted(name for name in found - applied if name[0] not in "_~")
+
+
+def show_names(command: BaseCommand, options: Options) -> None:
+    """Print them; exit with 1 if one is unknown."""
+    found = names.needed(filters.database_of(options))
+    rows = (
+        (output.plain(one_line(each.name)), each.use, str(each.rows), "yes" if each.known else "NO") for each in found
+    )
+    output.answer(command, options, [each._asdict() for each in found], output.table(NAMES_HEADERS, rows))
+    output.exit_if(not all(each.known for each in found))

@@ -14,7 +14,6 @@ from django_pgjobs.management import (
     crons,
     events,
     list_jobs,
-    names,
     output,
     pausing,
     pruning,
@@ -26,7 +25,7 @@ from django_pgjobs.management import (
     workers,
 )
 
-GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, names, steer, events, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, steer, events, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 
