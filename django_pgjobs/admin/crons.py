@@ -35,7 +35,7 @@ from django_pgjobs.admin.display import (
     table_of,
     when,
 )
-from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
 from django_pgjobs.admin.trail import what
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import Action, CronEntry, Job
@@ -121,9 +121,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """Tell whether the user may make schedules, and code exposes a job to them."""
         return request.user.has_perm("pgjobs.add_cronentry") and bool(jobs_to_schedule())
 
-    def has_run_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may pause, resume and run entries."""
-        return request.user.has_perm("pgjobs.run_cronentry")
+    has_run_permission = may("run_cronentry")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Leave out the arguments for users who may not see all of them; rows have no overrides."""

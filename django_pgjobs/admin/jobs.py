@@ -34,7 +34,7 @@ from django_pgjobs.admin.display import (
 )
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
-from django_pgjobs.admin.readonly import column
+from django_pgjobs.admin.readonly import column, may
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
@@ -66,7 +66,8 @@ def on_selected(action: SteeringAction) -> Any:
         return page.act(action, request, jobs)
 
     act.__name__ = action.name
-    return admin.action(description=action.of_selected)(act)
+    needed = action.permission.removeprefix("pgjobs.").removesuffix("_job")  # as in has_retry_permission
+    return admin.action(description=action.of_selected, permissions=[needed])(act)
 
 
 class JobAdmin(JobPage):
@@ -199,11 +200,10 @@ class JobAdmin(JobPage):
 
     # Actions on many
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        """Return those that the user may do."""
-        found: dict[str, Any] = super().get_actions(request)
-        may = {name for name, action in ACTIONS.items() if request.user.has_perm(action.permission)}
-        return {name: each for name, each in found.items() if name in may or name not in ACTIONS}
+    has_retry_permission = may("retry_job")
+    has_cancel_permission = may("cancel_job")
+    has_abandon_permission = may("abandon_job")
+    has_reschedule_permission = may("reschedule_job")
 
     def act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
         """Apply an action to the selected jobs, or to all of the list, after the question that it asks."""

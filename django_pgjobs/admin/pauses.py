@@ -20,7 +20,7 @@ from django.utils.translation import ngettext
 
 from django_pgjobs import pausing
 from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
-from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -157,13 +157,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
     actions: Any = ("resume",)
     posts = {"<path:object_id>/resume/": "resume"}
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may pause."""
-        return self.has_pause_permission(request)
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may pause and resume."""
-        return request.user.has_perm("pgjobs.pause_queue")
+    has_add_permission = has_pause_permission = may("pause_queue")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return the form for a new pause, or the facts of an existing one."""

@@ -28,6 +28,11 @@ def column(label: Any, cell: Callable[[Any], Any]) -> Any:
     return admin.display(description=label)(lambda page, row: cell(row))
 
 
+def may(permission: str) -> Any:
+    """Return the method of a page that tells whether the user has this permission of the app."""
+    return lambda page, request: request.user.has_perm(f"pgjobs.{permission}")
+
+
 class ReadOnlyAdmin(ModelAdmin):
     """Refuses add, change and delete to all users, even superusers; the view permission grants the pages."""
 
