@@ -95,8 +95,8 @@ def prepare(
         words = "" if registry.why_unknown(job.name) else f" {NOT_DECLARED}"
         events.parked(job, f"{error}{words}")
         return decide.Parked(str(error))
-    is_body, extras = job.ending is None, job.extras
-    if is_body and (extras is not None or job.attempt > job.max_attempts):
+    extras, is_body = job.extras, job.ending is None
+    if (extras is not None or job.attempt > job.max_attempts) and is_body:
         decision = _before_its_start(job)
         if decision is not None:
             return decision

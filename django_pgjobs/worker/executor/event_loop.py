@@ -128,7 +128,7 @@ class EventLoop:
 
     async def serve_one(self, run: SentRun) -> None:
         """Run one job that has started, to its queued outcome."""
-        self.doors[run.run] = TaskDoor(run, softly=run.job.soft_limit is not None)
+        self.doors[run.run] = TaskDoor(run, softly=run.job.extras is not None and run.job.soft_limit is not None)
         decision = await self._decide(run)
         del self.doors[run.run]
         self._finish(run, decision)
@@ -173,15 +173,17 @@ class EventLoop:
 
     async def _attempt(self, run: SentRun) -> Decision:
         job = run.job
-        whole = job if job.payload is not None else await self._with_payload(job)
-        if not isinstance(whole, ClaimedJob):
-            return whole
+        if job.payload is None:
+            whole = await self._with_payload(job)
+            if not isinstance(whole, ClaimedJob):
+                return whole
+            job = whole
         if registry.find(job.name) is None:  # only this process lacks it: an import would stop the loop
             await sync_to_async(registry.resolved)(job.name)
         guard: Guard = self.doors[run.run]
-        if job.soft_limit is not None:
+        if job.extras is not None and job.soft_limit is not None:
             guard = ShownGuard(guard, self.buffers.board, run.slot)
-        prepared = attempt.prepare(whole, self.reporter_of, run, guard, self.recall, memories=self.memories)
+        prepared = attempt.prepare(job, self.reporter_of, run, guard, self.recall, memories=self.memories)
         if not isinstance(prepared, Prepared):
             return prepared
         try:

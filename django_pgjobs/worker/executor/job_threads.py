@@ -165,16 +165,18 @@ class JobThreads:
         try:
             if door.connections:
                 cleanup.refresh()
-            whole = job if job.payload is not None else with_payload(job, self.database)
-            if not isinstance(whole, ClaimedJob):
-                run.decision = whole
-                return whole
+            if job.payload is None:
+                whole = with_payload(job, self.database)
+                if not isinstance(whole, ClaimedJob):
+                    run.decision = whole
+                    return whole
+                job = whole
             guard: Guard = door
             if job.extras is not None and job.soft_limit is not None:
                 guard = ShownGuard(door, self.buffers.board, run.slot)
                 door.limit_softly()
             prepared = attempt.prepare(
-                whole,
+                job,
                 self.reporter_of,
                 run,
                 guard,
