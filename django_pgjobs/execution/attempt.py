@@ -33,13 +33,14 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.failed_attempts import failed
-from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
+from django_pgjobs.execution.idempotency import arecalled, recalled
 from django_pgjobs.execution.prepared import (
     UNGUARDED,
     Definition,
     Guard,
     MemoryOpener,
     Prepared,
+    Recall,
     ReporterOf,
     RunControl,
     Transaction,

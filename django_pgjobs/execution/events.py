@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
@@ -25,7 +25,8 @@ from django_pgjobs.serialization.failures import kind_of, text_of
 from django_pgjobs.states import Outcome
 
 if TYPE_CHECKING:
-    from django_pgjobs.context import AttemptFacts, JobContext, JobFacts
+    from django_pgjobs.context import AttemptFacts, JobContext
+    from django_pgjobs.execution.prepared import Prepared
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
@@ -49,19 +50,6 @@ REPEAT_SECONDS = 60.0
 """Shortest interval between two lines about parked jobs or dropped results of one name: there may be many."""
 
 _logged: dict[tuple[str, str], float] = {}
-
-
-class Attempted(Protocol):
-    """An attempt of which ``started`` and ``ended`` tell; ``began``: when, by ``clock.monotonic()``."""
-
-    @property
-    def definition(self) -> Any: ...
-    @property
-    def job(self) -> JobFacts: ...
-    @property
-    def began(self) -> float: ...
-    @property
-    def context(self) -> JobContext: ...
 
 
 def facts(job: AttemptFacts) -> Facts:
@@ -106,16 +94,18 @@ def executor_stopping(reason: str) -> None:
     signals.executor_stopping.send_robust(None, reason=reason)
 
 
-def started(run: Attempted) -> None:
+def started(prepared: Prepared) -> None:
     """Log and signal that an attempt begins; called in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
-        again = f"{ordinal(run.job.attempt)} attempt to " if run.job.attempt > 1 else ""
-        run_at = run.job.run_at.astimezone(UTC).isoformat(timespec="milliseconds")
-        jobs_log.info("START %srun %s run_at=%s", again, facts(run.job), run_at)
+        again = f"{ordinal(prepared.job.attempt)} attempt to " if prepared.job.attempt > 1 else ""
+        run_at = prepared.job.run_at.astimezone(UTC).isoformat(timespec="milliseconds")
+        jobs_log.info("START %srun %s run_at=%s", again, facts(prepared.job), run_at)
     if signals.job_started.receivers:
-        _send(signals.job_started, run.definition, context=run.context)
-    if signals.compensation_started.receivers and (target := run.job.target) is not None:
-        _send(signals.compensation_started, None, target_id=target, job_id=run.job.id, attempt=run.job.attempt)
+        _send(signals.job_started, prepared.definition, context=prepared.context)
+    if signals.compensation_started.receivers and (target := prepared.job.target) is not None:
+        _send(
+            signals.compensation_started, None, target_id=target, job_id=prepared.job.id, attempt=prepared.job.attempt
+        )
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
@@ -128,7 +118,7 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
         _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
 
 
-def ended(run: Attempted, decision: Decision, error: BaseException | None) -> None:
+def ended(prepared: Prepared, decision: Decision, error: BaseException | None) -> None:
     """Log and signal that an attempt has ended, before its outcome is stored; called in its own thread.
 
     Raises nothing.
@@ -136,14 +126,14 @@ def ended(run: Attempted, decision: Decision, error: BaseException | None) -> No
     if isinstance(decision, InDoubt):
         decision = decision.otherwise
     if jobs_log.isEnabledFor(logging.INFO):
-        outcome, seconds, about = decision.outcome, clock.monotonic() - run.began, facts(run.job)
+        outcome, seconds, about = decision.outcome, clock.monotonic() - prepared.began, facts(prepared.job)
         if error is None:
             jobs_log.info("END outcome=%s seconds=%.4f %s", outcome, seconds, about)
         else:
             why = f"{kind_of(error)}: {text_of(error)}"
             jobs_log.info("END outcome=%s seconds=%.4f %s: %s", outcome, seconds, about, why)
     if signals.attempt_ended.receivers:
-        _send(signals.attempt_ended, run.definition, context=run.context, decision=decision, exception=error)
+        _send(signals.attempt_ended, prepared.definition, context=prepared.context, decision=decision, exception=error)
 
 
 def _send(signal: Signal, sender: Any, **fields: Any) -> None:

@@ -63,7 +63,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
         decision = _decision(prepared, account)
     except BaseException:
         events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.job.id)
-        decision = by_default_backoff(prepared.job, kept(account), Cause.FAILED, prepared.job.until)
+        decision = by_default_backoff(prepared.job, kept(account), Cause.FAILED)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
@@ -93,13 +93,13 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
         return decide.Released(RELEASE_REASON, kept(account))
     if prepared.control.interrupt is DeadlinePassed:
         # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
-        return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT, prepared.job.until)
+        return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT)
     if context.attempt >= context.max_attempts:
         return decide.Abandoned(NO_ATTEMPTS, kept(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
         return decide.Abandoned(NOT_RETRIED, kept(account))
-    return retry(delay, kept(account), Cause.FAILED, prepared.job.until)
+    return retry(prepared.job, delay, kept(account), Cause.FAILED)
 
 
 def besides_suspension(error: BaseException) -> BaseException | None:

@@ -8,8 +8,7 @@ attempt is snoozed, since the body may have run already, elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 from asgiref.sync import sync_to_async
@@ -18,31 +17,15 @@ from django.db import Error
 from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import OtherArguments
 from django_pgjobs.execution import events
+from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.keys import FoundResult
 
 UNREADABLE_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)
 """Every error of our own statement. The job is never charged for one."""
 
-Recall = Callable[[int, Sequence[str], str], FoundResult | None]
-"""Takes a job's id, its names and a key, returns the stored result."""
 
-
-class Recallable(Protocol):
-    """The part of a prepared job that is used here."""
-
-    @property
-    def definition(self) -> Any: ...
-    @property
-    def job(self) -> Any: ...
-    @property
-    def context(self) -> Any: ...
-    @property
-    def recall(self) -> Recall | None: ...
-
-
-def recalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
+def recalled(prepared: Prepared) -> decide.Succeeded | decide.Snoozed | None:
     """Return the decision about a job whose result is stored already; None if the job must be called.
 
     Raises ``OtherArguments`` if that is the result of other arguments.
@@ -66,7 +49,7 @@ def recalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
     return decide.Succeeded(found.result)
 
 
-async def arecalled(prepared: Recallable) -> decide.Succeeded | decide.Snoozed | None:
+async def arecalled(prepared: Prepared) -> decide.Succeeded | decide.Snoozed | None:
     """``recalled`` for a job on an event loop."""
     try:
         return await sync_to_async(recalled)(prepared)

@@ -6,7 +6,7 @@ Each job makes one of each of these, so they keep rarely used values as class at
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -18,9 +18,9 @@ from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.durable import Memory
 from django_pgjobs.exceptions import Interrupt
-from django_pgjobs.execution.idempotency import Recall
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.keys import FoundResult
 
 Definition = JobPolicy
 
@@ -51,6 +51,10 @@ class RunControl:
 
 ReporterOf = Callable[[RunControl], Reporter]
 """Returns what a job's ``progress`` calls, once its context is needed."""
+
+
+Recall = Callable[[int, Sequence[str], str], FoundResult | None]
+"""Takes a job's id, its names and a key, returns the stored result."""
 
 
 class Guard(Protocol):

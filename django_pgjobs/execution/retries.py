@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.serialization.failures import Account
+from django_pgjobs.store.claiming import ClaimedJob
 
 NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON = "no attempts left", "not to be retried", "released"
 TOO_LATE = "its deadline leaves no time for another attempt"
 
 
-class HasAttempts(Protocol):
-    """A job's name and the count of its attempts."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
-
-
-def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: float | None) -> Unwritten:
-    """Retry by the default backoff while attempts are left: there is no exception to ask the project's rules about.
-
-    ``until``: when the job's deadline passes, by ``clock.monotonic()``.
-    """
+def by_default_backoff(job: ClaimedJob, failure: Failure, cause: str) -> Unwritten:
+    """Retry by the default backoff while attempts are left: there is no exception to ask the project's rules about."""
     if job.attempt >= job.max_attempts:
         return decide.Abandoned(NO_ATTEMPTS, failure, cause)
-    return retry(default_delay(job), failure, cause, until)
+    return retry(job, default_delay(job), failure, cause)
 
 
-def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Unwritten:
+def retry(job: ClaimedJob, delay: float, failure: Failure, cause: str) -> Unwritten:
     """Retry; or abandon now, while the failure is known, if the next attempt could not start before the deadline."""
-    if until is not None and clock.monotonic() + delay >= until:
+    if job.until is not None and clock.monotonic() + delay >= job.until:
         return decide.Abandoned(TOO_LATE, failure, cause)
     return decide.Retried(delay, failure, cause)
 
 
-def default_delay(job: HasAttempts) -> float:
+def default_delay(job: ClaimedJob) -> float:
     """Return the seconds until a job's next attempt; this code may not know its definition."""
     definition = registry.find(job.name)
     return definition.default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextvars import Token
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -13,20 +12,10 @@ from typing import Any, Self
 from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
-from django_pgjobs.exceptions import Interrupt
+from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.testing.fake_memory import FakeMemory
-
-
-@dataclass(slots=True)
-class _CancelState:
-    requested: bool
-    by: str
-    reason: str
-    trusted_until: float
-    started: float
-    interrupt: type[Interrupt] | None = None
 
 
 class FakeContext(JobContext):
@@ -38,30 +27,30 @@ class FakeContext(JobContext):
     same. Results are encoded and decoded as in a real job.
     """
 
-    __slots__ = ("_cancel_state", "_token", "reports")
+    __slots__ = ("_control", "_token", "reports")
 
     def __init__(
         self,
         job: ClaimedJob,
         headers: dict[str, Any],
-        cancel_state: _CancelState,
+        control: RunControl,
         error: Failure | None,
         events: Mapping[str, object],
         versions: Mapping[str, int],
     ) -> None:
         self.reports: list[tuple[float, float | None, str]] = []
-        self._cancel_state = cancel_state
+        self._control = control
         self._token: Token[JobContext | Running] | None = None
 
         def report(n: float, total: float | None, message: str) -> None:
             self.reports.append((n, total, message))
 
         memory = FakeMemory(self, events, versions)
-        super().__init__(job, headers, report, cancel_state, cancel_state.started, error, lambda: memory)
+        super().__init__(job, headers, report, control, control.started, error, lambda: memory)
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
         """Make ``cancelled`` True from now on, for a body that checks more than once."""
-        self._cancel_state.requested, self._cancel_state.by, self._cancel_state.reason = True, by, reason
+        self._control.requested, self._control.by, self._control.reason = True, by, reason
 
     def __enter__(self) -> Self:
         self._token = activate(self)
@@ -113,6 +102,8 @@ def context(
         id, due, None, queue, 0, name, attempt, max_attempts, timeout, None, "00000000-0000-4000-8000-000000000000",
         description, extras=fired if cron_entry or fire_at else None,
     )  # fmt: skip
-    cancel_state = _CancelState(cancelled, cancelled_by, cancel_reason, trusted_until, started)
+    control = RunControl()
+    control.requested, control.by, control.reason = cancelled, cancelled_by, cancel_reason
+    control.trusted_until, control.started = trusted_until, started
     failure = None if error is None else failure_of(error)
-    return FakeContext(job, dict(headers or {}), cancel_state, failure, dict(events or {}), dict(versions or {}))
+    return FakeContext(job, dict(headers or {}), control, failure, dict(events or {}), dict(versions or {}))

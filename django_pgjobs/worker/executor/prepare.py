@@ -114,4 +114,4 @@ def failed_outside(job: ClaimedJob, error: BaseException) -> Decision:
     failure = retries.failure_of(error)
     if job.ending is not None:
         return decide.Retried(retries.default_delay(job), failure)
-    return retries.by_default_backoff(job, failure, Cause.FAILED, job.until)
+    return retries.by_default_backoff(job, failure, Cause.FAILED)

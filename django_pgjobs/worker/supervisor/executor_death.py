@@ -146,9 +146,7 @@ def timed_out(run: HeldRun, failure: Failure | None = None) -> Unwritten:
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
     failure = failure or Failure(kind, words, traceback=run.stack)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
-    return by_default_backoff(
-        run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.job.until
-    )
+    return by_default_backoff(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout")
 
 
 def _too_long(run: HeldRun) -> str:
@@ -170,4 +168,4 @@ def _abandoned(error: ExecutorDied) -> Unwritten:
 
 
 def _crashed(run: HeldRun, error: ExecutorDied) -> Unwritten:
-    return by_default_backoff(run.job, failure_of(error), "crashed", run.job.until)
+    return by_default_backoff(run.job, failure_of(error), "crashed")
