@@ -31,7 +31,7 @@ from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Prepared, RunControl
 from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import atomic, claiming, finalising, keys, waking
@@ -212,7 +212,7 @@ class Performer:
 
     def _refused(self, job: ClaimedJob, kind: EndKind, end: End, now: FenceReading | None) -> WrittenEnd:
         action, reason = kind.verb, finalise.refusal(now)
-        log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", _facts(job), action, reason)
+        log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", job.facts, action, reason)
         _notify(events.LOST, job, executor=self.author.name, claim_id=end.claim_id, action=action, reason=reason)
         return WrittenEnd(kind, end, recorded=False)
 
@@ -225,18 +225,14 @@ class Performer:
         }
         refused = isinstance(row, SteppedJob) and row.refused
         if refused:
-            events.step_refused(_facts(job))
+            events.step_refused(job.facts)
         elif lines.are_wanted():
-            lines.stored(kind, end, row, _facts(job), end.seconds)
+            lines.stored(kind, end, row, job.facts, end.seconds)
         if kind.final:
             outcome = end.outcome or Outcome.SUCCEEDED
             _notify(events.FINISHED, job, **about, outcome=outcome, database=self.using)
         elif kind.signals:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
-
-
-def _facts(job: ClaimedJob) -> Facts:
-    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
 
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.states import BODY, CALLBACK_OF
 from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.values.backoff import LONGEST_SECONDS
@@ -62,6 +63,11 @@ class ClaimedJob(NamedTuple):
     def fence(self) -> tuple[int, str]:
         """The fence that every write made for it must match."""
         return self.id, self.claim_id
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that every log line about this attempt carries, in their order."""
+        return facts_of_attempt(self.name, self.id, self.attempt, self.max_attempts, self.claim_id, self.queue)
 
     @property
     def kind(self) -> str:

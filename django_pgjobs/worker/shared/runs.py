@@ -16,7 +16,6 @@ from typing import Protocol
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
@@ -156,12 +155,6 @@ class HeldRun:
         if timeout is None:
             return until
         return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
-
-
-def facts(run: HeldRun) -> Facts:
-    """Return what every log line about a run says, in the order of ``events``."""
-    job = run.job
-    return facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
 
 
 class RunTable:

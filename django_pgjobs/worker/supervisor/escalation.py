@@ -12,7 +12,7 @@ from django_pgjobs.execution.retries import NO_ATTEMPTS, NOT_RETRIED, RELEASE_RE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, SOFT, TERM, TIMEOUT, Stop
-from django_pgjobs.worker.shared.runs import ExecutorView, HeldRun, facts
+from django_pgjobs.worker.shared.runs import ExecutorView, HeldRun
 from django_pgjobs.worker.supervisor.executor_death import timed_out
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
 
@@ -39,7 +39,7 @@ def interrupt_softly(run: HeldRun, child: ExecutorView, now: float) -> None:
     soft = None if run.soft_run == run.run else run.job.soft_limit
     if soft is not None and (began_ns := child.board.begun(run.run)) and now > began_ns / 1e9 + soft:
         run.soft_run = run.run
-        log.info("soft limit passed and raised seconds=%.3g pid=%d %s", soft, child.pid, facts(run))
+        log.info("soft limit passed and raised seconds=%.3g pid=%d %s", soft, child.pid, run.job.facts)
         child.end.send(StopRun(run.run, INTERRUPT, SOFT, "", ""))
 
 
@@ -59,7 +59,7 @@ def advance(run: HeldRun, child: ExecutorView, now: float) -> None:
 def _order(run: HeldRun, child: ExecutorView, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
-        log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
+        log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, run.job.facts)
     child.end.send(StopRun(run.run, rung, cause, by, reason))
 
 
@@ -67,10 +67,10 @@ def _signal(run: HeldRun, child: ExecutorView, cause: str, rung: str) -> None:
     child.culprits.setdefault(run.run, cause)
     if rung == TERM:
         if child.state in (READY, DRAINING):
-            log.warning("job does not stop, executor terminated cause=%s pid=%d %s", cause, child.pid, facts(run))
+            log.warning("job does not stop, executor terminated cause=%s pid=%d %s", cause, child.pid, run.job.facts)
             child.terminate()
     elif child.state != KILLED:
-        log.warning("executor killed cause=%s pid=%d %s", cause, child.pid, facts(run))
+        log.warning("executor killed cause=%s pid=%d %s", cause, child.pid, run.job.facts)
         blame(child)
         child.kill()
 

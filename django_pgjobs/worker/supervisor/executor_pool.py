@@ -35,7 +35,6 @@ from django_pgjobs.worker.shared.channel_messages import (
     Successes,
 )
 from django_pgjobs.worker.shared.ladders import TIMEOUT
-from django_pgjobs.worker.shared.runs import facts
 from django_pgjobs.worker.supervisor import escalation, executor_liveness, executor_process
 from django_pgjobs.worker.supervisor.executor_death import OURS, REASONS, Death
 from django_pgjobs.worker.supervisor.executor_process import (
@@ -207,7 +206,7 @@ class ExecutorPool:
             stops_at = run.stops_at
             if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
                 ran = stops_at - run.started_at
-                log.warning("deadline passed, job is stopped seconds=%.3g pid=%d %s", ran, child.pid, facts(run))
+                log.warning("deadline passed, job is stopped seconds=%.3g pid=%d %s", ran, child.pid, run.job.facts)
                 # Even after a pause of this process or of the machine, the rungs come one after the other.
                 escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
             elif run.job.extras is not None:

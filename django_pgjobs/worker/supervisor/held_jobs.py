@@ -26,7 +26,7 @@ from django_pgjobs.store.keeping import Flag
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
-from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable, facts
+from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.escalation import judged, stop
@@ -179,13 +179,13 @@ class HeldJobs:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         words = failure.message if failure else str(decision)
         if run.job.ending is None and not run.cancelled and isinstance(decision, decide.Abandoned):
-            log.error("job abandoned, its attempt ended with its executor %s: %s", facts(run), words)
+            log.error("job abandoned, its attempt ended with its executor %s: %s", run.job.facts, words)
         else:
-            log.warning("attempt ended with its executor %s: %s", facts(run), words)
+            log.warning("attempt ended with its executor %s: %s", run.job.facts, words)
         if run.job.ending is None or isinstance(decision, decide.Released):
             self.ends.decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:
-            log.error("callback was stopped at its time limit callback=%s %s", run.kind, facts(run))
+            log.error("callback was stopped at its time limit callback=%s %s", run.kind, run.job.facts)
             self.ends.callback_ended(run)
         else:
             self.ends.callback_died(run, failure or decide.Failure("", ""))

@@ -17,7 +17,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
 from django_pgjobs.store.finalising import End, ReleasedJob, Rescheduled, SteppedJob
 from django_pgjobs.store.memos import SuspendedJob
-from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
+from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
 from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_end, event_of_loss
@@ -107,9 +107,9 @@ class RunEnds:
                 if isinstance(row, SuspendedJob | SteppedJob) and row.priority is not None:
                     self.wake_for((row.queue, row.priority))
                 if isinstance(row, SteppedJob) and row.refused:
-                    events.step_refused(facts(run))
+                    events.step_refused(run.job.facts)
                 if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED:
-                    log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
+                    log.warning("job was released while it ran, once more times=%d %s", row.times, run.job.facts)
         if kind.signals:
             self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
 
@@ -122,7 +122,9 @@ class RunEnds:
     def lost(self, refused: list[RefusedEnd]) -> None:
         """Drop jobs whose claim is no longer ours; their rows did not change."""
         for run, action, reason in refused:
-            log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
+            log.warning(
+                "lease lost, nothing of the job was changed %s: could not %s, %s", run.job.facts, action, reason
+            )
         self._drop([run for run, _, _ in refused])
         self.notify(lambda: [event_of_loss(*each) for each in refused], (events.LOST,))
 
@@ -134,4 +136,4 @@ class RunEnds:
 def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
     for run, end, row in entries:
         if not (isinstance(row, SteppedJob) and row.refused):
-            lines.stored(kind, end, row, facts(run), run.duration if end.seconds is None else end.seconds)
+            lines.stored(kind, end, row, run.job.facts, run.duration if end.seconds is None else end.seconds)

@@ -20,7 +20,7 @@ from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.ladders import LOST
-from django_pgjobs.worker.shared.runs import FRESH_SECONDS, HeldRun, facts
+from django_pgjobs.worker.shared.runs import FRESH_SECONDS, HeldRun
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
@@ -73,7 +73,7 @@ class RunStarts:
             or not isinstance((job.extras or {}).get("options"), dict | None)
         ):
             # No registration and no statement of ours writes such a row.
-            log.error("job cannot be run as it is and is parked %s", facts(run))
+            log.error("job cannot be run as it is and is parked %s", run.job.facts)
             why = "Its headers or options are too long, or its ending is not known."
             self.ends.decided(run, decide.Parked(why, _fingerprint(job)), None)
             return False
@@ -104,7 +104,7 @@ class RunStarts:
             "callback lost %d processes or workers, the job ends without it callback=%s %s",
             CALLBACK_STARTS,
             run.kind,
-            facts(run),
+            run.job.facts,
         )
         self.ends.callback_ended(run)
         return False

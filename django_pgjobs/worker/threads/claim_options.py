@@ -40,6 +40,5 @@ class ClaimOptions:
 def log_claimed(jobs: Sequence[ClaimedJob], seconds: float) -> None:
     """Log the claim of ``jobs``, at least one; ``seconds``: what its statement took."""
     if log.isEnabledFor(logging.DEBUG):
-        queues = listed({job.queue for job in jobs})
-        words = "jobs claimed claim=%s jobs=%d queue=%s seconds=%.4f"
-        log.debug(words, jobs[0].claim_id, len(jobs), queues, seconds)
+        claim_id, queues = jobs[0].claim_id, listed({job.queue for job in jobs})
+        log.debug("jobs claimed claim=%s jobs=%d queue=%s seconds=%.4f", claim_id, len(jobs), queues, seconds)

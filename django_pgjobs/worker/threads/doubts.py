@@ -16,7 +16,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import atomic, finalising
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import End
-from django_pgjobs.worker.shared.runs import HeldRun, facts
+from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads.busy_ends import RunEnd
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnd
 
@@ -49,7 +49,7 @@ def settle(db: Database, action: str, entries: list[RunEnd]) -> Doubts:
                 continue
             doubts.lost.append((run, action, finalise.refusal(reading)))
         elif now.committed:
-            log.info("end in doubt was committed by the job's own transaction %s", facts(run))
+            log.info("end in doubt was committed by the job's own transaction %s", run.job.facts)
             kind, own = finalise.atomic_end_of(decide.Committed(now.marked, now.stepped), *run.fence, end.seconds)
             doubts.committed.setdefault(kind, []).append((run, own, None))
         else:
