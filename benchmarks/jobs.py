@@ -25,7 +25,7 @@ def answer(number: int) -> str:
     return f"{number:0>148}"
 
 
-@job(key=lambda number: f"key {number}")
+@job(unique=lambda number: f"key {number}")
 def keyed(number: int) -> int:
     """A job with a key of its own."""
     return number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.cron_entries import Cron
-from django_pgjobs.definition.keys import Window
+from django_pgjobs.definition.keys import Unique
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.eventing import Event
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
@@ -36,7 +36,7 @@ __all__ = [
     "Limit",
     "Next",
     "Snooze",
-    "Window",
+    "Unique",
     "chain",
     "chord",
     "current_context",

@@ -239,8 +239,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         (seconds or ``timedelta`` after the start, an aware datetime, or None: the job is cancelled if it has not
         started by then); ``tags``, added to the job's; ``description``, instead of the job's; ``queue``, ``priority``,
         ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``database``
-        (alias); ``key`` and ``idempotency_key`` (a text, a callable of the arguments, or None for no key),
-        ``key_scope``, ``on_conflict``. ``after`` (jobs or their ids) lets the job wait until these have ended; ``when``
+        (alias); ``unique`` and ``idempotency_key`` (a text, a callable of the arguments, None for no key;
+        ``unique`` also a ``Unique``). ``after`` (jobs or their ids) lets the job wait until these have ended; ``when``
         (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of each it needs. Registering such a job locks
         these until the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True``
         runs the job at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
@@ -482,9 +482,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     drops the return value; a job whose return value cannot be stored succeeds without it, and is abandoned with
     ``strict_results=True``; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
     of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
-    and the shell. ``key`` (a format string of the arguments, or a callable) is unique
-    in its queue for as long as ``key_scope`` says (``"until_finished"``, ``"until_started"``, a ``Window``);
-    ``on_conflict`` says what a second registration does (``"existing"``, ``"replace"``, ``"postpone"``, ``"raise"``).
+    and the shell. ``unique`` (a format string of the arguments, a callable of them, or a ``Unique``, which also says
+    for how long and what a second registration does) lets one job of this key be in its queue.
     ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
     (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
     ``tags`` are texts for finding its jobs; ``description`` (a text, a format string of the arguments, or a callable

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.cron_declaration import CronDeclaration
+from django_pgjobs.definition.keys import Unique
 from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
@@ -279,12 +280,12 @@ def _options_of(definition: JobPolicy, kept: Mapping[str, Any]) -> dict[str, Any
         options["timeout"] = rare["soft_timeout"], kept["timeout_seconds"]
     if definition.describe_func is None and kept["description"] != definition.description:
         options["description"] = kept["description"]
-    for key, rule in (("key", definition.key), ("idempotency_key", definition.idempotency_key)):
-        text = kept[key]
+    for key, rule in (("unique", definition.key), ("idempotency_key", definition.idempotency_key)):
+        text = kept["key" if key == "unique" else key]
         if (rule is None) != (text is None):
             options[key] = None if text is None else _constant(text)
-            if key == "key" and text is not None:
-                options["key_scope"] = kept["key_scope"]
+    if options.get("unique") is not None:
+        options["unique"] = Unique(options["unique"], until=kept["key_scope"].removeprefix("until_"))
     return options
 
 

@@ -1,4 +1,4 @@
-"""Keys: check ``key``, ``key_scope``, ``on_conflict`` and ``idempotency_key``, and make the keys of a registration.
+"""Keys: ``Unique`` and its checks, those of ``idempotency_key``, and the making of the keys of a registration.
 
 A *key* is unique in its queue for as long as its scope says; ``conflicts`` settles a second registration. An
 *idempotency key* is unique for as long as results are kept, which may be forever: see ``idempotency``. Pure: no
@@ -24,7 +24,7 @@ KEY_LIMIT = 200
 DESCRIPTION_LIMIT = 200
 """Characters of a description that a row keeps."""
 
-ScopeOption = Literal["until_finished", "until_started"]
+UntilOption = Literal["started", "finished"]
 ConflictOption = Literal["existing", "replace", "postpone", "raise"]
 
 
@@ -38,54 +38,83 @@ class OnConflict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A key scope: one job per key in each window of ``seconds`` (a number or a ``timedelta``).
+class Unique:
+    """A key, which no two unfinished jobs of a queue have.
 
-    Windows are aligned, by the database's clock: a ``Window(3600)`` begins at every full hour UTC. Raises
-    ``ValueError``.
+    ``key``: in ``@job`` a format string of the job's arguments, in ``using`` a text; or a callable of the arguments,
+    which returns None for no key. ``until``: the key is free again when the job has *finished*, the default, or
+    *started*, the default of ``"postpone"``. ``window`` (seconds or a ``timedelta``), in place of that: one job per key
+    in each window. Windows are aligned, by the database's clock: one of 3600 begins at every full hour UTC.
+    ``on_conflict``: the policy of a registration whose key is taken: ``"existing"`` (the default), ``"replace"``,
+    ``"postpone"`` or ``"raise"``. In ``using`` everything that is left out stays as declared. Raises ``ValueError``.
     """
 
-    seconds: float | timedelta
+    key: KeyOption | None = None
+    until: UntilOption | None = None
+    on_conflict: ConflictOption | None = None
+    window: float | timedelta | None = None
 
     def __post_init__(self) -> None:
-        value: object = self.seconds
-        number = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number <= MOST_SECONDS:
-            raise ValueError(f"Window needs 1 to {MOST_SECONDS:.0f} seconds or a timedelta, not {value!r}")
+        if self.key is None and self.until is None and self.on_conflict is None and self.window is None:
+            raise InvalidOption("Unique needs a key, such as Unique('report:{user_id}')")
+        check_key("key", self.key)
+        self.fields()
 
-    @property
-    def length(self) -> float:
-        """The window's seconds."""
-        return self.seconds.total_seconds() if isinstance(self.seconds, timedelta) else float(self.seconds)
-
-
-Scope = KeyScope | Window
-
-
-def check_scope(value: object) -> Scope:
-    """Return the scope of a key, given as its name, a ``Window`` or a ``timedelta``. Raises ``InvalidOption``."""
-    if isinstance(value, Window):
-        return value
-    if isinstance(value, timedelta):
-        try:
-            return Window(value)
-        except ValueError as error:
-            raise InvalidOption(f"key_scope: {error}") from None
-    if value not in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED):
-        raise InvalidOption(
-            f"key_scope must be 'until_finished', 'until_started', a Window or a timedelta, not {value!r}"
-        )
-    return KeyScope(str(value))
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a plan that it gives, but for the key. Raises ``InvalidOption``."""
+        found: dict[str, Any] = {}
+        if self.on_conflict is not None:
+            found["on_conflict"] = _conflict_of(self.on_conflict)
+        if self.until is not None and self.window is not None:
+            raise InvalidOption("Unique takes until or window, not both")
+        if self.until is not None:
+            found["key_scope"] = _until(self.until)
+        if self.window is not None:
+            found["key_scope"] = _window_seconds(self.window)
+        return found
 
 
-def check_on_conflict(value: object) -> OnConflict:
-    """Return what to do when the key is taken. Raises ``InvalidOption``."""
+def _until(value: object) -> KeyScope:
+    if value not in ("started", "finished"):
+        raise InvalidOption(f"until must be 'started' or 'finished', not {value!r}")
+    return KeyScope(f"until_{value}")
+
+
+def _window_seconds(value: object) -> float:
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number <= MOST_SECONDS:
+        raise InvalidOption(f"window must be 1 to {MOST_SECONDS:.0f} seconds or a timedelta, not {value!r}")
+    return float(number)
+
+
+def _conflict_of(value: object) -> OnConflict:
     try:
         return OnConflict(value)  # type: ignore[arg-type]
     except ValueError:
         raise InvalidOption(
             f"on_conflict must be 'existing', 'replace', 'postpone' or 'raise', not {value!r}"
         ) from None
+
+
+Scope = KeyScope | float
+"""Until when a job has its key alone, or the seconds of a window."""
+
+
+def check_unique(value: object) -> dict[str, Any]:
+    """Return the fields of a plan that ``using(unique=…)`` sets. Raises ``InvalidOption``."""
+    if not isinstance(value, Unique):
+        return {"key": check_key("key", value)}
+    key = {} if value.key is None else {"key": check_key("key", value.key)}
+    return {**key, **value.fields()}
+
+
+def declared_unique(value: object) -> dict[str, Any]:
+    """Return the fields of a plan that ``@job(unique=…)`` declares. Raises ``InvalidOption``."""
+    if not isinstance(value, Unique):
+        return {"key": declared_key("key", value)}
+    if value.key is None:
+        raise InvalidOption("unique=Unique(…) of @job needs a key, such as Unique('report:{user_id}')")
+    return {"key": declared_key("key", value.key), **value.fields()}
 
 
 def scope_of(declared: Scope | None, on_conflict: OnConflict) -> Scope:
@@ -95,10 +124,10 @@ def scope_of(declared: Scope | None, on_conflict: OnConflict) -> Scope:
     """
     if declared is None:
         return KeyScope.UNTIL_STARTED if on_conflict == OnConflict.POSTPONE else KeyScope.UNTIL_FINISHED
-    if isinstance(declared, Window) and on_conflict == OnConflict.POSTPONE:
+    if isinstance(declared, float) and on_conflict == OnConflict.POSTPONE:
         raise InvalidOption(
-            "on_conflict='postpone' and a key_scope that is a window exclude each other: the job could be moved out of "
-            "the window; use 'until_started'"
+            "on_conflict='postpone' and a window exclude each other: the job could be moved out of the window; write "
+            "until='started'"
         )
     return declared
 

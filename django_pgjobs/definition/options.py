@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
-from django_pgjobs.definition.keys import ConflictOption, OnConflict, Scope, ScopeOption, Window
+from django_pgjobs.definition.keys import OnConflict, Scope, Unique
 from django_pgjobs.definition.validation import (
     PRIORITIES,
     Duration,
@@ -90,9 +90,7 @@ class PolicyOptions(TypedDict, total=False):
     sensitive: Iterable[str]
     cron: CronDeclaration | Iterable[CronDeclaration]
     schedulable: bool
-    key: KeyOption | None
-    key_scope: ScopeOption | Window | timedelta
-    on_conflict: ConflictOption
+    unique: KeyOption | Unique | None
     expires: Duration
     on_crash: CrashOption
     undo_on_failure: UndoOption
@@ -128,9 +126,7 @@ class RegisterOptions(TypedDict, total=False):
     tags: Iterable[str]
     description: str | None
     database: str | None
-    key: KeyOption | None
-    key_scope: ScopeOption | Window | timedelta
-    on_conflict: ConflictOption
+    unique: KeyOption | Unique | None
     on_crash: CrashOption
     idempotency_key: KeyOption | None
     bypass: bool
@@ -276,7 +272,7 @@ class Plan:
 
     def _check_bypass(self) -> None:
         if self.has_keys:
-            key = "idempotency_key" if self.key is None else "key"
+            key = "idempotency_key" if self.key is None else "unique"
             raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; pass {key}=None")
         if self.soft_timeout is not None:
             raise InvalidOption("a soft limit and bypass exclude each other: pass timeout=SECONDS, which stops the job")
@@ -330,9 +326,12 @@ def check_known(given: Mapping[str, object], known: Collection[str], where: str)
 
 def _apart(checked: dict[str, Any]) -> dict[str, Any]:
     """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. The same holds for
-    ``after``."""
+    ``after`` and ``unique``."""
     if "after" in checked:
         checked = {**checked, **checked["after"]._asdict()}
+    if "unique" in checked:
+        unique: dict[str, Any] = checked.pop("unique")
+        checked = {**checked, **unique}
     if "timeout" not in checked:
         return checked
     soft, hard = checked["timeout"]
@@ -372,9 +371,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "tags": check_tags,
     "description": keys.check_description,
     "database": check_database,
-    "key": lambda value: keys.check_key("key", value),
-    "key_scope": keys.check_scope,
-    "on_conflict": keys.check_on_conflict,
+    "unique": keys.check_unique,
     "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
@@ -382,6 +379,9 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "when": check_when,
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description", "database"})
+
+OF_UNIQUE = frozenset({"key", "key_scope", "on_conflict"})
+"""Fields of a plan that the option ``unique`` sets."""
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
 """Options that still apply to a job that bypasses the queue."""
@@ -391,7 +391,8 @@ def check_bypass(given: Mapping[str, Any]) -> None:
     """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
     for option, value in given.items() if given.get("bypass") is True else ():
         if option not in WITH_BYPASS and value is not None:
-            raise InvalidOption(f"{option} and bypass exclude each other: {BYPASSED}")
+            label = "unique" if option in OF_UNIQUE else option
+            raise InvalidOption(f"{label} and bypass exclude each other: {BYPASSED}")
 
 
 def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -463,9 +464,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "sensitive": lambda value: check_names("sensitive", value),
     "cron": check_crons,
     "schedulable": lambda value: check_flag("schedulable", value),
-    "key": lambda value: keys.declared_key("key", value),
-    "key_scope": keys.check_scope,
-    "on_conflict": keys.check_on_conflict,
+    "unique": keys.declared_unique,
     "expires": check_expiry,
     "on_crash": check_on_crash,
     "undo_on_failure": check_undo_on_failure,

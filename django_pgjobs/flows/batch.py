@@ -83,7 +83,7 @@ class Batch:
         database: str | None = None,
     ) -> None:
         self._call = own_call(
-            batch_job, description=description, queue=queue, priority=priority, key=key, database=database
+            batch_job, description=description, queue=queue, priority=priority, unique=key, database=database
         )
         after = ((Rule.SUCCEEDED, succeeded), (Rule.FAILED, failed), (Rule.SETTLED, settled))
         for rule, call in after:

@@ -56,7 +56,7 @@ def holder(using: str, job_id: int, name: str) -> Job:
 
 def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
     """Return the call for the row of a batch or flow; ``options`` that are None are not given, except keys."""
-    given = {name: value for name, value in options.items() if value is not None or name == "key"}
+    given = {name: value for name, value in options.items() if value is not None or name == "unique"}
     return own.using(**given).bind()
 
 

@@ -85,7 +85,7 @@ class Flow:
     ) -> None:
         self._undo = checked_undo(undo, undo_on_failure)
         self._call = own_call(
-            flow_job, description=description, queue=queue, priority=priority, key=key, database=database
+            flow_job, description=description, queue=queue, priority=priority, unique=key, database=database
         )
         self.nodes: list[Node] = []
         self._by_result: dict[int, Node] = {}
@@ -211,7 +211,7 @@ class Flow:
         except InvalidJob as error:
             raise InvalidJob(f"node {node.number}: {error}") from None
         if new.key is not None:
-            raise InvalidJob(f"node {node.number}: job {new.name!r} declares a key: pass using(key=None)")
+            raise InvalidJob(f"node {node.number}: job {new.name!r} declares a key: pass using(unique=None)")
         refers = any(True for _ in within([*node.call.args, *node.call.kwargs.values()]))
         return new._replace(
             id=node.job_id,

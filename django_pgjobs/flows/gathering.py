@@ -136,7 +136,7 @@ def _begin(
         batch._gather = sent  # its members stay until this job has read them
         batch._headers = inherited(job.headers)
         if batch.add_many([calls[n].using(database=using) for n in positions]) < len(positions):
-            raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
+            raise InvalidJob(f"{name}: another job has the key of one of these: pass using(unique=None)")
         batch.close()
         # A member that runs may add others to the batch, but none of those has a smaller id.
         last = Job.objects.using(using).filter(parent_id=batch.job.pk).aggregate(last=Max("pk"))["last"]

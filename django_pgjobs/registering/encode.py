@@ -102,7 +102,7 @@ def check_key_given(row: Row) -> None:
     if row.plan.lacks_key:
         raise InvalidJob(
             f"job {row.definition.name!r}: on_conflict says what to do when the key is taken, but there is no key: "
-            "declare key=… in @job, or pass it to using"
+            "declare unique=… in @job, or pass a key to using"
         )
 
 
@@ -120,8 +120,8 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
     scope = plan.scope
     return new._replace(
         key=key,
-        key_scope=KeyScope.WINDOW if isinstance(scope, keys.Window) else scope,
-        window_seconds=scope.length if isinstance(scope, keys.Window) else None,
+        key_scope=KeyScope.WINDOW if isinstance(scope, float) else scope,
+        window_seconds=scope if isinstance(scope, float) else None,
         on_conflict=plan.on_conflict,
         idempotency_key=idempotency_key,
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from django_pgjobs.definition.options import OF_UNIQUE
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registering.encode import Row, new_job
 
@@ -32,7 +33,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuse options that no next step may have. Raises ``InvalidJob``."""
     for option, value in options.items():
         if value and option not in OF_STEPS:
-            raise InvalidJob(f"job {name!r}: a next step takes no {option}: the job keeps its own")
+            label = "unique" if option in OF_UNIQUE else option
+            raise InvalidJob(f"job {name!r}: a next step takes no {label}: the job keeps its own")
 
 
 def alone(plan: Plan) -> Plan:

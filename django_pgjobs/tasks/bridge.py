@@ -23,7 +23,7 @@ else:
 
 
 def job_of(task: TaskOf[P, R]) -> JobDefinition[P, R]:
-    """Return the job definition of a task: ``job_of(send_welcome).using(key="welcome:7").register(7)``.
+    """Return the job definition of a task: ``job_of(send_welcome).using(unique="welcome:7").register(7)``.
 
     It is that of the module's task: ``task.using(…)`` has the same one. May import the task's module. Raises
     ``InvalidTask`` for a task that no worker could find.

@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
 
 def policy(**options: Unpack[PolicyOptions]) -> Callable[[F], F]:
-    """Give a task the policy of a job: ``@task`` over ``@policy(max_attempts=5, key="welcome:{user_id}", …)``.
+    """Give a task the policy of a job: ``@task`` over ``@policy(max_attempts=5, unique="welcome:{user_id}", …)``.
 
     Takes the options of ``job`` except ``name``, ``queue``, ``priority`` and ``takes_context``, which the task has
     itself. It marks the function and returns it, so the module also imports on any other backend, which takes no

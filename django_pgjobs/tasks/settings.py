@@ -18,6 +18,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_pgjobs.cron_entries import Cron
+from django_pgjobs.definition.keys import Unique
 from django_pgjobs.definition.options import InvalidOption, check_name, did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.tasks.policies import checked_policy
@@ -212,12 +213,17 @@ def _limits(value: Any) -> Any:
     return Limit(**value) if isinstance(value, Mapping) else value
 
 
+def _unique(value: Any) -> Any:
+    return Unique(**value) if isinstance(value, Mapping) else value
+
+
 _FROM_TEXT: Mapping[str, Callable[[Any], Any]] = {
     "backoff": _imported,
     "retry_on": _rule,
     "give_up_on": _rule,
     "cron": _cron,
     "limits": _limits,
+    "unique": _unique,
 }
 """Option → what makes its value from what settings can hold."""
 

@@ -21,9 +21,10 @@ ANYWHERE = {
     **dict.fromkeys(("every", "interval"), "write cron=Cron(every=…)"),
     **dict.fromkeys(("concurrency", "max_concurrency", "concurrency_limit"), "write limits=Limit(%(value)s)"),
     "rate_limit": "write limits=Limit(rate=…, per=…)",
-    "unique": 'write key="report:{user_id}", a template of the arguments',
-    "queueing_lock": 'write key="report:{user_id}", key_scope="until_started"',
-    "lock": "to run one at a time write limits=Limit(1, key=…), to register one at a time key=…",
+    "key": 'write unique="report:{user_id}", a template of the arguments',
+    **dict.fromkeys(("queueing_lock", "key_scope"), 'write unique=Unique("report:{user_id}", until="started")'),
+    "on_conflict": 'write unique=Unique("report:{user_id}", on_conflict="replace")',
+    "lock": "to run one at a time write limits=Limit(1, key=…), to register one at a time unique=…",
     "time_limit": "write timeout=…",
     **dict.fromkeys(("soft_time_limit", "soft_timeout"), "write timeout=(soft, hard)"),
     **dict.fromkeys(("ttl", "max_age"), "write expires=…"),
@@ -37,6 +38,9 @@ ANYWHERE = {
     "describe": "write description=…",
 }
 """An option that exists neither in ``@job`` nor in ``using``."""
+
+OF_THE_TASK = ("on_failure", "on_error", "on_abandon", "on_success", "on_cancel", "queue_name")
+"""Words for which ``@task`` has no option, or one of its own."""
 
 CURES: dict[str, dict[str, str]] = {
     "@job": {
@@ -76,7 +80,7 @@ CURES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("timeout", "retry_on", "give_up_on"), "a step takes it from its job: @job(%(option)s=…)"),
     },
     "policy": {
-        **{option: words for option, words in ANYWHERE.items() if not option.startswith(("on_", "queue_"))},
+        **{option: words for option, words in ANYWHERE.items() if option not in OF_THE_TASK},
         **dict.fromkeys(("scheduled_at", "schedule_at", "eta", "run_at"), "write using(run_after=…) when you enqueue"),
         **dict.fromkeys(("bind", "pass_context"), "write @task(takes_context=True)"),
     },

@@ -230,12 +230,9 @@ OPTION_TEXTS = {
     " left, `abandon` never does",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
-    "key": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
-    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key',
-    "key_scope": "how long the key is taken: `until_finished` (default), `until_started` (default with `postpone`), or"
-    " a `Window` or `timedelta`",
-    "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `postpone`"
-    " moves its start to that of this one, `raise` raises `DuplicateJob`",
+    "unique": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
+    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key. A'
+    " [`Unique`](../how-to/unique-jobs.md) also says for how long, and what happens when the key is taken",
     "undo_on_failure": "when the [undo](../how-to/saga.md) of a step was abandoned: `go_on` (default) undoes the steps"
     " before it all the same, `stop` leaves them",
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
@@ -314,17 +311,12 @@ OPTION_BOUNDS = {
     "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
     "description": ("up to 200 printable characters; of a callable's text the first 200 are kept", "none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
-    "key": (
-        "1 to 200 printable characters that match the setting, or a callable that makes them",
+    "unique": (
+        "1 to 200 printable characters that match the setting, or a callable that makes them; or a `Unique`, whose"
+        " window is of a second or more, and not with `postpone`",
         "none",
         "KEY_PATTERN",
     ),
-    "key_scope": (
-        "`until_finished`, `until_started`, a `Window` or `timedelta` of a second or more",
-        "`until_finished`; `until_started` with `postpone`",
-        "",
-    ),
-    "on_conflict": ("`existing`, `replace`, `postpone` or `raise`; no `Window` with `postpone`", "`existing`", ""),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
     "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
     "after": ("stored jobs, or ids from 1 to 2⁶³−1", "none", "NEEDS_LIMIT"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgjobs import job
+from django_pgjobs import Unique, job
 from django_pgjobs.models import Job
 
 
@@ -10,15 +10,15 @@ from django_pgjobs.models import Job
 def plain(number: int = 0) -> None: ...
 
 
-@job(name="keys.started", key="reindex:{shop}", key_scope="until_started")
+@job(name="keys.started", unique=Unique("reindex:{shop}", until="started"))
 def reindex(shop: str) -> None: ...
 
 
-@job(name="keys.latest", key="sync", on_conflict="replace")
+@job(name="keys.latest", unique=Unique("sync", on_conflict="replace"))
 def latest(number: int) -> None: ...
 
 
 def abandoned(key: str = "k", queue: str = "default") -> Job:
-    one = plain.using(key=key, queue=queue).register()
+    one = plain.using(unique=key, queue=queue).register()
     one.abandon()
     return one

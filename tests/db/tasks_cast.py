@@ -60,7 +60,7 @@ def send_welcome(user_id: int, *, name: str = "") -> str:
 
 
 @task
-@policy(key="index:{pk}")
+@policy(unique="index:{pk}")
 def index(pk: int) -> None: ...
 
 

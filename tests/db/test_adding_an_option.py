@@ -47,7 +47,7 @@ from django_pgjobs import register_many
 from django_pgjobs.models import Job
 from django_pgjobs.schedules import read_back
 from shop.jobs import charge, first
-made = [charge.register(), charge.using(owner="mail").register(), first.register(), charge.using(key="k").register()]
+made = [charge.register(), charge.using(owner="mail").register(), first.register(), charge.using(unique="k").register()]
 register_many([charge.bind(), charge.using(owner="many").bind()])
 made[0].register_again()
 entry = charge.using(owner="night").schedule("@yearly", name="yearly").register()

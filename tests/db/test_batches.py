@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import Batch, chain
+from django_pgjobs import Batch, Unique, chain
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
@@ -178,10 +178,10 @@ def test_members_are_committed_portion_by_portion(monkeypatch: pytest.MonkeyPatc
 def test_a_key_finds_the_batch_again() -> None:
     """A producer that died goes on where it stopped: the batch is the same, and so are the members with keys."""
     first = Batch("daily", key="daily:1", settled=note.bind("settled")).open()
-    first.add_many(work.using(key=f"n:{n}").bind(n) for n in range(2))
+    first.add_many(work.using(unique=f"n:{n}").bind(n) for n in range(2))
     with Batch("daily", key="daily:1", settled=note.bind("settled")) as again:
         assert (again.job.pk, again.is_new, first.is_new) == (first.job.pk, False, True)
-        assert again.add_many(work.using(key=f"n:{n}").bind(n) for n in range(4)) == 2
+        assert again.add_many(work.using(unique=f"n:{n}").bind(n) for n in range(4)) == 2
     run_jobs()
     assert sorted(map(str, ran)) == ["0", "1", "2", "3", "settled"]
     assert again.figures == Figures(4, 4, 0, 0, 0)
@@ -191,7 +191,7 @@ def test_members_of_another_batch_with_the_same_keys_are_not_its_own() -> None:
     """Neither while they wait, in another queue, nor when they have ended."""
     for queue in ("one", "other", "other"):
         batch = Batch("daily", key=f"daily:{queue}").open()
-        assert batch.add_many(work.using(key=f"n:{n}", queue=queue).bind(n) for n in range(3)) == 3
+        assert batch.add_many(work.using(unique=f"n:{n}", queue=queue).bind(n) for n in range(3)) == 3
         batch.close()
         if queue == "other":
             run_jobs()
@@ -202,7 +202,7 @@ def test_members_with_options_of_all_kinds() -> None:
         batch.add_many(
             [
                 work.using(tags=["a"], delay=0).bind(1),
-                work.using(key="k", queue="other").bind(2),
+                work.using(unique="k", queue="other").bind(2),
                 work.using(priority=5, expires=60).bind(3),
                 work.bind(4),
             ]
@@ -427,10 +427,10 @@ def test_members_are_kept_while_their_batch_waits() -> None:
 
 
 def test_a_member_whose_key_is_taken_is_not_counted() -> None:
-    work.using(key="same").register(1)
+    work.using(unique="same").register(1)
     batch = Batch("refused").open()
     with pytest.raises(DuplicateJob):
-        batch.add(work.using(key="same", on_conflict="raise").bind(2))
+        batch.add(work.using(unique=Unique("same", on_conflict="raise")).bind(2))
     assert batch.figures.total == 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Batch, job
+from django_pgjobs import Batch, Unique, job
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.models import Job
 from django_pgjobs.registering import members
@@ -24,27 +24,28 @@ def _nothing_sent() -> None:
     sent.clear()
 
 
-@job(name="going_on.send", key="send:{user}", max_attempts=1)
+@job(name="going_on.send", unique="send:{user}", max_attempts=1)
 def send(user: int) -> None:
     sent.append(user)
     if user < 0:
         raise ValueError("no such user")
 
 
-def mail(users: list[int], crash: bool = False, **options: Any) -> Batch:
+def mail(users: list[int], crash: bool = False, **unique: Any) -> Batch:
+    given = send.using(unique=Unique(**unique)) if unique else send.using()
     with Batch("newsletter 7", key="newsletter:7") as batch:
-        batch.add_many(send.using(**options).bind(user) for user in users)
+        batch.add_many(given.bind(user) for user in users)
         if crash:
             raise KeyboardInterrupt
     return batch
 
 
-@pytest.mark.parametrize("scope", ["until_finished", "until_started"])
+@pytest.mark.parametrize("until", ["finished", "started"])
 @pytest.mark.parametrize("queue", ["default", "slow"])
 @pytest.mark.parametrize("on_conflict", ["existing", "replace", "postpone"])
-def test_who_goes_on_with_a_batch_adds_no_member_twice(scope: str, queue: str, on_conflict: str) -> None:
+def test_who_goes_on_with_a_batch_adds_no_member_twice(until: str, queue: str, on_conflict: str) -> None:
     """Members that have ended, failed, been cancelled, moved or not begun: all of them once."""
-    options: dict[str, Any] = {"key_scope": scope, "on_conflict": on_conflict}
+    options: dict[str, Any] = {"until": until, "on_conflict": on_conflict}
     with pytest.raises(KeyboardInterrupt):
         mail([1, 2, -3, 4], crash=True, **options)
     Job.objects.filter(payload__args=[4]).cancel()
@@ -107,8 +108,8 @@ def test_a_member_that_another_producer_adds_and_that_ends_meanwhile_runs_once(
 def test_a_batch_does_not_fail_for_a_member_that_is_replaced_by_its_key() -> None:
     batch = Batch("one").open()
     batch.add_many([send.bind(1), send.bind(2)])
-    newer = send.using(on_conflict="replace").register(1)
-    batch.add(send.using(on_conflict="replace").bind(2))
+    newer = send.using(unique=Unique(on_conflict="replace")).register(1)
+    batch.add(send.using(unique=Unique(on_conflict="replace")).bind(2))
     batch.close()
     run_jobs()
     assert sorted(sent) == [1, 2]

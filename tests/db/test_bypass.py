@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, job, pausing, register_many, signals
+from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, Unique, job, pausing, register_many, signals
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed, InvalidJob, JobDoesNotExist, NoWorkerAvailable
 from django_pgjobs.models import Attempt, Claim, Job
@@ -36,7 +36,7 @@ def send(context: JobContext, what: object) -> None:
     seen.append((context, what, threading.current_thread().name))
 
 
-@job(key="only:{number}")
+@job(unique="only:{number}")
 def keyed(number: int) -> None:
     seen.append(number)
 
@@ -362,8 +362,8 @@ def test_a_job_whose_timeout_cannot_be_kept_runs_all_the_same(caplog: pytest.Log
         {"backoff": 5},
         {"priority": 3},
         {"database": "default"},
-        {"key": "welcome"},
-        {"on_conflict": "raise"},
+        {"unique": "welcome"},
+        {"unique": Unique(on_conflict="raise")},
         {"idempotency_key": "welcome"},
     ],
 )
@@ -389,9 +389,9 @@ def test_a_bypassed_job_may_be_described() -> None:
 
 def test_a_job_declared_with_a_key_bypasses_when_told_to_do_without() -> None:
     """A40: a key that is not stored would stop nobody."""
-    with pytest.raises(InvalidJob, match=r"key and bypass exclude each other: .*; pass key=None"):
+    with pytest.raises(InvalidJob, match=r"unique and bypass exclude each other: .*; pass unique=None"):
         keyed.using(bypass=True).register(1)
-    keyed.using(bypass=True, key=None).register(2)
+    keyed.using(bypass=True, unique=None).register(2)
     assert done() == [2]
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from django_pgjobs import Cron, job
+from django_pgjobs import Cron, Unique, job
 from django_pgjobs.maintenance import cron_declaring, cron_firing
 from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
@@ -185,7 +185,7 @@ def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time
         calls.append(kind)
         return kind
 
-    definition = job(name="test.report", key=made, key_scope="until_finished", description=made)(report)
+    definition = job(name="test.report", unique=Unique(made, until="finished"), description=made)(report)
     Cron("@daily", definition.bind("x"), name="daily")
     leader = Leader(AUTHOR)
     leader.tick(raw)
@@ -204,7 +204,7 @@ def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time
 def test_an_entry_whose_key_cannot_be_made_is_not_declared(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """Said once, when the worker starts; the others are declared."""
     answers = {"x": "x", "y": "y"}
-    definition = job(name="test.report", key=lambda kind: answers[kind], key_scope="until_finished")(report)
+    definition = job(name="test.report", unique=Unique(lambda kind: answers[kind], until="finished"))(report)
     for kind in answers:
         Cron("@daily", definition.bind(kind), name=kind)
     del answers["x"]

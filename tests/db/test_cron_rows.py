@@ -87,7 +87,7 @@ def test_who_registers_a_broken_schedule_again_mends_it(raw: RawDatabase, defini
 
 def test_a_schedule_made_at_run_time_fires(raw: RawDatabase, definition: Any) -> None:
     """A24 A26: with the options of the call, and nothing before it was made."""
-    bound = definition.using(queue="mail", priority=5, max_attempts=2, timeout=60, tags=["acme"], key="acme")
+    bound = definition.using(queue="mail", priority=5, max_attempts=2, timeout=60, tags=["acme"], unique="acme")
     made = bound.schedule("*/10 * * * *", name=NAME, tz="UTC", by="ann").register(tenant_id=7, kind="weekly")
     assert (made.pk, made.origin, made.written, made.status) == (NAME, "row", "created", "on")
     tick(raw)
@@ -557,7 +557,7 @@ def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, definitio
 
 def test_the_row_reads_back_as_it_was_written(definition: Any) -> None:
     """To change a part of it in the admin or the shell."""
-    bound = definition.using(queue="mail", priority=5, key="k1", tags=["acme"], description="mine")
+    bound = definition.using(queue="mail", priority=5, unique="k1", tags=["acme"], description="mine")
     made = bound.schedule("every 2 days", name=NAME, misfire="all", misfire_limit=2, max_fires=9).register(7, kind="x")
     assert read_back(made).write().written == "unchanged"
     reading = read_back(made)

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Batch, register_many, signals
+from django_pgjobs import Batch, Unique, register_many, signals
 from django_pgjobs import job as define
 from django_pgjobs.context import JobContext
 from django_pgjobs.models import Job
@@ -154,8 +154,8 @@ def test_nothing_that_was_rolled_back_is_told(told: Told) -> None:
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 def test_a_replaced_job_is_told(told: Told, *, many: bool) -> None:
-    old = plain.using(key="k").register(1)
-    new = plain.using(key="k", on_conflict="replace")
+    old = plain.using(unique="k").register(1)
+    new = plain.using(unique=Unique("k", on_conflict="replace"))
     if many:
         register_many([new.bind(2), plain.bind(3)])
     else:
@@ -164,9 +164,9 @@ def test_a_replaced_job_is_told(told: Told, *, many: bool) -> None:
 
 
 def test_a_replacement_that_is_rolled_back_tells_nothing(told: Told) -> None:
-    plain.using(key="k").register(1)
+    plain.using(unique="k").register(1)
     with suppress(ZeroDivisionError), transaction.atomic():
-        plain.using(key="k", on_conflict="replace").register(2)
+        plain.using(unique=Unique("k", on_conflict="replace")).register(2)
         raise ZeroDivisionError
     assert told == []
 

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_pgjobs import Backoff, Cron, JobContext, Limit, Snooze, clock, job, pausing, register_many, sql
+from django_pgjobs import Backoff, Cron, JobContext, Limit, Snooze, Unique, clock, job, pausing, register_many, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
@@ -202,7 +202,7 @@ def test_the_leader_ends_expired_jobs_wherever_they_wait(raw: RawDatabase) -> No
     pausing.pause_queue("mail")
     pausing.pause_job(paused.name)
     found = [body.using(expires=60, queue="mail").register(), limited.using(expires=60).register()]
-    found += [body.using(expires=60, key="k").register(), paused.using(expires=60).register()]
+    found += [body.using(expires=60, unique="k").register(), paused.using(expires=60).register()]
     parked = body.using(expires=60).register()
     Job.objects.filter(pk=parked.pk).update(hold="parked", hold_reason="unknown")
     moved = body.using(expires=60).register()
@@ -214,7 +214,7 @@ def test_the_leader_ends_expired_jobs_wherever_they_wait(raw: RawDatabase) -> No
     rows = Job.objects.exclude(pk__in=[late.pk, never.pk])
     assert set(rows.values_list("state", "cancel_reason", "attempt")) == {("cancelled", "expired", 0)}
     assert {late.why().code, never.why().code} <= {"no_worker", "next", "behind"}
-    assert body.using(key="k").register().pk not in {one.pk for one in found}, "its key is free"
+    assert body.using(unique="k").register().pk not in {one.pk for one in found}, "its key is free"
 
 
 def test_only_the_callback_of_an_expired_job_is_left(raw: RawDatabase) -> None:
@@ -338,7 +338,7 @@ def test_a_duration_counts_from_the_start_that_is_asked_for() -> None:
 
     at = soon(7200)
     found = [body.register(), body.using(delay=3600).register(), body.using(run_at=at).register()]
-    found += [body.using(key="k").register(), body.using(expires=30.5, delay=1.25).register()]
+    found += [body.using(unique="k").register(), body.using(expires=30.5, delay=1.25).register()]
     ids = register_many([body.using(delay=60).bind(), body.bind()])
     for row in Job.objects.all():
         assert row.expires_at is not None
@@ -351,7 +351,7 @@ def test_a_duration_counts_from_the_start_that_is_asked_for() -> None:
 
 
 def test_the_expiry_of_the_latest_call_counts_for_a_postponed_job() -> None:
-    @job(key="k", on_conflict="postpone")
+    @job(unique=Unique("k", on_conflict="postpone"))
     def body() -> None: ...
 
     first = body.using(expires=60, delay=10).register()

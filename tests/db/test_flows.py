@@ -200,7 +200,7 @@ def strange() -> object:
         (lambda flow: flow.add(say.bind(1), when="done"), "when must be 'succeeded', 'settled', 'failed', not 'done'"),
         (lambda flow: flow.add(say.bind(1), when="failed"), "when='failed' without after: say whose failure it needs"),
         (lambda flow: flow.add(say.bind(1), [], when="failed"), "when='failed' without after"),
-        (lambda flow: flow.add(say.using(key="k").bind(1)), "a node takes no key: the flow may have one"),
+        (lambda flow: flow.add(say.using(unique="k").bind(1)), "a node takes no key: the flow may have one"),
         (lambda flow: flow.add(say.using(after=1).bind(1)), r"a node takes no after: say what it needs in add\(\)"),
         (lambda flow: flow.add(say.using(bypass=True).bind(1)), "a node takes no bypass"),
         (lambda flow: flow.add(say.bind(flow.add(silent.bind()).result)), r"stores no result \(store_result=False\)"),

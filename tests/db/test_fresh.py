@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.db.models.signals import post_init
 
-from django_pgjobs import Flow, Window, job
+from django_pgjobs import Flow, Unique, job
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from tests.db.keys_ground import latest, plain, reindex
@@ -19,11 +19,11 @@ from tests.db.registering_ground import on_disk, pay
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fresh_throttle")]
 
 
-@job(name="fresh.postponed", key="p", on_conflict="postpone")
+@job(name="fresh.postponed", unique=Unique("p", on_conflict="postpone"))
 def postponed() -> None: ...
 
 
-@job(name="fresh.windowed", key="w", key_scope=Window(3600))
+@job(name="fresh.windowed", unique=Unique("w", window=3600))
 def windowed() -> None: ...
 
 
@@ -72,7 +72,7 @@ def test_a_key_of_a_window_whose_job_is_gone_is_taken_all_the_same() -> None:
 
 def test_a_job_that_needs_others_is_fresh() -> None:
     first = pay.register(1)
-    behind = plain.using(after=first, key="behind")
+    behind = plain.using(after=first, unique="behind")
     assert (behind.register().fresh, behind.register().fresh) == (True, False)
 
 

@@ -47,7 +47,7 @@ def waits(value: object = None) -> object:
     return value
 
 
-@job(name="mended.keyed", max_attempts=1, key="k:{n}")
+@job(name="mended.keyed", max_attempts=1, unique="k:{n}")
 def keyed(n: int) -> int:
     return n
 
@@ -253,9 +253,9 @@ def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits
 def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:
     failing.add(1)
     parent = maybe.register(1)
-    first = waits.using(after=parent, key="k").register()
+    first = waits.using(after=parent, unique="k").register()
     run_jobs()
-    second = waits.using(after=parent, key="k").register()
+    second = waits.using(after=parent, unique="k").register()
     run_jobs()
     failing.clear()
     assert row(parent.pk).retry().changed == 1
@@ -361,7 +361,7 @@ def test_what_comes_after_a_batch_is_not_dropped_for_its_key() -> None:
 
 
 def test_a_batch_does_not_take_another_job_for_itself() -> None:
-    ordinary = maybe.using(key="k").register()
+    ordinary = maybe.using(unique="k").register()
     for make in (lambda: Batch("x", key="k").open(), lambda: Flow("x", key="k").register()):
         with pytest.raises(DuplicateJob) as error:
             make()

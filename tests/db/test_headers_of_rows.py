@@ -52,7 +52,7 @@ def headers(ids: list[int]) -> list[Any]:
     return [found[pk].headers for pk in ids]
 
 
-@pytest.mark.parametrize("options", [{}, {"delay": 60}, {"tags": ["a"]}, {"key": "k"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"delay": 60}, {"tags": ["a"]}, {"unique": "k"}], ids=str)
 def test_headers_of_a_row_are_stored(options: dict[str, Any]) -> None:
     registered: Any = register_one(row(1, TASK, **options))
     assert registered.headers == TASK
@@ -73,7 +73,7 @@ def test_headers_of_a_row_go_over_those_of_middleware() -> None:
 def test_each_of_many_rows_keeps_its_own_headers(count: int, keyed: bool) -> None:
     """Runs of one mapping, rows without any and rows with a mapping each, in one batch."""
     own = [TASK if at % 6 < 3 else None if at % 6 == 3 else {"at": at} for at in range(count)]
-    keys = [{"key": f"k{at}"} if keyed else {} for at in range(count)]
+    keys = [{"unique": f"k{at}"} if keyed else {} for at in range(count)]
     ids = register_all([row(at, own[at], **keys[at]) for at in range(count)], None, get_conf())
     assert headers(ids) == [{"tenant": "north", "trace": "a1", **(own[at] or {})} for at in range(count)]
     assert [Job.objects.get(pk=pk).payload["args"] for pk in ids[:5]] == [[at] for at in range(5)]

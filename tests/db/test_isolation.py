@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_pgjobs import Unique, register_many
 from django_pgjobs import job as define
-from django_pgjobs import register_many
 from django_pgjobs.definition.keys import ConflictOption
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
@@ -71,7 +71,7 @@ def test_a_stricter_default_refuses_no_key(
     """The job that has the key is committed while one waits for it: later than a snapshot of that level."""
     holder = other.value(ANOTHER)
     with registry.isolated(), ThreadPoolExecutor(1) as pool:
-        call = define(name="test.job")(numbered).using(key="k", on_conflict=policy).bind(1)
+        call = define(name="test.job")(numbered).using(unique=Unique("k", on_conflict=policy)).bind(1)
         committing = pool.submit(_commit_when_waited_for, raw, other)
         found = register_many([call])[0] if many else call.register().pk
         committing.result()

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import JobContext, Window, job, register_many
+from django_pgjobs import JobContext, Unique, job, register_many
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job, KeyWindow
 from django_pgjobs.registering import conflicts
@@ -28,15 +28,15 @@ from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, cl
 pytestmark = pytest.mark.usefixtures("committed")
 
 
-@job(name="keys.welcome", key="welcome:{user_id}")
+@job(name="keys.welcome", unique="welcome:{user_id}")
 def welcome(user_id: int, note: str = "") -> None: ...
 
 
-@job(name="keys.called", key=lambda user_id: f"u{user_id}" if user_id else None, on_conflict="raise")
+@job(name="keys.called", unique=Unique(lambda user_id: f"u{user_id}" if user_id else None, on_conflict="raise"))
 def called(user_id: int) -> None: ...
 
 
-@job(name="keys.hourly", key="report:{shop}", key_scope=Window(3600))
+@job(name="keys.hourly", unique=Unique("report:{shop}", window=3600))
 def report(shop: str) -> None: ...
 
 
@@ -53,22 +53,17 @@ def finish(raw: RawDatabase, **facts: Any) -> list[int]:
     return finalising.finalise_success(raw, claim(raw).ends(**facts), AUTHOR)
 
 
-@job(name="keys.to_be_given", on_conflict="raise")
-def to_be_given(user_id: int = 0) -> None: ...
-
-
-NO_KEY = "on_conflict says what to do when the key is taken, but there is no key: declare key=… in @job, or pass it to"
+NO_KEY = (
+    "on_conflict says what to do when the key is taken, but there is no key: declare unique=… in @job, or pass a key to"
+)
 
 
 @pytest.mark.parametrize(
     "registering",
     [
-        lambda: to_be_given.register(7),
-        lambda: to_be_given.using(delay=5).register(7),
-        lambda: to_be_given.using(on_conflict="existing").register(7),
-        lambda: plain.using(on_conflict="replace").register(7),
-        lambda: plain.using(on_conflict="replace").using(delay=5).bind(7).register(),
-        lambda: plain.using(idempotency_key="k", on_conflict="postpone").register(7),
+        lambda: plain.using(unique=Unique(on_conflict="replace")).register(7),
+        lambda: plain.using(unique=Unique(on_conflict="replace")).using(delay=5).bind(7).register(),
+        lambda: plain.using(idempotency_key="k", unique=Unique(on_conflict="postpone")).register(7),
     ],
 )
 def test_what_to_do_when_the_key_is_taken_is_refused_without_a_key(registering: Any) -> None:
@@ -78,22 +73,27 @@ def test_what_to_do_when_the_key_is_taken_is_refused_without_a_key(registering: 
 
 
 def test_many_without_a_key_are_refused_with_their_row() -> None:
-    with pytest.raises(InvalidJob, match=f"^row 0: job 'keys.to_be_given': {NO_KEY}"):
-        to_be_given.register_many([(1,), (2,)])
+    with pytest.raises(InvalidJob, match=f"^row 0: job 'keys.plain': {NO_KEY}"):
+        plain.using(unique=Unique(on_conflict="raise")).register_many([(1,), (2,)])
     with pytest.raises(InvalidJob, match=f"^row 2: job 'keys.plain': {NO_KEY}"):
-        register_many([plain.bind(1), to_be_given.using(key="k").bind(2), plain.using(on_conflict="raise").bind(3)])
+        register_many(
+            [
+                plain.bind(1),
+                plain.using(unique=Unique("k", on_conflict="raise")).bind(2),
+                plain.using(unique=Unique(on_conflict="raise")).bind(3),
+            ]
+        )
     assert Job.objects.count() == 0
 
 
 def test_a_key_that_using_gives_later_is_one_and_so_is_the_word_that_there_is_none() -> None:
     """In either order; a callable may find that there is none."""
-    first = plain.using(on_conflict="raise").using(key="k").register()
-    assert plain.using(key="k").using(on_conflict="existing").register().pk == first.pk
+    first = plain.using(unique=Unique(on_conflict="raise")).using(unique="k").register()
+    assert plain.using(unique="k").using(unique=Unique(on_conflict="existing")).register().pk == first.pk
     with pytest.raises(DuplicateJob):
-        to_be_given.using(key="k").register(7)
-    assert to_be_given.using(key=None).register(7).key is None
-    assert plain.using(on_conflict="raise").using(key=None).register().key is None
-    assert latest.using(key=None).register(1).key is None
+        plain.using(unique=Unique("k", on_conflict="raise")).register(7)
+    assert plain.using(unique=Unique(on_conflict="raise")).using(unique=None).register().key is None
+    assert latest.using(unique=None).register(1).key is None
     assert called.register(0).key is None
 
 
@@ -102,21 +102,21 @@ def test_a_key_that_using_gives_later_is_one_and_so_is_the_word_that_there_is_no
 
 def test_a_second_job_of_a_live_key_is_the_first_one(raw: RawDatabase) -> None:
     """Row A18: unique in its queue; another queue is another matter; free again after the end."""
-    first = plain.using(key="welcome:7").register()
-    again = plain.using(key="welcome:7").register(99)
+    first = plain.using(unique="welcome:7").register()
+    again = plain.using(unique="welcome:7").register(99)
     assert (again.pk, again.payload) == (first.pk, first.payload)
     assert Job.objects.count() == 1
-    elsewhere = plain.using(key="welcome:7", queue="mail").register()
+    elsewhere = plain.using(unique="welcome:7", queue="mail").register()
     assert elsewhere.pk != first.pk
     assert (first.key, first.unique_key, first.key_scope) == ("welcome:7", "welcome:7", "until_finished")
     claimed = claim(raw)
-    assert plain.using(key="welcome:7").register().pk == first.pk  # it runs: not free yet
+    assert plain.using(unique="welcome:7").register().pk == first.pk  # it runs: not free yet
     finalising.finalise_success(raw, claimed.ends(), AUTHOR)
-    assert plain.using(key="welcome:7").register().pk not in (first.pk, elsewhere.pk)
+    assert plain.using(unique="welcome:7").register().pk not in (first.pk, elsewhere.pk)
 
 
 def test_the_instance_says_what_the_row_says() -> None:
-    one = plain.using(key="k", idempotency_key="i").register()
+    one = plain.using(unique="k", idempotency_key="i").register()
     row = Job.objects.get(pk=one.pk)
     assert {f.attname: getattr(one, f.attname) for f in Job._meta.concrete_fields} == {
         f.attname: getattr(row, f.attname) for f in Job._meta.concrete_fields
@@ -126,19 +126,19 @@ def test_the_instance_says_what_the_row_says() -> None:
 @pytest.mark.parametrize("outcome", ["succeeded", "cancelled", "abandoned"])
 def test_any_end_frees_the_key(raw: RawDatabase, outcome: str) -> None:
     """Rows A18, A23."""
-    first = plain.using(key="k").register()
+    first = plain.using(unique="k").register()
     ends = claim(raw).ends(outcome=outcome)
     if outcome == "succeeded":
         finalising.finalise_success(raw, ends, AUTHOR)
     else:
         finalising.finalise_end(raw, ends, AUTHOR)
-    assert plain.using(key="k").register().pk != first.pk
+    assert plain.using(unique="k").register().pk != first.pk
 
 
 @pytest.mark.parametrize("way", ["delete", "rescue", "cancel", "abandon"])
 def test_ends_that_no_attempt_writes_free_it_too(raw: RawDatabase, way: str) -> None:
     """Row A18: deleted at retention 0, rescued on its last attempt, ended by an operator."""
-    first = plain.using(key="k", max_attempts=1).register()
+    first = plain.using(unique="k", max_attempts=1).register()
     if way == "delete":
         finalising.finalise_delete(raw, claim(raw).ends())
     elif way == "rescue":
@@ -151,12 +151,12 @@ def test_ends_that_no_attempt_writes_free_it_too(raw: RawDatabase, way: str) -> 
     else:
         getattr(first, way)()
     assert not Job.objects.filter(finished_at=None).exists()
-    assert plain.using(key="k").register().pk != first.pk
+    assert plain.using(unique="k").register().pk != first.pk
 
 
 @pytest.mark.parametrize("way", ["retry", "snooze", "park", "release"])
 def test_what_goes_back_into_the_queue_keeps_its_key(raw: RawDatabase, way: str) -> None:
-    first = plain.using(key="k").register()
+    first = plain.using(unique="k").register()
     ends = claim(raw).ends(cause="failed", reason="", fingerprint="")
     writes: dict[str, Callable[[], object]] = {
         "retry": lambda: finalising.finalise_retry(
@@ -167,7 +167,7 @@ def test_what_goes_back_into_the_queue_keeps_its_key(raw: RawDatabase, way: str)
         "release": lambda: finalising.release_jobs(raw, [End(e.id, e.claim_id) for e in ends], AUTHOR),
     }
     writes[way]()
-    assert plain.using(key="k").register().pk == first.pk
+    assert plain.using(unique="k").register().pk == first.pk
 
 
 def test_a_key_is_made_of_the_arguments() -> None:
@@ -177,9 +177,9 @@ def test_a_key_is_made_of_the_arguments() -> None:
     assert called.register(3).key == "u3"
     assert called.register(0).key is None
     assert called.register(0).pk != called.register(0).pk
-    assert welcome.using(key="own").register(7).key == "own"
-    assert welcome.using(key=None).register(7).key is None
-    assert plain.using(key=lambda number=0: f"n{number}").register(5).key == "n5"
+    assert welcome.using(unique="own").register(7).key == "own"
+    assert welcome.using(unique=None).register(7).key is None
+    assert plain.using(unique=lambda number=0: f"n{number}").register(5).key == "n5"
 
 
 def test_who_registers_is_told_nothing_of_a_job_that_was_there() -> None:
@@ -200,7 +200,7 @@ def test_who_registers_is_told_nothing_of_a_job_that_was_there() -> None:
 
 def test_a_job_that_ended_in_between_is_no_reason_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The insert meets it, the look does not: it is tried again, and no more than so often."""
-    first = plain.using(key="k").register()
+    first = plain.using(unique="k").register()
     looks = 0
 
     def ends_meanwhile(db: Database, wanted: Any) -> list[None]:
@@ -211,14 +211,14 @@ def test_a_job_that_ended_in_between_is_no_reason_to_give_up(monkeypatch: pytest
         return [None] * len(wanted)
 
     monkeypatch.setattr(conflicts, "find_keys", ends_meanwhile)
-    assert plain.using(key="k").register().pk != first.pk
+    assert plain.using(unique="k").register().pk != first.pk
     assert looks == 3
     with pytest.raises(DuplicateJob) as told:
-        plain.using(key="k").register()
+        plain.using(unique="k").register()
     assert told.value.existing_id is None
     assert looks == 3 + TRIES
     with pytest.raises(DuplicateJob):
-        plain.using(key="k").register_many([()])
+        plain.using(unique="k").register_many([()])
     assert looks == 3 + 2 * TRIES
 
 
@@ -250,8 +250,8 @@ def test_the_newest_replaces_one_that_has_not_started() -> None:
 
 def test_the_callback_of_a_replaced_job_runs(raw: RawDatabase) -> None:
     """Its key is the newer one's at once."""
-    first = undone.using(key="k", on_conflict="replace").register()
-    second = undone.using(key="k", on_conflict="replace").register()
+    first = undone.using(unique=Unique("k", on_conflict="replace")).register()
+    second = undone.using(unique=Unique("k", on_conflict="replace")).register()
     first.refresh_from_db()
     assert (first.state, first.ending, first.unique_key) == ("ready", "cancelled", None)
     assert second.unique_key == "k"
@@ -340,7 +340,7 @@ def test_windows_of_many(raw: RawDatabase) -> None:
 
 
 def test_within_a_window_one_that_has_not_started_is_replaced(raw: RawDatabase) -> None:
-    newest = report.using(on_conflict="replace")
+    newest = report.using(unique=Unique(on_conflict="replace"))
     elsewhere = newest.using(queue="mail").register("a")
     first, second = newest.register("a"), newest.register("a")
     first.refresh_from_db()
@@ -353,9 +353,9 @@ def test_within_a_window_one_that_has_not_started_is_replaced(raw: RawDatabase) 
 
 def test_windows_of_two_lengths_take_and_free_a_key_apart() -> None:
     """The long one began in 2019 and ends in 2029: never with the hour, but once."""
-    long = report.using(key_scope=Window(timedelta(days=3650)), on_conflict="replace")
+    long = report.using(unique=Unique(window=timedelta(days=3650), on_conflict="replace"))
     first = long.register("a")
-    short = report.using(on_conflict="replace")
+    short = report.using(unique=Unique(on_conflict="replace"))
     second, third = short.register("a"), short.register("a")
     assert set(KeyWindow.objects.values_list("job_id", flat=True)) == {first.pk, third.pk}
     assert list(Job.objects.filter(finished_at__isnull=False)) == [second]
@@ -413,7 +413,7 @@ def test_many_that_shall_raise_are_all_refused() -> None:
     with pytest.raises(DuplicateJob, match="rows 1 and 2 have the same key 'u8'"):
         register_many([plain.bind(1), called.bind(8), called.bind(8)])
     with pytest.raises(DuplicateJob):  # as if one by one: the first of the key was to raise
-        register_many([called.bind(3), called.bind(3).using(on_conflict="replace")])
+        register_many([called.bind(3), called.bind(3).using(unique=Unique(on_conflict="replace"))])
     assert Job.objects.count() == 2
 
 
@@ -454,7 +454,7 @@ def test_an_uncommitted_twin_is_waited_for(raw: RawDatabase, other: RawDatabase,
             "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key)"
             " VALUES ('keys.plain', '{}', 'k', 'until_finished', 'k') RETURNING id"
         )
-        second = background(lambda: plain.using(key="k").register().pk)
+        second = background(lambda: plain.using(unique="k").register().pk)
         wait_until(lambda: blocked_by(raw, other.pid), 10, "the second waits for the twin")
         ends()
         assert (second.result(30) == twin) is same
@@ -463,7 +463,7 @@ def test_an_uncommitted_twin_is_waited_for(raw: RawDatabase, other: RawDatabase,
 
 def test_of_many_who_register_at_once_one_wins(background: Background) -> None:
     """Row A18: eight producers, one key."""
-    found = [background(lambda: plain.using(key="one").register().pk) for _ in range(24)]
+    found = [background(lambda: plain.using(unique="one").register().pk) for _ in range(24)]
     assert len({each.result(60) for each in found}) == 1
     assert Job.objects.count() == 1
 

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Window, register_many
+from django_pgjobs import Unique, register_many
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
 from django_pgjobs.registering import conflicts
@@ -37,21 +37,21 @@ ANTIKYTHERA = {"KEY_PATTERN": "[0-9A-Za-z_-]{1,32}"}
 @override_settings(PGJOBS=ANTIKYTHERA)
 def test_a_key_matches_the_pattern() -> None:
     """Row A17: with the seed's pattern set; a newline at the end does not slip through."""
-    assert plain.using(key="x" * 32).register().key == "x" * 32
+    assert plain.using(unique="x" * 32).register().key == "x" * 32
     for bad in ("x" * 33, "", "a b", "ü", "x\n", "a.b"):
         with pytest.raises(InvalidJob, match="key"):
-            plain.using(key=bad)
+            plain.using(unique=bad)
         with pytest.raises(InvalidJob, match="key"):
-            plain.using(key=lambda number=0, bad=bad: bad).register()
+            plain.using(unique=lambda number=0, bad=bad: bad).register()
     assert Job.objects.count() == 1
 
 
 def test_by_default_a_key_is_printable() -> None:
     """Row A17: 1 to 200 characters."""
-    assert plain.using(key="Grüße: " + "x" * 193).register().key
+    assert plain.using(unique="Grüße: " + "x" * 193).register().key
     for bad in ("", "x" * 201, "a\nb", "a\0", "\ud800"):
         with pytest.raises(InvalidJob, match="key must be 1 to 200 printable characters"):
-            plain.using(key=bad)
+            plain.using(unique=bad)
         with pytest.raises(InvalidJob, match="idempotency_key must be 1 to 200 printable characters"):
             plain.using(idempotency_key=bad)
 
@@ -60,8 +60,8 @@ def test_the_longest_key_fits_into_the_index() -> None:
     """Four bytes a character, and nothing that could be compressed."""
     key = "".join(chr(0x20000 + number * 7) for number in range(200))
     assert key.isprintable()
-    assert plain.using(key=key, queue="q" * 100).register().key == key
-    assert plain.using(key=key, key_scope=Window(60)).register().key == key
+    assert plain.using(unique=key, queue="q" * 100).register().key == key
+    assert plain.using(unique=Unique(key, window=60)).register().key == key
 
 
 @override_settings(PGJOBS=ANTIKYTHERA)
@@ -76,14 +76,14 @@ def test_a_retry_takes_the_key_again() -> None:
     """Row A18: and a new registration meets it."""
     one = abandoned()
     assert one.retry().changed == 1
-    assert plain.using(key="k").register().pk == one.pk
+    assert plain.using(unique="k").register().pk == one.pk
 
 
 def test_a_retry_of_many_skips_those_whose_key_is_taken() -> None:
     """A thousand and one of them does not fail: a thousand are ready again."""
     ended = [abandoned(f"k{number}") for number in range(8)]
     twins = [abandoned("twin"), abandoned("twin")]
-    rival = plain.using(key="k3").register()
+    rival = plain.using(unique="k3").register()
     done = Job.objects.filter(outcome="abandoned").retry()
     assert (done.changed, done.skipped) == (8, {"key taken": 2})
     left = set(Job.objects.filter(outcome="abandoned").values_list("pk", flat=True))
@@ -93,7 +93,7 @@ def test_a_retry_of_many_skips_those_whose_key_is_taken() -> None:
 
 def test_a_retry_of_a_parked_job_keeps_its_key_from_an_ended_one(raw: RawDatabase) -> None:
     old = abandoned()
-    parked = plain.using(key="k").register()
+    parked = plain.using(unique="k").register()
     finalising.park_jobs(raw, claim(raw).ends(reason="unknown"))
     done = Job.objects.all().retry()
     assert (done.changed, done.skipped) == (1, {"key taken": 1})
@@ -111,9 +111,9 @@ def test_a_retry_of_a_job_that_has_started_once_does_not_take_its_key_again(raw:
 
 
 def test_a_job_is_not_moved_to_a_queue_where_its_key_is_taken() -> None:
-    stays = [plain.using(key="a", queue="mail").register(), plain.using(key="b").register()]
-    moves, twin = plain.using(key="c").register(), plain.using(key="c", queue="third").register()
-    rival = plain.using(key="a").register()
+    stays = [plain.using(unique="a", queue="mail").register(), plain.using(unique="b").register()]
+    moves, twin = plain.using(unique="c").register(), plain.using(unique="c", queue="third").register()
+    rival = plain.using(unique="a").register()
     done = Job.objects.exclude(pk=stays[0].pk).reschedule(queue="mail", delay=60)
     assert (done.changed, done.skipped) == (2, {"key taken": 2})
     queues = dict(Job.objects.values_list("pk", "queue"))
@@ -179,7 +179,7 @@ def test_without_a_look_at_rivals_whole_batches_would_fail(
     """The sabotaged twin of the retry of many, at the statement."""
     ids = [abandoned("twin").pk, abandoned("twin").pk]
     if "rival" in line:
-        plain.using(key="twin").register()
+        plain.using(unique="twin").register()
         ids = ids[:1]
     assert len(steering.retry_jobs(raw, ids, attempts={}, default_attempts=1).taken) == 1
     raw.query(
@@ -289,7 +289,7 @@ def test_a_deadlock_of_keys_is_no_error_of_register_many(
 
     def work() -> list[int]:
         with transaction.atomic() if whole else nullcontext():
-            return register_many(plain.using(key=key).bind() for key in ("a", "b", "c"))
+            return register_many(plain.using(unique=key).bind() for key in ("a", "b", "c"))
 
     found = in_a_circle(raw, other, work, background)
     assert list(Job.objects.filter(pk__in=found).order_by("key").values_list("key", flat=True)) == ["a", "b", "c"]
@@ -299,7 +299,7 @@ def test_a_deadlock_of_keys_is_no_error_of_register_many(
 def test_a_deadlock_of_keys_is_no_error_of_an_operator(
     raw: RawDatabase, other: RawDatabase, background: Background
 ) -> None:
-    ended = [plain.using(key=key).register() for key in ("a", "b")]
+    ended = [plain.using(unique=key).register() for key in ("a", "b")]
     Job.objects.all().cancel()
     done = in_a_circle(raw, other, Job.objects.filter(pk__in=[each.pk for each in ended]).retry, background)
     assert done.changed + sum(done.skipped.values()) == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Batch, Cron, Flow, job
+from django_pgjobs import Batch, Cron, Flow, Unique, job
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.maintenance.cron_declaring import CronSync
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
@@ -60,7 +60,7 @@ def _noted(settings: Any) -> None:
     settings.PGJOBS = {**settings.PGJOBS, "MIDDLEWARE": [f"{__name__}.noting"]}
 
 
-@job(name="around.keyed", queue="mail", key="around")
+@job(name="around.keyed", queue="mail", unique="around")
 def keyed() -> None: ...
 
 
@@ -91,7 +91,7 @@ def test_a_refusal_passes_through() -> None:
     keyed.register()
     seen.clear()
     with pytest.raises(DuplicateJob):
-        keyed.using(on_conflict="raise").register()
+        keyed.using(unique=Unique(on_conflict="raise")).register()
     assert seen[-1] is DuplicateJob
     assert Job.objects.count() == 1
 

@@ -98,9 +98,9 @@ def test_jobs_with_keys_and_limits_are_registered_together(raw: RawDatabase, mon
     """A key of its own changes nothing about a limit, for one job and for many."""
     _declared(monkeypatch, Limit(1, key=lambda value=None: f"v{value}"))
     definition = jobs.succeeds
-    one = definition.using(key="one").register(1)
+    one = definition.using(unique="one").register(1)
     assert (one.state, one.limit_key, one.hold) == ("limited", "v1", "limited")
-    many = register_many([definition.bind(2).using(key="two"), definition.bind(3), jobs.sleeps.bind(0)])
+    many = register_many([definition.bind(2).using(unique="two"), definition.bind(3), jobs.sleeps.bind(0)])
     again = definition.register(4).register_again()
     found = [
         (each.state, each.limit_key) for each in Job.objects.filter(id__in=[one.pk, *many, again.pk]).order_by("id")

@@ -20,7 +20,7 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many, reverting
+from django_pgjobs import Cron, Event, JobDefinition, Unique, job, pausing, register_many, reverting
 from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
@@ -188,10 +188,10 @@ def declared() -> Any:
     return registry.get("shapes.plain")
 
 
-def keyed(**options: Any) -> list[Any]:
+def keyed(**given: Any) -> list[Any]:
     """A batch of registrations whose keys are taken, far from each other."""
     found = cast("JobDefinition[..., Any]", registry.get("shapes.plain"))
-    return [JobDefinition.using(found, key=f"k{n * 190 + 7}", **options).bind(n) for n in range(1, BATCH + 1)]
+    return [JobDefinition.using(found, unique=Unique(f"k{n * 190 + 7}", **given)).bind(n) for n in range(1, BATCH + 1)]
 
 
 def some(kind: str) -> Any:
@@ -219,7 +219,7 @@ def show(*kinds: str) -> None:
 def windows() -> None:
     """Taken, found taken, and taken by another."""
     for policy in ("existing", "existing", "replace"):
-        assert register_many(keyed(key_scope=WINDOW, on_conflict=policy))
+        assert register_many(keyed(window=WINDOW, on_conflict=policy))
 
 
 approval: Event[str] = Event("shapes.approval")

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_pgjobs import JobContext, Limit, Window, job, register_many, sql
+from django_pgjobs import JobContext, Limit, Unique, job, register_many, sql
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.models import Job
@@ -24,16 +24,16 @@ from tests.plugins.sabotage import sabotage
 pytestmark = pytest.mark.usefixtures("committed")
 
 
-@job(name="postponing.index", key="index:{shop}", on_conflict="postpone")
+@job(name="postponing.index", unique=Unique("index:{shop}", on_conflict="postpone"))
 def index(shop: str, note: str = "") -> str:
     return note
 
 
-@job(name="postponing.once", key="once", key_scope="until_finished", on_conflict="postpone")
+@job(name="postponing.once", unique=Unique("once", until="finished", on_conflict="postpone"))
 def once() -> None: ...
 
 
-@job(name="postponing.limited", key="limited", on_conflict="postpone", limits=Limit(1))
+@job(name="postponing.limited", unique=Unique("limited", on_conflict="postpone"), limits=Limit(1))
 def limited() -> None: ...
 
 
@@ -150,11 +150,11 @@ def test_among_many_rows_the_last_with_a_key_says_when() -> None:
     assert new.payload["kwargs"] == {"note": "1"}
     assert 1190 < seconds_ahead(new) <= 1200
     assert 590 < seconds_ahead(old) <= 600
-    mixed = [index.using(on_conflict="existing", delay=60).bind("a"), later.using(delay=1800).bind("a")]
+    mixed = [index.using(unique=Unique(on_conflict="existing"), delay=60).bind("a"), later.using(delay=1800).bind("a")]
     assert register_many(mixed) == [new.pk, new.pk]
     assert 1790 < seconds_ahead(new) <= 1800
     with pytest.raises(DuplicateJob):
-        register_many([index.using(on_conflict="raise").bind("a"), later.bind("a")])
+        register_many([index.using(unique=Unique(on_conflict="raise")).bind("a"), later.bind("a")])
 
 
 def test_a_claim_that_comes_first_makes_the_call_a_new_job(
@@ -225,21 +225,21 @@ def test_postponed_jobs_run_once_after_the_last_call() -> None:
     assert (one.state, one.result) == ("succeeded", "only")
 
 
-@pytest.mark.parametrize("scope", [Window(60), timedelta(minutes=1)])
-def test_a_window_cannot_be_postponed(scope: Any) -> None:
-    words = r"on_conflict='postpone' and a key_scope that is a window exclude each other"
+@pytest.mark.parametrize("window", [60, timedelta(minutes=1)])
+def test_a_window_cannot_be_postponed(window: Any) -> None:
+    words = r"on_conflict='postpone' and a window exclude each other"
     with pytest.raises(InvalidJob, match=words), transaction.atomic():
-        job(name="postponing.wrong", key="k", key_scope=scope, on_conflict="postpone")(wrong)
+        job(name="postponing.wrong", unique=Unique("k", window=window, on_conflict="postpone"))(wrong)
     with transaction.atomic():
         with pytest.raises(InvalidJob, match=words):
-            index.using(key_scope=scope)
+            index.using(unique=Unique(window=window))
         assert plain.register().pk, "the transaction goes on"
 
 
 def wrong() -> None: ...
 
 
-@job(name="postponing.told", key="told", on_conflict="postpone")
+@job(name="postponing.told", unique=Unique("told", on_conflict="postpone"))
 def told() -> None: ...
 
 
@@ -271,6 +271,6 @@ def test_a_job_that_will_never_start_is_not_moved_and_does_not_refuse_the_call(r
 
 def test_the_scope_of_a_call_is_the_one_that_its_policy_needs() -> None:
     """Only where the scope is not declared."""
-    assert plain.using(key="k", on_conflict="postpone").register().key_scope == "until_started"
-    assert plain.using(key="l").register().key_scope == "until_finished"
+    assert plain.using(unique=Unique("k", on_conflict="postpone")).register().key_scope == "until_started"
+    assert plain.using(unique="l").register().key_scope == "until_finished"
     assert once.register().key_scope == "until_finished"

@@ -54,7 +54,7 @@ def test_every_way_to_register_stores_them() -> None:
     @job
     def body() -> None: ...
 
-    found: list[Any] = [once.register(), once.using(key="k").register(), body.using(on_crash="abandon").register()]
+    found: list[Any] = [once.register(), once.using(unique="k").register(), body.using(on_crash="abandon").register()]
     found += [found[0].register_again()]
     assert [one.options for one in found] == [ONCE] * 4
     register_many([once.bind(), body.using(on_crash="abandon").bind()])

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from django_pgjobs import Window, job
+from django_pgjobs import Unique, job
 from django_pgjobs.models import Job
 from django_pgjobs.store import registering
 from django_pgjobs.store.registering import NewJob
@@ -85,7 +85,7 @@ def test_a_registered_job_has_the_expiry_of_its_row(committed: None, use_tz: boo
     with isolated_registry(), override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
         start = datetime(2026, 10, 24, 12, tzinfo=UTC)
         plain = job(name="shop.work")(work).using(run_at=start, expires=timedelta(days=1))
-        for bound in (plain, plain.using(key="k"), plain.using(key="l", key_scope=Window(60))):
+        for bound in (plain, plain.using(unique="k"), plain.using(unique=Unique("l", window=60))):
             one = bound.register()
             assert "expires_at" in one.__dict__
             assert one.expires_at == Job.objects.get(pk=one.pk).expires_at

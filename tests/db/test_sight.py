@@ -242,8 +242,8 @@ def test_a_job_is_found_by_what_its_page_shows_and_by_nothing_that_it_hides(
 @pytest.mark.parametrize(
     "options",
     [
-        {"key": "pay:{card}"},
-        {"key": "pay:{order}:{card[0]}"},
+        {"unique": "pay:{card}"},
+        {"unique": "pay:{order}:{card[0]}"},
         {"idempotency_key": "{card!r}"},
         {"limits": [Limit(1, key="{card}")]},
     ],
@@ -251,4 +251,4 @@ def test_a_job_is_found_by_what_its_page_shows_and_by_nothing_that_it_hides(
 def test_a_key_made_of_a_sensitive_argument_is_refused_where_it_is_declared(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match="shows the sensitive argument 'card' to all users who may see"):
         job(name="shop.other", sensitive=["card"], **options)(pay)
-    job(name="shop.third", sensitive=["card"], key=lambda card, order: "digest")(pay)
+    job(name="shop.third", sensitive=["card"], unique=lambda card, order: "digest")(pay)

@@ -45,7 +45,9 @@ def extract(month: str, then: str = "load") -> Next | str:
     return then
 
 
-@job(name="steps.load", takes_context=True, backoff=Backoff(0), timeout=(5, 10), on_crash="abandon", key="own {month}")
+@job(
+    name="steps.load", takes_context=True, backoff=Backoff(0), timeout=(5, 10), on_crash="abandon", unique="own {month}"
+)
 def load(context: JobContext, month: str, rows: int) -> Next:
     said.append(("load", month, rows, context.attempt, context.max_attempts))
     if month == "flaky" and context.attempt == 1:
@@ -104,7 +106,7 @@ def test_a_machine_runs_to_its_end() -> None:
 
 
 def test_a_step_has_the_values_of_its_definition_and_of_using() -> None:
-    one = extract.using(key="k").register("may")
+    one = extract.using(unique="k").register("may")
     run_job(one)
     assert (again(one).name, one.queue, one.max_attempts, one.timeout_seconds) == ("steps.load", "web", 4, 10.0)
     assert one.options == {"on_crash": "abandon", "soft_timeout": 5.0}
@@ -164,7 +166,7 @@ def test_what_is_no_job_is_refused_where_it_is_said() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        {"key": "k"},
+        {"unique": "k"},
         {"idempotency_key": "k"},
         {"deadline": datetime(2027, 1, 1, tzinfo=UTC)},
         {"expires": 60},

@@ -47,7 +47,7 @@ def test_tagged_jobs_are_found_and_steered_together() -> None:
     @job(tags=["billing"])
     def bill(n: int) -> None: ...
 
-    ids = register_many([bill.using(tags=["acme"]).bind(1), bill.bind(2), bill.using(key="k").bind(3)])
+    ids = register_many([bill.using(tags=["acme"]).bind(1), bill.bind(2), bill.using(unique="k").bind(3)])
     assert set(Job.objects.tagged("billing").values_list("pk", flat=True)) == set(ids)
     assert list(Job.objects.tagged("billing", "acme").values_list("pk", flat=True)) == ids[:1]
     assert Job.objects.tagged("acm").count() == 0

@@ -158,8 +158,7 @@ def test_settings_give_rules_and_schedules_as_texts(with_options: Any) -> None:
         "backoff": f"{__name__}.no_delay",
         "cron": "0 4 * * *",
         "limits": {"concurrency": 2},
-        "key": "echo:{value}",
-        "key_scope": "until_started",
+        "unique": {"key": "echo:{value}", "until": "started"},
     }
     with with_options(TASKS={f"{PATH}echo": options}, GIVE_UP_ON=["builtins.KeyError"]):
         definition = job_of(cast.echo)
@@ -223,7 +222,7 @@ def test_wrong_options_are_named(with_options: Any, options: Any, words: str) ->
 
 
 def test_a_policy_that_does_not_go_with_the_function_is_refused_at_its_first_use(with_options: Any) -> None:
-    with with_options(TASKS={f"{PATH}noop": {"sensitive": ["x"]}, f"{PATH}index": {"key": "{nothing}"}}):
+    with with_options(TASKS={f"{PATH}noop": {"sensitive": ["x"]}, f"{PATH}index": {"unique": "{nothing}"}}):
         words = rf"tasks_cast\.py:\d+: task '{PATH}index': key .*\. OPTIONS\['TASKS'\]\['{PATH}index'\] is about it\.$"
         with pytest.raises(InvalidJob, match=words):
             define(cast.index)
@@ -237,7 +236,7 @@ def test_a_policy_that_does_not_go_with_the_function_is_refused_at_its_first_use
 def test_a_task_can_do_what_a_job_can() -> None:
     """§3.3: what ``using`` of a task cannot say."""
     definition = job_of(cast.send_welcome)
-    job = definition.using(key="welcome:7", delay=timedelta(minutes=1), tags=["vip"]).register(7)
+    job = definition.using(unique="welcome:7", delay=timedelta(minutes=1), tags=["vip"]).register(7)
     assert (job.key, job.tags, job.priority, job.queue) == ("welcome:7", ("welcome", "vip"), 10, "mail")
     result = result_of(job)
     assert (result.status, result.args, result.task) == ("READY", [7], cast.send_welcome)

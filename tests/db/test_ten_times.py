@@ -42,7 +42,7 @@ def pay(value: Any = None) -> None: ...
 def limited(value: str) -> None: ...
 
 
-@job(name="ten.keyed", key="{value}", idempotency_key="{value}")
+@job(name="ten.keyed", unique="{value}", idempotency_key="{value}")
 def keyed(value: str) -> None: ...
 
 
@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "arguments": (lambda: pay.register("x" * 10 * MIB), r"PAYLOAD_LIMIT_BYTES"),
     "arguments of many": (lambda: pay.register_many([("x" * 10 * MIB,)]), r"PAYLOAD_LIMIT_BYTES"),
     "depth": (lambda: pay.register(nested(1000)), r"nested deeper than 100 levels"),
-    "key": (using(key="k" * 2000), r"key must be 1 to 200 printable characters, not 'k+'… of 2000"),
+    "key": (using(unique="k" * 2000), r"key must be 1 to 200 printable characters, not 'k+'… of 2000"),
     "key by template": (lambda: keyed.register("k" * 2000), r"key must be 1 to 200 .* of 2000"),
     "idempotency key": (using(idempotency_key="k" * 2000), r"idempotency_key must be 1 to 200 .* of 2000"),
     "key of a limit": (lambda: limited.register("k" * 2000), r"1 to 200 .* of 2000 characters"),
@@ -252,8 +252,8 @@ def test_ten_times_a_text_for_people_is_cut_and_shows_it(settings: Any) -> None:
 
 def test_a_search_of_ten_times_its_bound_finds_nothing_and_says_why(root: Client) -> None:
     """A part of what was asked for would list others, and an action on all of them would change them."""
-    longest = pay.using(key="k" * 200).register()
-    other = pay.using(key="o").register()
+    longest = pay.using(unique="k" * 200).register()
+    other = pay.using(unique="o").register()
     assert ids_on(root.get(LIST, {"q": f"key:{'k' * 200}"})) == [longest.pk]
     asked = {"q": "queue:default" + " " * 9977 + "key:nothing"}
     assert "A search has at most 1000 characters, not 10001." in html(root.get(LIST, asked))

@@ -35,7 +35,7 @@ broken = [True]
 given_up: list[int] = []
 
 
-@job(name="undoing.charge", max_attempts=1, key="order:{n}")
+@job(name="undoing.charge", max_attempts=1, unique="order:{n}")
 def charge(n: int) -> None:
     if broken[0]:
         raise ValueError(f"unlucky {n}")

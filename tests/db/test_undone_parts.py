@@ -35,7 +35,7 @@ def seat(number: int) -> int:
     return number * 10
 
 
-@seat.undo(max_attempts=1, key="free")
+@seat.undo(max_attempts=1, unique="free")
 def free(context: JobContext, number: int) -> None:
     if -number in broken:
         raise ValueError("not now")
@@ -182,7 +182,7 @@ def test_a_part_that_cannot_be_undone_does_not_keep_the_others_from_it() -> None
         batch.add_many([seat.bind(1), changed.bind(2, "x"), seat.bind(3), fails.bind()])
     run_jobs(limit=5)
     Job.objects.filter(name="parts.changed").update(payload={"args": [2], "kwargs": {}})
-    free.using(key="free", delay=60).register(9)
+    free.using(unique="free", delay=60).register(9)
     run_jobs()
     assert undone() == [(-3, 30), (-1, 10)]
     undo = row("pgjobs.undo")

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Limit, job, register_many, sql
+from django_pgjobs import Limit, Unique, job, register_many, sql
 from django_pgjobs.models import Job
 from django_pgjobs.store import notifying, waking
 from django_pgjobs.store.database import Database
@@ -88,10 +88,10 @@ def test_a_transaction_wakes_workers_once_per_queue_and_priority_behind_its_comm
 @pytest.mark.parametrize(
     "register",
     [
-        lambda: pay.using(key="k").register(1),
-        lambda: pay.using(key="k", on_conflict="replace").register(1),
-        lambda: pay.using(key="k", key_scope=timedelta(hours=1)).register(1),
-        lambda: register_many([pay.using(key="k").bind(1)]),
+        lambda: pay.using(unique="k").register(1),
+        lambda: pay.using(unique=Unique("k", on_conflict="replace")).register(1),
+        lambda: pay.using(unique=Unique("k", window=timedelta(hours=1))).register(1),
+        lambda: register_many([pay.using(unique="k").bind(1)]),
         lambda: pay.using(delay=60).register(1),
     ],
     ids=["key", "replace", "window", "many", "delayed"],
@@ -117,11 +117,11 @@ def test_a_job_that_a_limit_holds_wakes_those_who_let_in() -> None:
 
 @on_disk
 def test_a_key_that_is_taken_wakes_nobody() -> None:
-    pay.using(key="k").register(1)
+    pay.using(unique="k").register(1)
     waking._notified.clear()
     with notifications() as sent, transaction.atomic():
-        pay.using(key="k").register(1)
-        assert register_many([pay.using(key="k").bind(1)])
+        pay.using(unique="k").register(1)
+        assert register_many([pay.using(unique="k").bind(1)])
     assert sent == []
 
 
@@ -288,11 +288,13 @@ def cut_before_notifying(db: Database, notices: Any, notify: Any = notifying.not
     notify(db, notices)
 
 
-WINDOW = {"key": "shop", "key_scope": timedelta(hours=1)}
+WINDOW = {"unique": Unique("shop", window=timedelta(hours=1))}
 
 
 @on_disk
-@pytest.mark.parametrize(("options", "one"), [({}, False), ({"key": "shop"}, False), (WINDOW, False), (WINDOW, True)])
+@pytest.mark.parametrize(
+    ("options", "one"), [({}, False), ({"unique": "shop"}, False), (WINDOW, False), (WINDOW, True)]
+)
 @pytest.mark.parametrize("within", [False, True], ids=["autocommit", "transaction"])
 def test_a_notification_that_fails_behind_the_commit_costs_no_job(
     caplog: pytest.LogCaptureFixture, options: Any, one: bool, within: bool

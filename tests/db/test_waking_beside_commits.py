@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgjobs import Cron, Limit, job, pausing, register_many
+from django_pgjobs import Cron, Limit, Unique, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing, registering, waking
@@ -65,12 +65,12 @@ def again() -> None:
 
 
 def replace() -> None:
-    register = JOBS["careful"].using(key="k", on_conflict="replace").register
+    register = JOBS["careful"].using(unique=Unique("k", on_conflict="replace")).register
     assert register().pk != register().pk
 
 
 def postpone() -> None:
-    register = JOBS["plain"].using(key="k", on_conflict="postpone").register
+    register = JOBS["plain"].using(unique=Unique("k", on_conflict="postpone")).register
     assert register().pk == register().pk
 
 
@@ -83,12 +83,12 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "delayed": lambda: JOBS["plain"].using(delay=1).register(),
     "limited": lambda: JOBS["limited"].register(),
     "bounded": lambda: JOBS["plain"].using(queue="bounded").register(),
-    "key": lambda: JOBS["plain"].using(key="k").register(),
-    "window": lambda: JOBS["plain"].using(key="k", key_scope=timedelta(hours=1)).register(),
+    "key": lambda: JOBS["plain"].using(unique="k").register(),
+    "window": lambda: JOBS["plain"].using(unique=Unique("k", window=timedelta(hours=1))).register(),
     "idempotent": lambda: JOBS["plain"].using(idempotency_key="k").register(),
     "many": lambda: register_many([JOBS["plain"].bind(n) for n in range(3)]),
     "copied": lambda: register_many([JOBS["plain"].bind(n) for n in range(registering.COPY_FROM_JOBS)]),
-    "many keys": lambda: register_many([JOBS["plain"].using(key=f"k{n}").bind(n) for n in range(3)]),
+    "many keys": lambda: register_many([JOBS["plain"].using(unique=f"k{n}").bind(n) for n in range(3)]),
     "again": again,
     "retry": lambda: one(outcome="abandoned", finished_at="2026-01-01T00:00Z").retry(),
     "abandon": lambda: one(waited=True).abandon(),

@@ -231,8 +231,8 @@ def test_a_hook_behind_a_step_may_take_its_time(shared_worker: WorkerProcess, de
 
 def test_a_step_whose_key_is_taken_has_done_nothing(shared_worker: WorkerProcess) -> None:
     """One job has the key in the queue of the step, so the other is abandoned, and its effects with it."""
-    holder = atomic.does.using(queue="elsewhere", key="k", delay=3600).register("succeeds")
-    (after,) = ended(atomic.does.using(key="k").register("goes on elsewhere"))
+    holder = atomic.does.using(queue="elsewhere", unique="k", delay=3600).register("succeeds")
+    (after,) = ended(atomic.does.using(unique="k").register("goes on elsewhere"))
     assert (after.outcome, after.error) == ("abandoned", TAKEN)
     assert (effects(after.pk), after.steps.count()) == ([], 0)
     shared_worker.wait_for_log(f"job abandoned .*job={after.pk} ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import register_many
+from django_pgjobs import Unique, register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Claim, Job
 from tests.e2e import jobs
@@ -85,7 +85,7 @@ def test_no_postponed_call_is_lost_beside_a_worker(worker: Workers, background: 
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute("SELECT statement_timestamp()")
                 called[key] = cursor.fetchone()[0]
-                jobs.effect.using(key=key, on_conflict="postpone", delay=(n % 7) / 100).register(key)
+                jobs.effect.using(unique=Unique(key, on_conflict="postpone"), delay=(n % 7) / 100).register(key)
         return called
 
     both = [background(calls), background(calls)]

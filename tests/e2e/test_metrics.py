@@ -173,7 +173,7 @@ def test_what_jobs_are_given_is_in_no_metric(worker: Workers, ports: list[int]) 
     """Nor are results, errors, tags and keys."""
     port, secret = ports[0], "s3cr3t-4711"
     worker(f"--metrics-port={port}")
-    found = ended(jobs.effect.using(key=f"{secret}-key", tags=[secret], description=secret).register(secret))
+    found = ended(jobs.effect.using(unique=f"{secret}-key", tags=[secret], description=secret).register(secret))
     assert found[0].outcome == "succeeded"
     wait_until(lambda: ends_of(scrape(port))["effect", "succeeded"] == 1, 10, "it is counted")
     assert secret not in str(scrape(port))

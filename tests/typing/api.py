@@ -18,7 +18,7 @@ from django_pgjobs import (
     JobDefinition,
     Next,
     Snooze,
-    Window,
+    Unique,
     chain,
     chord,
     current_context,
@@ -73,7 +73,7 @@ async def goes_on(url: str) -> Next | None:
     return Next(send.using(queue="web").bind(url), delay=timedelta(seconds=5)) if url else None
 
 
-@job(key="sync:{user_id}", key_scope="until_started", on_conflict="postpone", idempotency_key=lambda user_id: None)
+@job(unique=Unique("sync:{user_id}", until="started", on_conflict="postpone"), idempotency_key=lambda user_id: None)
 def keyed(user_id: int) -> None: ...
 
 
@@ -138,9 +138,11 @@ def registering(when: datetime) -> None:
     assert_type(annotated_with_options.using(delay=1).register("x", often=True).value(), str)
     described.register(7)
     assert_type(
-        keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), JobOf[None]
+        keyed.using(unique=Unique("k", window=60, on_conflict="raise"), idempotency_key=None).register(7), JobOf[None]
     )
-    assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob[None])
+    assert_type(
+        keyed.using(unique=Unique(lambda user_id: f"u{user_id}", window=timedelta(hours=1))).bind(7), BoundJob[None]
+    )
     assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), JobOf[str])
     assert_type(plain.using(description="Greet Ann").register(7), JobOf[str])
     assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), JobOf[str])
@@ -325,7 +327,7 @@ def testing_durable_functions(made: Job) -> None:
     remembering(context(events={"order.approval:7": {"by": "ann"}}, versions={"fast-path": 1}))
 
 
-@policy(max_attempts=3, key="welcome:{user_id}", timeout=60)
+@policy(max_attempts=3, unique="welcome:{user_id}", timeout=60)
 def marked(user_id: int, *, name: str = "") -> str:
     return name
 
@@ -341,7 +343,7 @@ class TaskAtHand(Generic[P, R]):
 def tasks_as_jobs(task: TaskAtHand[[int], str], unknown: Any, made: Job) -> None:
     assert_type(marked(7, name="a"), str)
     assert_type(job_of(task), JobDefinition[[int], str])
-    assert_type(job_of(task).using(key="a").register(7), JobOf[str])
+    assert_type(job_of(task).using(unique="a").register(7), JobOf[str])
     assert_type(enqueue_many(task, [((7,), {}), ([8], {"a": 1})]), list[str])
     job_of(unknown).register(1, 2, a=3)
     result_of(made)

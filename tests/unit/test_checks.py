@@ -362,7 +362,7 @@ def test_a_queue_that_is_not_allowed(settings: Any) -> None:
         ({"timeout": 61}, {"TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}),
         ({"backoff": Backoff(301)}, {"BACKOFF_BASE_CEILING_SECONDS": 300}),
         ({"backoff": Backoff(1, factor=2)}, {"BACKOFF_FACTOR_BOUNDS": (3, 5)}),
-        ({"key": "a b"}, {"KEY_PATTERN": "[a-z]+"}),
+        ({"unique": "a b"}, {"KEY_PATTERN": "[a-z]+"}),
     ],
 )
 def test_options_that_the_settings_do_not_allow(settings: Any, options: Any, given: Any) -> None:

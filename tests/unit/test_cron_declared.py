@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import Cron, job
+from django_pgjobs import Cron, Unique, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 
@@ -155,13 +155,13 @@ def test_a_schedule_has_jobs_that_are_stored() -> None:
 
 
 def test_a_window_of_a_key_contradicts_a_schedule() -> None:
-    definition = job(name="shop.report", key="report", key_scope=timedelta(hours=1))(report)
+    definition = job(name="shop.report", unique=Unique("report", window=timedelta(hours=1)))(report)
     with pytest.raises(InvalidJob, match="its key has a window"):
         Cron("@daily", definition.bind("daily"))
 
 
 def test_a_key_of_the_job_is_kept_with_the_entry() -> None:
-    definition = job(name="shop.report", key="report:{kind}", key_scope="until_started")(report)
+    definition = job(name="shop.report", unique=Unique("report:{kind}", until="started"))(report)
     Cron("@daily", definition.bind("daily"))
     options = json.loads(registry.crons()[0].declared().options)
     assert (options["key"], options["key_scope"]) == ("report:daily", "until_started")

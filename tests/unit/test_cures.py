@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from django_pgjobs import Cron, JobContext, Limit
+from django_pgjobs import Cron, JobContext, Limit, Unique
 from django_pgjobs import job as declare
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.durable import OPTIONS
@@ -46,9 +46,10 @@ COMMON = {
     "write cron=Cron(every=…)": "every interval",
     "write limits=Limit(3)": "concurrency max_concurrency concurrency_limit",
     "write limits=Limit(rate=…, per=…)": "rate_limit",
-    'write key="report:{user_id}", a template of the arguments': "unique",
-    'write key="report:{user_id}", key_scope="until_started"': "queueing_lock",
-    "to run one at a time write limits=Limit(1, key=…), to register one at a time key=…": "lock",
+    'write unique="report:{user_id}", a template of the arguments': "key",
+    'write unique=Unique("report:{user_id}", until="started")': "queueing_lock key_scope",
+    'write unique=Unique("report:{user_id}", on_conflict="replace")': "on_conflict",
+    "to run one at a time write limits=Limit(1, key=…), to register one at a time unique=…": "lock",
     "write timeout=…": "time_limit",
     "write timeout=(soft, hard)": "soft_time_limit soft_timeout",
     "write expires=…": "ttl max_age",
@@ -161,7 +162,15 @@ def test_a_guess_is_answered_by_what_to_write(where: str, word: str, sentence: s
     assert str(raised.value).endswith(f": unknown option {word!r}: {sentence}")
 
 
-OWN = {*JOB_CHECKS, *REGISTER_CHECKS, *OPTIONS, *ScheduleOptions.__annotations__, *get_type_hints(Limit), "run_after"}
+OWN = {
+    *JOB_CHECKS,
+    *REGISTER_CHECKS,
+    *OPTIONS,
+    *ScheduleOptions.__annotations__,
+    *get_type_hints(Limit),
+    *Unique.__annotations__,
+    "run_after",
+}
 
 
 @pytest.mark.parametrize("sentence", sorted({row[2] for row in ROWS}))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from django_pgjobs import Window, job
+from django_pgjobs import Unique, job
 from django_pgjobs.definition.keys import made
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
@@ -24,7 +25,7 @@ def work(user_id: int, /, name: str = "anna", *rest: int, shop: str = "here", **
 
 
 def key_of(template: Any, *args: Any, **kwargs: Any) -> str | None:
-    return made("key", job(name="work", key=template)(work).plan.key, args, kwargs)
+    return made("key", job(name="work", unique=template)(work).plan.key, args, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -47,18 +48,18 @@ def test_a_key_is_made_of_the_arguments(template: Any, key: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"key": "{more[x]}"}, "key names no argument: 'more' in '{more[x]}'"),
-        ({"key": "{0}"}, "key names no argument: '0'"),
-        ({"key": "{user_id"}, "key is no format string"),
-        ({"key": ""}, "key must be 1 to 200 printable characters"),
-        ({"key": "x" * 201}, "key must be 1 to 200 printable characters, not 'xxx"),
-        ({"key": 7}, "key must be a text, or a callable"),
-        ({"key": lambda: "x"}, "must take the job's arguments"),
+        ({"unique": "{more[x]}"}, "key names no argument: 'more' in '{more[x]}'"),
+        ({"unique": "{0}"}, "key names no argument: '0'"),
+        ({"unique": "{user_id"}, "key is no format string"),
+        ({"unique": ""}, "key must be 1 to 200 printable characters"),
+        ({"unique": "x" * 201}, "key must be 1 to 200 printable characters, not 'xxx"),
+        ({"unique": 7}, "key must be a text, or a callable"),
+        ({"unique": lambda: "x"}, "must take the job's arguments"),
         ({"idempotency_key": lambda user_id, other: "x"}, "must take the job's arguments"),
         ({"idempotency_key": "{}"}, "idempotency_key names no argument: ''"),
-        ({"key_scope": "for ever"}, "key_scope must be"),
-        ({"key_scope": timedelta(microseconds=1)}, "key_scope: Window needs 1 to 315360000 seconds"),
-        ({"on_conflict": None}, "on_conflict must be"),
+        ({"unique": Unique(on_conflict="raise")}, "unique=Unique(…) of @job needs a key"),
+        ({"unique": Unique("{0}", until="started")}, "key names no argument: '0'"),
+        ({"unique": Unique("k", window=60, on_conflict="postpone")}, "exclude each other"),
     ],
 )
 def test_what_is_wrong_is_said_at_the_declaration(options: dict[str, Any], words: str) -> None:
@@ -73,14 +74,47 @@ def test_an_async_function_makes_no_key() -> None:
         return "x"
 
     with pytest.raises(InvalidJob, match="key must not be an async function"):
-        job(name="work", key=key)(work)  # type: ignore[arg-type]
+        job(name="work", unique=key)(work)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bad", [0, 0.5, -1, float("nan"), float("inf"), True, "3600", None, timedelta(days=4000)])
-def test_a_window_has_bounds(bad: Any) -> None:
-    with pytest.raises(ValueError, match="Window needs 1 to 315360000 seconds or a timedelta"):
-        Window(bad)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(
+            ({"window": bad}, "window must be 1 to 315360000 seconds or a timedelta, not ")
+            for bad in (0, 0.5, -1, float("nan"), float("inf"), True, "3600", timedelta(0), timedelta(days=4000))
+        ),
+        ({"until": "window"}, "until must be 'started' or 'finished', not 'window'"),
+        ({"until": True}, "until must be 'started' or 'finished', not True"),
+        ({"until": "started", "window": 60}, "Unique takes until or window, not both"),
+        ({"on_conflict": "ignore"}, "on_conflict must be 'existing', 'replace', 'postpone' or 'raise', not 'ignore'"),
+        ({"key": 7}, "key must be a text, or a callable"),
+        ({"key": ""}, "key must be 1 to 200 printable characters"),
+        ({"key": "pgjobs.x"}, "key must not begin with 'pgjobs.'"),
+        ({}, "Unique needs a key, such as Unique('report:{user_id}')"),
+    ],
+)
+def test_what_a_unique_says_has_bounds(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Unique(**given)
 
 
-def test_windows_of_one_length_are_one_scope() -> None:
-    assert Window(timedelta(hours=1)).length == Window(3600).length == 3600.0
+def test_a_text_is_a_unique_by_itself() -> None:
+    plain = job(name="plain", unique="u{user_id}")(work).plan
+    whole = job(name="whole", unique=Unique("u{user_id}"))(work).plan
+    assert (made("key", plain.key, (7,), {}), plain.scope) == (made("key", whole.key, (7,), {}), whole.scope)
+    assert plain.scope == "until_finished"
+
+
+@pytest.mark.parametrize("window", [timedelta(hours=1), 3600, 3600.0])
+def test_windows_of_one_length_are_one_scope(window: Any) -> None:
+    assert job(name="work", unique=Unique("k", window=window))(work).plan.scope == 3600.0
+
+
+def test_using_changes_what_it_says_and_keeps_what_it_does_not() -> None:
+    declared = job(name="work", unique=Unique("u{user_id}", until="started", on_conflict="raise"))(work)
+    other = declared.plan_with(unique="fixed")
+    assert (other.key, other.scope, other.on_conflict) == ("fixed", "until_started", "raise")
+    later = declared.plan_with(unique=Unique(on_conflict="replace"))
+    assert (later.key, later.scope, later.on_conflict) == (declared.plan.key, "until_started", "replace")
+    assert declared.plan_with(unique=None).key is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import Window
+from django_pgjobs import Unique
 from django_pgjobs.definition import plans, queue_names
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
@@ -32,8 +32,8 @@ class Queue(StrEnum):
         {"delay": 30, "queue": "mail"},
         {"delay": 30, "tags": ["a"], "description": "b"},
         {"run_at": datetime(2027, 1, 1, tzinfo=UTC), "priority": -3},
-        {"key": "k", "on_conflict": "replace", "priority": 1},
-        {"key": "k", "key_scope": Window(60)},
+        {"unique": Unique("k", on_conflict="replace"), "priority": 1},
+        {"unique": Unique("k", window=60)},
         {"queue": "mail", "database": None, "run_at": None},
         {"bypass": True, "queue": "mail", "timeout": 3},
     ],
@@ -85,10 +85,10 @@ def test_what_using_refuses_is_refused_each_time(options: dict[str, Any], words:
 
 def test_options_that_need_each_other_are_checked_together() -> None:
     """A declared window and a postponing call exclude each other, unless the call has a scope of its own."""
-    definition = declare(key="k", key_scope=Window(60))
+    definition = declare(unique=Unique("k", window=60))
     with pytest.raises(InvalidJob, match="postpone"):
-        definition.plan_with(on_conflict="postpone")
-    assert definition.plan_with(on_conflict="postpone", key_scope="until_started").scope == "until_started"
+        definition.plan_with(unique=Unique(on_conflict="postpone"))
+    assert definition.plan_with(unique=Unique(until="started", on_conflict="postpone")).scope == "until_started"
 
 
 def test_settings_that_change_make_other_plans() -> None:
@@ -127,7 +127,7 @@ def test_a_definition_remembers_a_bounded_number_of_plans() -> None:
 def test_values_that_differ_with_each_call_are_not_remembered() -> None:
     definition = declare()
     for number in range(50):
-        definition.plan_with(queue="mail", delay=number, key=f"k{number}", tags=[f"t{number}"])
+        definition.plan_with(queue="mail", delay=number, unique=f"k{number}", tags=[f"t{number}"])
     assert len(definition._plans._known[1]) == 1
 
 

@@ -65,10 +65,10 @@ def test_wrong_options_are_refused_at_once_with_their_place(options: Any, words:
 @pytest.mark.parametrize(
     ("func", "options"),
     [
-        (work, {"key": "{nobody}"}),
+        (work, {"unique": "{nobody}"}),
         (work, {"sensitive": ["nobody"]}),
-        (work, {"key": lambda: "x"}),
-        (with_context, {"key": "{nobody}"}),
+        (work, {"unique": lambda: "x"}),
+        (with_context, {"unique": "{nobody}"}),
     ],
 )
 def test_what_does_not_go_with_the_function_is_refused_at_once(func: Any, options: Any) -> None:
@@ -83,7 +83,7 @@ def test_a_first_argument_called_context_may_be_one(key: Any) -> None:
 
     def local(context: object, user: int) -> None: ...
 
-    policy(key=key)(local)
+    policy(unique=key)(local)
 
 
 def test_it_stands_below_task_and_not_beside_job() -> None:
@@ -165,7 +165,7 @@ from django_pgjobs import Backoff, Cron, Limit
 from django_pgjobs.tasks import policy
 
 @task
-@policy(max_attempts=5, backoff=Backoff(1), timeout=9, key="double:{{number}}", limits=Limit(1), give_up_on=KeyError)
+@policy(max_attempts=5, backoff=Backoff(1), timeout=9, unique="double:{{number}}", limits=Limit(1), give_up_on=KeyError)
 def double(number):
     return 2 * number
 

@@ -55,7 +55,7 @@ TASKS = {
         "OPTIONS": {
             "GIVE_UP_ON": ["django.core.exceptions.ObjectDoesNotExist"],
             "TASKS": {
-                INDEXING: {"key": "index:{app_label}.{model_name}.{pk}", "key_scope": "until_started"},
+                INDEXING: {"unique": {"key": "index:{app_label}.{model_name}.{pk}", "until": "started"}},
             },
         },
     }
