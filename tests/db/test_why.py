@@ -11,6 +11,7 @@ from asgiref.sync import async_to_sync
 from django.db.models.functions import Now
 from django.utils import translation
 
+from django_pgjobs import job as declare
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnknownJob
 from django_pgjobs.inspection import why
@@ -173,10 +174,19 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     assert " by anna." in said(holds[Hold.PAUSED])[1]
 
 
+def order_sagas() -> None: ...
+
+
 def test_a_job_that_no_code_declares_names_the_modules_where_workers_find_jobs(raw: RawDatabase) -> None:
-    with pytest.raises(UnknownJob) as unknown:
+    with registry.isolated(), pytest.raises(UnknownJob) as unknown:
         registry.resolve("shop.trips.order_saga")
-    [one, other] = [*register(), *register()]
+    with registry.isolated():
+        declare(name="shop.trips.order_sagas")(order_sagas)
+        with pytest.raises(UnknownJob) as hinted:
+            registry.resolve("shop.trips.order_saga")
+    [one, other, near] = [*register(), *register(), *register()]
+    Job.objects.filter(pk=near).update(hold="parked", hold_reason=str(hinted.value))
+    assert "(did you mean 'shop.trips.order_sagas'?). Workers import jobs.py of each app" in said(near)[1]
     Job.objects.filter(pk=one).update(hold="parked", hold_reason=str(unknown.value))
     assert said(one)[1] == (
         "It is parked because the code of the worker that claimed it cannot run it: No job named "
