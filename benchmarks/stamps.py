@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+RATES = (1, 5, 20, 50, 100, 250, 1000)
+"""Registrations a second at which pickup is measured: from a quiet site's to a flood's."""
 
 _LINE = "{} {:.9f}\n"
 
@@ -25,6 +29,18 @@ def write(path: str, number: int) -> None:
         os.write(file, _LINE.format(number, instant).encode())
     finally:
         os.close(file)
+
+
+def paced(pace: str) -> Iterator[int]:
+    """Yield the numbers of ``COUNT@RATE`` at their instants, so many a second; blocks in between on purpose.
+
+    One that is late does not delay the next.
+    """
+    count, rate = map(int, pace.split("@"))
+    began = now()
+    for number in range(count):
+        time.sleep(max(0.0, began + number / rate - now()))
+        yield number
 
 
 def read(path: str) -> dict[int, float]:

@@ -12,6 +12,7 @@ NAMES = (
     "tasks",
     "producers",
     "pickup",
+    "paces",
     "pinned",
     "big_tables",
     "sustained",

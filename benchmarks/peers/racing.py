@@ -14,6 +14,7 @@ import psycopg
 
 from benchmarks import stamps, workers
 from benchmarks.figures import percentile, rounded
+from benchmarks.lines import paces
 from benchmarks.peers.environments import environment
 from benchmarks.peers.installing import Environment
 from benchmarks.peers.known import Peer
@@ -52,6 +53,12 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
     with Track(peer, home, plan) as track:
         waits = track.pickup(plan.fixed(1000, quick=60))
     found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
+    if home.runtime.startswith("Python"):
+        found["paces"] = {}
+        for rate in stamps.RATES:
+            with Track(peer, home, plan) as track:
+                waits = track.paced(paces.pace_of(plan, rate))
+            found["paces"][str(rate)] = [rounded(percentile(waits, share)) for share in (0.5, 0.99)]
     return found
 
 
@@ -131,8 +138,13 @@ class Track:
             started = stamps.read(path)
         return [(started[number] - returned[number]) * 1000 for number in range(WARM_UP, total)]
 
-    def _pickup(self, path: str, total: int) -> list[float]:
-        answer = self._finish(self._start("pickup", str(total), path), "pickup")
+    def paced(self, pace: str) -> list[float]:
+        """Return the same at a steady pace."""
+        with workers.stamp_file() as path, self._serving(path):
+            return paces.kept(self._pickup(path, pace), path)
+
+    def _pickup(self, path: str, pace: int | str) -> list[float]:
+        answer = self._finish(self._start("pickup", str(pace), path), "pickup")
         return list(json.loads(answer.splitlines()[-1])["returned"])
 
     def _together(self, setting: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@
 * ``enqueue N``         enqueue N jobs one by one, a commit each; answers with the seconds
 * ``hello ''``          enqueue the job by which a worker shows that it serves
 * ``pickup N``          enqueue N jobs that note their start, with pauses; answers with when each call returned
+* ``pickup N@RATE``     the same, so many a second
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from benchmarks import stamps
@@ -69,7 +70,7 @@ async def _do(side: Side, verb: str, argument: str) -> None:
         case "hello":
             await side.enqueuing(lambda enqueue: enqueue("note", [HELLO]))
         case "pickup":
-            await side.enqueuing(lambda enqueue: _pickup(enqueue, int(argument)))
+            await side.enqueuing(lambda enqueue: _pickup(enqueue, argument))
         case _:
             raise SystemExit(f"unknown verb {verb}")
 
@@ -88,11 +89,16 @@ async def _enqueue(enqueue: Enqueue, count: int) -> None:
     print(json.dumps({"seconds": time.perf_counter() - began}))
 
 
-async def _pickup(enqueue: Enqueue, count: int) -> None:
+async def _pickup(enqueue: Enqueue, pace: str) -> None:
     returned = []
-    for number in range(count):
-        # Blocks on purpose: nothing else shall happen in this process.
-        time.sleep(0.02 + random.random() * 0.03)
+    # Blocks on purpose: nothing else shall happen in this process.
+    for number in stamps.paced(pace) if "@" in pace else _now_and_then(int(pace)):
         await enqueue("note", [number])
         returned.append(stamps.now())
     print(json.dumps({"returned": returned}))
+
+
+def _now_and_then(count: int) -> Iterator[int]:
+    for number in range(count):
+        time.sleep(0.02 + random.random() * 0.03)
+        yield number

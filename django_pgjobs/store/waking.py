@@ -6,17 +6,19 @@ cannot be prepared. A statement that only notifies, after the commit, has nothin
 the two, if the notification fails, or if a hook of the project raises, workers find the jobs at their next poll; no job
 is lost.
 
-A process that registers often does not notify each time. After a notification it stays silent about the same queue and
-priority for ``QUIET_SECONDS``. If it had notified shortly before, it stays silent for ``BUSY_SECONDS`` and announces
-that. Workers poll until that time is over. They count from the arrival of the notification, which is no earlier than
-its start, and the jobs registered in silence are committed, so the last poll finds them.
+A process spends a tenth of its time on notifications at most, so it does not notify each time if it registers very
+often. A notification *costs* ``COST_FACTOR`` times the time that it took. For that long, and for ``QUIET_SECONDS`` at
+most, the process stays silent about the same queue and priority. If it registers more often than notifications cost, it
+is in a rush: it announces that, and stays silent for ``BUSY_SECONDS``. Workers poll until that time is over. They count
+from the arrival of the notification, which is no earlier than its start, and the jobs registered in silence are
+committed, so the last poll finds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
 
@@ -37,8 +39,11 @@ QUIET_SECONDS = 0.005
 BUSY_SECONDS = 0.1
 """Both are shorter than workers keep polling, with room for clocks that run at different speeds."""
 
-RUSH_SECONDS = 0.02
-"""Two notifications closer together than this begin a rush; a gap of ``2 * BUSY_SECONDS`` ends it."""
+COST_FACTOR = 10
+LEAST_COST_SECONDS = 0.002
+MOST_COST_SECONDS = 0.02
+"""Each listener pays for a notification, too, however little it cost its sender; and one that took long, as a machine
+or a network may stall, says little about the next."""
 
 logger = safe_logger("django_pgjobs")
 
@@ -49,11 +54,17 @@ A fork inherits it and stays silent for as long as its parent would.
 """
 
 
-class _Last(NamedTuple):
-    """Start of a notification, and the seconds after that in which to send no other."""
+@dataclass(slots=True)
+class _Last:
+    """Start of a notification, the seconds after that in which to send no other, and what it cost.
+
+    ``silent``: how many notifications that silence has saved.
+    """
 
     begun: float
     silence: float
+    cost: float
+    silent: int = 0
 
 
 def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
@@ -125,28 +136,32 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notificatio
 def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], notices: set[Notification]) -> None:
     begun = monotonic()
     using = connection.alias
-    unsent = {notice: silence for notice in registered if (silence := _silence(using, notice, begun)) is not None}
+    unsent = {notice: rush for notice in registered if (rush := _in_a_rush(using, notice, begun)) is not None}
     if not unsent and not notices:
         return
-    busy = {notifying.busy(notice.queue) for notice, silence in unsent.items() if silence == BUSY_SECONDS}
+    busy = {notifying.busy(notice.queue) for notice, rush in unsent.items() if rush}
     try:
         notifying.notify(beneath(using), {*unsent, *busy, *notices})
     except Error as error:
         logger.warning("notification failed, workers find the jobs at their next poll: %s", one_line(error))
     else:
-        _notified.update({(using, notice): _Last(begun, silence) for notice, silence in unsent.items()})
+        cost = min(max(COST_FACTOR * (monotonic() - begun), LEAST_COST_SECONDS), MOST_COST_SECONDS)
+        quiet = min(cost, QUIET_SECONDS)
+        for notice, rush in unsent.items():
+            _notified[using, notice] = _Last(begun, BUSY_SECONDS if rush else quiet, cost)
 
 
-def _silence(using: str, notice: Notification, now: float) -> float | None:
-    """Return the seconds of silence after a notification sent now; None to send none, because a silence still lasts."""
+def _in_a_rush(using: str, notice: Notification, now: float) -> bool | None:
+    """Return whether registrations come more often than notifications cost; None to send none, as a silence lasts."""
     last = _notified.get((using, notice))
     if last is None:
-        return QUIET_SECONDS
-    gap = now - last.begun
-    if gap < last.silence:
+        return False
+    if now - last.begun < last.silence:
+        last.silent += 1
         return None
-    rush = RUSH_SECONDS if last.silence == QUIET_SECONDS else 2 * BUSY_SECONDS
-    return BUSY_SECONDS if gap < rush and notice.is_for_claimers else QUIET_SECONDS
+    gap = (now - last.begun) / (1 + last.silent)
+    # Twice as long once there was something to save, lest a pace at the limit change from one to the other.
+    return notice.is_for_claimers and gap < last.cost * (2 if last.silent else 1)
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:

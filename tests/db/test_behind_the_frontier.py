@@ -174,7 +174,7 @@ def test_what_is_said_to_be_given_back_does_not_wait_for_the_next_sweep(
     raw.query("UPDATE pgjobs_job SET hold = NULL WHERE id = ANY (%s)", [old])
     assert worker.claim_for(1.5, set(old)) is None, "one that is not told of waits"
     worker.claimer.wake_for_released("default")
-    worker.claimer._learn()
+    worker.claimer.hints.hand_over(worker.claimer.lines.values())
     waited = worker.claim_for(3.0, set(old))
     assert waited is not None
     assert waited <= 0.05 * (2 + halvings)
@@ -229,7 +229,7 @@ def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, 
     for each in held:
         assert admitting.admit_one(raw, each)
         worker.claimer.wake_for_admitted(("default", 0))
-        worker.claimer._learn()
+        worker.claimer.hints.hand_over(worker.claimer.lines.values())
         assert worker.claim_for(0.2, {each}) is not None
 
 

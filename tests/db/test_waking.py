@@ -210,19 +210,22 @@ def test_who_is_committed_behind_the_interval_wakes_workers_again(register: Any,
 
     A worker looks again so long after it heard that it sees all that is committed within the interval.
     """
-    with patch("django_pgjobs.store.waking.monotonic", side_effect=[100.0, committed]), notifications() as sent:
-        pay.register(1)
-        register(2)
-    assert sent[:times] == ["0:default"] * times
-    assert (times == 1) == (sent[times:] == [])
+    sent = sent_at([100.0, committed], register, cost=0.02)
+    assert [any("0:default" in each for each in one) for one in sent] == [True, times == 2]
     assert waking.QUIET_SECONDS < claimer.POLL_AGAIN_SECONDS
 
 
-def sent_at(instants: list[float], register: Callable[[int], object] = pay.register) -> list[list[str]]:
-    """Register at these instants; return what each registration sent."""
+def sent_at(
+    instants: list[float], register: Callable[[int], object] = pay.register, *, cost: float = 0.004
+) -> list[list[str]]:
+    """Register at these instants; return what each registration sent, if each notification costs so many seconds."""
     sent = []
+    took = cost / waking.COST_FACTOR
     for n, instant in enumerate(instants):
-        with patch("django_pgjobs.store.waking.monotonic", return_value=instant), notifications() as one:
+        with (
+            patch("django_pgjobs.store.waking.monotonic", side_effect=[instant, instant + took]),
+            notifications() as one,
+        ):
             register(n)
         sent.append(one)
     return sent
@@ -234,25 +237,47 @@ BUSY = ["0:default", "busy:default"]
 
 @on_disk
 def test_a_producer_in_a_rush_says_that_it_is_busy_and_stays_silent_for_longer() -> None:
-    """What each registration costs is what keeps producers slower than silence; workers look on their own then."""
-    assert sent_at([100.0, 100.01, 100.02, 100.109, 100.111]) == [ONE, BUSY, [], [], BUSY]
+    """Workers poll on their own then."""
+    assert sent_at([100.0, 100.002, 100.005, 100.06, 100.104, 100.106]) == [ONE, [], BUSY, [], [], ONE]
     assert waking.BUSY_SECONDS < claimer.BUSY_SECONDS
 
 
 @on_disk
-def test_a_gap_ends_the_rush() -> None:
-    assert sent_at([100.0, 100.01, 100.211, 100.24]) == [ONE, BUSY, ONE, ONE]
+@pytest.mark.parametrize("pace", [0.0041, 0.01, 0.02, 0.05])
+def test_a_producer_notifies_each_time_if_that_costs_less_than_its_pace(pace: float) -> None:
+    """Fifty registrations a second are an ordinary web site: none of its jobs waits for a poll."""
+    assert sent_at([100.0 + n * pace for n in range(20)]) == [ONE] * 20
 
 
 @on_disk
-def test_a_producer_that_takes_its_time_always_notifies_and_is_never_busy() -> None:
-    assert sent_at([100.0, 100.021, 100.042, 100.063]) == [ONE] * 4
+def test_a_pace_at_which_notifications_are_dear_is_a_rush_from_the_second_on() -> None:
+    """Sixteen producers on two cores notify slowly."""
+    assert sent_at([100.0, 100.007, 100.014, 100.021], cost=0.02) == [ONE, BUSY, [], []]
+
+
+@on_disk
+def test_a_rush_lasts_as_long_as_its_pace() -> None:
+    flood = [100.0 + n * 0.001 for n in range(211)]
+    assert [one for one in sent_at(flood) if one] == [ONE, BUSY, BUSY, BUSY]
+    assert sent_at([100.25, 100.3, 100.35, 100.4]) == [[], [], ONE, ONE]
+
+
+@on_disk
+def test_two_registrations_at_once_now_and_then_are_no_rush() -> None:
+    pairs = [100.0 + n * 0.05 + late for n in range(5) for late in (0.0, 0.001)]
+    assert sent_at(pairs) == [ONE, []] * 5
+
+
+@on_disk
+def test_one_slow_notification_is_no_rush_for_long() -> None:
+    assert sent_at([100.0], cost=3.0) == [ONE]
+    assert sent_at([100.019, 100.039, 100.12, 100.14, 100.16]) == [BUSY, [], ONE, ONE, ONE]
 
 
 @on_disk
 def test_what_limits_hold_is_never_registered_in_long_silence() -> None:
     """Whoever lets jobs in looks twice, not for as long as a producer is busy."""
-    assert sent_at([100.0, 100.01, 100.02], one_by_one.register) == [["limited:default"]] * 3
+    assert sent_at([100.0, 100.006, 100.012], one_by_one.register, cost=0.02) == [["limited:default"]] * 3
 
 
 @on_disk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -335,8 +336,28 @@ def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
     while not heard.of(Idle):
         claimer._claim(DB, {False: 5})
         claimer._rest(DB, claimer.notified)
-    assert looks[:-1] == [pytest.approx(n * claimer_module.POLL_AGAIN_SECONDS) for n in range(len(looks) - 1)]
+    pauses = [after - before for before, after in pairwise(looks)]
+    assert pauses[:3] == [pytest.approx(each) for each in (0.004, 0.008, 0.008)], "twice as late each time"
     assert looks[-1] == pytest.approx(claimer_module.BUSY_SECONDS)
+
+
+def test_while_a_producer_is_busy_a_claimer_that_finds_jobs_looks_again_soon(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [10.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    pauses: list[float] = []
+    monkeypatch.setattr(claimer, "_sleep", lambda seconds, notified: pauses.append(seconds))
+    found = [[], [], [], [claimed(1, queue="a")], [], []]
+    taking(monkeypatch, lambda plan, limit: found.pop(0))
+    claimer.listening.set()
+    claimer.frontier.learn([("a", 0)])
+    claimer.wake_for(("a", 0))
+    claimer.keep_polling()
+    for _ in range(6):
+        claimer._claim(DB, {False: 5})
+        claimer._rest(DB, claimer.notified)
+    assert pauses == [pytest.approx(each) for each in (0.004, 0.008, 0.008, 0.002, 0.004, 0.008)]
 
 
 def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
@@ -431,7 +452,7 @@ def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
     for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
         listener._hand_on(payload)
     assert (claimer.hints.released, claimer.notified, claimer.hints.pairs) == ({"a"}, 1, set())
-    claimer._learn()
+    claimer.hints.hand_over(claimer.lines.values())
     assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
     assert not claimer.hints.released
 
@@ -463,7 +484,7 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
         claimer.wake_for_released(f"q{number}")
     assert (len(claimer.hints.pairs), claimer.next_pairs, len(claimer.hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
     claimer.frontier.learn([("last", 0)])
-    claimer._learn()
+    claimer.hints.hand_over(claimer.lines.values())
     assert all(reach.behind for reach in claimer.frontier.reaches.values()), "one of those too many may be any"
     assert (claimer.hints.released_anywhere, claimer.hints.released) == (False, set())
 
@@ -471,7 +492,7 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
 def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:
     claimer.wake_for_admitted(("a", 0))
     assert (claimer.hints.pairs, claimer.hints.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
-    claimer._learn()
+    claimer.hints.hand_over(claimer.lines.values())
     assert (claimer.hints.pairs, claimer.hints.admitted) == (set(), set())
     assert claimer.frontier.reaches["a", 0].admitted_due < 0.0
     for number in range(MOST_HINTS + 5):

@@ -42,10 +42,10 @@ log = safe_logger("django_pgjobs")
 BATCH = 500
 POLL_AGAIN_SECONDS = 0.008
 BUSY_SECONDS = 0.105
-"""After a notification a producer is silent for 5 ms, or for 100 ms if it said that it is busy: see ``waking``.
-
-While a producer is busy, the claimer polls every ``POLL_AGAIN_SECONDS`` and so finds jobs registered in silence.
-"""
+POLL_SOON_SECONDS = 0.002
+"""After a notification a producer is silent for 5 ms, or for 100 ms if it said that it is busy: see ``waking``. While
+it is, the claimer polls and so finds jobs registered in silence: ``POLL_SOON_SECONDS`` after it found some, then twice
+as late each time, up to ``POLL_AGAIN_SECONDS``. Several workers share such polls that way."""
 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
@@ -96,6 +96,8 @@ class Claimer(Loop):
         self.news_at = 0.0
         self.due_at = math.inf
         self.settles_at = 0.0
+        self.busy_until = 0.0
+        self.pause_seconds = POLL_SOON_SECONDS
         self.are_many = False
 
     # Called by other threads
@@ -154,7 +156,8 @@ class Claimer(Loop):
     def keep_polling(self) -> None:
         """Poll for a moment; called by the listen thread while a producer is busy."""
         with self.wake:
-            self.settles_at = max(self.settles_at, clock.monotonic() + BUSY_SECONDS)
+            self.busy_until = clock.monotonic() + BUSY_SECONDS
+            self.settles_at = max(self.settles_at, self.busy_until)
             self.wake.notify_all()
 
     def _wake_up(self) -> None:
@@ -190,12 +193,9 @@ class Claimer(Loop):
         with self.wake:
             while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
                 self.wake.wait()
-            self._learn()
+            self.hints.hand_over(self.lines.values())
             stopping = self.stopping.is_set()
             return {line: room for line, room in self.room.wanted.items() if room > 0 and not stopping}, self.notified
-
-    def _learn(self) -> None:
-        self.hints.hand_over(self.lines.values())
 
     def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
         """Claim up to these numbers from each line; return whether to claim again at once."""
@@ -246,6 +246,7 @@ class Claimer(Loop):
             return self.room.asks_again(limits, expects=bool(claimed.jobs) and not self.listening.is_set())
 
     def _hand_over(self, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
+        self.pause_seconds = POLL_SOON_SECONDS if claimed.jobs else min(2 * self.pause_seconds, POLL_AGAIN_SECONDS)
         if claimed.jobs:
             log_claimed(claimed.jobs, seconds)
             self.woken_at = self.news_at = asked_at
@@ -340,9 +341,10 @@ class Claimer(Loop):
         The announced jobs may lie a little behind the frontier; the next claim covers that stretch too. The
         first polls after that come soon, for rows that claims have skipped because they were locked.
         """
-        settling = self.settles_at - clock.monotonic()
-        if settling > 0:
-            self._sleep(min(settling, POLL_AGAIN_SECONDS), notified)
+        now = clock.monotonic()
+        if now < self.settles_at:
+            pause = self.pause_seconds if now < self.busy_until else POLL_AGAIN_SECONDS
+            self._sleep(min(self.settles_at - now, pause), notified)
             self._scan_near()
             return
         longest = (
@@ -366,8 +368,7 @@ class Claimer(Loop):
             return
         if len(asked) == len(self.lines) and all(self.room.dry.values()) and not self._waits_for_locked(db):
             self.inbox.post(Idle(min(scanned, self.polled_at)))
-        quiet = max(FIRST_POLL_SECONDS, now - max(self.news_at, self.settles_at))
-        seconds = min(seconds, quiet)
+        seconds = min(seconds, max(FIRST_POLL_SECONDS, now - max(self.news_at, self.settles_at)))
         if self._sleep(seconds, notified):
             self._scan_near()
         with self.wake:
@@ -391,7 +392,7 @@ class Claimer(Loop):
             self.wake.wait_for(
                 lambda: self.stopping.is_set() or self.notified != notified or room.may_find_more(), timeout=seconds
             )
-            self._learn()
+            self.hints.hand_over(self.lines.values())
             woken = self.notified != notified
         if woken:
             self.woken_at = clock.monotonic()

@@ -17,7 +17,7 @@ log = safe_logger("django_pgjobs")
 WAIT_SECONDS = 1.0
 MOST_RECEIVED = 100_000
 """Number of notifications in ``FLOOD_SECONDS`` beyond which it listens to none for ``DEAF_SECONDS``: a process sends
-200 a second of one queue."""
+500 a second of one queue."""
 
 FLOOD_SECONDS = 5.0
 DEAF_SECONDS = 60.0
