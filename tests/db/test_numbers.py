@@ -194,6 +194,7 @@ def test_a_leader_whose_term_is_over_stops(raw: RawDatabase) -> None:
 def test_a_turn_with_nothing_to_take_reads_the_index_alone(raw: RawDatabase) -> None:
     """30 days of hours, 40 rows each: a turn must not read them."""
     hours = "generate_series(date_trunc('hour', now()) - interval '30 days', now(), '1 hour') AS hour"
+    raw.query("TRUNCATE pgjobs_minute")  # the index may be full of the rows of other tests
     raw.query(
         "INSERT INTO pgjobs_minute (worker, minute, queue, name, outcome, release, jobs, run_seconds, wait_seconds,"
         " run_histogram, wait_histogram)"
@@ -241,6 +242,7 @@ def test_the_trend_is_folded_to_hours_and_deleted_like_the_fleets(raw: RawDataba
 
 def test_a_chart_reads_few_rows_however_many_names_there_are(raw: RawDatabase) -> None:
     """A day of 200 names; the trend has one row a minute."""
+    raw.query("TRUNCATE pgjobs_minute")
     insert = (
         "INSERT INTO pgjobs_minute (worker, minute, queue, name, outcome, release, jobs, run_seconds, wait_seconds,"
         " run_histogram, wait_histogram) SELECT %s, minute, 'default', 'n' || n, 'succeeded', '', 1, 1, 1, '{1}', '{1}'"

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
 from django_pgjobs import clock
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -14,8 +14,9 @@ from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 
 
 @pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def options(committed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The OPTIONS of the database alias, for a test to change."""
+    connection.ensure_connection()  # one that is opened while they are changed would keep them
     changed: dict[str, Any] = {}
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", changed)
     return changed
