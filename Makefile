@@ -5,7 +5,7 @@
 #   DATABASE_URL=…        use this PostgreSQL and start none
 #   EMBEDDED=--no-fsync   options for the embedded PostgreSQL (--major 16, --bin DIR)
 #   TESTS=tests/unit      what make test runs
-#   LANES=4               in so many processes, each with a database of its own; without TESTS, one more than cores
+#   LANES=4               in so many processes, each with a server of its own; without TESTS and ARGS, one more than cores
 #   FAULTS=tests/chaos/…  what make chaos runs
 #   ARGS="-x -k lease"    more arguments for pytest, benchmarks or the demo
 #   SECONDS=120 SEED=7    how long the nemesis rages, and which faults again; JOBS=50000 registers at least so many

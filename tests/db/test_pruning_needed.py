@@ -375,13 +375,18 @@ def refuse(number: int) -> None:
         raise Abandon(f"not {number}")
 
 
+def needed_by_one_that_refused() -> tuple[Job, Job]:
+    one = book.register(1)
+    dependent = refuse.using(after=one).register(1)
+    run_jobs()
+    return one, dependent
+
+
 def test_a_retry_waits_for_a_prune_that_deletes_what_the_job_needed(
     background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
 ) -> None:
     """No commit is between what the prune has read and what it deletes: the retry is before both, or behind both."""
-    one = book.register(1)
-    dependent = refuse.using(after=one).register(1)
-    run_jobs()
+    one, dependent = needed_by_one_that_refused()
     with pruned_slowly(background, monkeypatch, raw, one) as pruning:
         retry = background(lambda: Job.objects.filter(pk=dependent.pk).retry())
         wait_until(lambda: waiters(raw) == 2, 10, "the retry waits, too")
@@ -392,9 +397,7 @@ def test_a_retry_waits_for_a_prune_that_deletes_what_the_job_needed(
 
 def test_while_a_retry_is_under_way_nothing_is_pruned(background: Background) -> None:
     """It has not committed that another job is needed again; the pruner comes back."""
-    one = book.register(1)
-    dependent = refuse.using(after=one).register(1)
-    run_jobs()
+    one, dependent = needed_by_one_that_refused()
     with transaction.atomic():
         assert Job.objects.filter(pk=dependent.pk).retry().changed == 1
         assert background(lambda: prune_jobs(on("default"), [one.pk], until="infinity")).result() is None
@@ -408,9 +411,7 @@ def test_without_the_lock_of_retries_a_retry_commits_while_what_it_needs_is_dele
     background: Background, monkeypatch: pytest.MonkeyPatch, raw: RawDatabase
 ) -> None:
     """The sabotaged twin."""
-    one = book.register(1)
-    dependent = refuse.using(after=one).register(1)
-    run_jobs()
+    one, dependent = needed_by_one_that_refused()
     with pruned_slowly(background, monkeypatch, raw, one) as pruning:
         sabotage(monkeypatch, "lock_pruning", "ELSE pg_advisory_xact_lock_shared(", "ELSE num_nulls(")
         retry = background(lambda: Job.objects.filter(pk=dependent.pk).retry())

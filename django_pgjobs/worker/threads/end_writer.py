@@ -44,11 +44,11 @@ from django_pgjobs.store.notifying import Notification
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.threads import lanes
+from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnd, RefusedEnds, Stored, StoredEnd
-from django_pgjobs.worker.threads.lanes import LOCKED
+from django_pgjobs.worker.threads.locked_ends import LOCKED
 from django_pgjobs.worker.threads.loop import Posts
 
 log = safe_logger("django_pgjobs")
@@ -85,7 +85,7 @@ class EndWriter:
             if keyed and others:  # only those without a key have a fast statement
                 return self.write(db, kind, others) + self.write(db, kind, keyed)
         if kind is COUNTED and self.busy.has_gates:  # to wait for them each time would keep all ends waiting
-            entries, busy = lanes.split_known(self.busy, db, entries)
+            entries, busy = locked_ends.split_known(self.busy, db, entries)
             return busy + (self.write_free(db, kind, entries) if entries else [])
         return self.write_free(db, kind, entries)
 
@@ -94,8 +94,8 @@ class EndWriter:
         try:
             recorded = self._record(db, kind, entries)
         except (psycopg.Error, UnicodeError) as error:
-            lane = lanes.LANES.get(kind)
-            if lane is not None and (busy := lane(self, db, entries, error)) is not None:
+            way_round = locked_ends.WAYS_ROUND.get(kind)
+            if way_round is not None and (busy := way_round(self, db, entries, error)) is not None:
                 return busy
             if not is_data_trouble(error):
                 raise
@@ -116,7 +116,7 @@ class EndWriter:
         if not kind.mixed:
             self.inbox.post(Stored(kind, stored))
             return
-        for kept, some in lanes.by_kept(stored):
+        for kept, some in locked_ends.by_kept(stored):
             self.inbox.post(Stored(kept, some))
 
     def _report_lost(self, lost: list[RefusedEnd]) -> None:
@@ -161,7 +161,7 @@ class EndWriter:
 
     def _bisect(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd], error: Exception) -> list[BusyEnd]:
         if len(entries) > 1:
-            return lanes.halve(self, db, kind, entries)
+            return locked_ends.halve(self, db, kind, entries)
         run, end = entries[0]
         reason = one_line(error)
         if end.result is not None and not is_unstored(end.result) and not is_strict(run.job.name):
@@ -208,7 +208,7 @@ class EndWriter:
             self._report_lost(lost)
         if counted:
             busy += self.write(db, COUNTED, counted)
-        return busy + lanes.keep(self, db, left)
+        return busy + locked_ends.keep(self, db, left)
 
 
 def _by_us(now: FenceReading | None, run: HeldRun, end: End) -> bool:

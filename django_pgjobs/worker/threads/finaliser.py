@@ -31,7 +31,7 @@ from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.sqlstates import is_answer
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.threads import lanes
+from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
 from django_pgjobs.worker.threads.end_writer import EndWriter
@@ -182,7 +182,7 @@ class Finaliser(Loop):
         """Queue busy ends again after their pause, without those whose gates are still locked."""
         if not self.busy or clock.monotonic() < self.busy.until:
             return
-        locked = lanes.still_locked(self.busy, db)
+        locked = locked_ends.still_locked(self.busy, db)
         with self.wake:
             for kind, entry, _ in self.busy.take(locked):
                 self.pending[kind].append(entry)

@@ -1,4 +1,4 @@
-"""The lanes of kinds that others can keep from being written by more than a lock on the job's row.
+"""Ways round locks, for kinds of ends that others can keep from being written by more than a lock on the job's row.
 
 Each takes a batch and the error of its statement, writes the ends that can be written, and returns the busy ones; or
 None if the error is none of its own.
@@ -76,7 +76,7 @@ def _await(writer: _Writer, db: WorkerConnection, entries: list[RunEnd], error: 
     return busy + (writer.write_free(db, AWAIT, free) if free else [])
 
 
-LANES: dict[EndKind, Callable[[_Writer, WorkerConnection, list[RunEnd], Exception], list[BusyEnd] | None]] = {
+WAYS_ROUND: dict[EndKind, Callable[[_Writer, WorkerConnection, list[RunEnd], Exception], list[BusyEnd] | None]] = {
     DELETE: _delete, NEXT: _next, COUNTED: _counted, AWAIT: _await,
 }  # fmt: skip
 
