@@ -5,8 +5,9 @@ by root, that code creates an account and opens every parent directory of its da
 
 Promises:
 
-- A server writes only into one new directory under the system's temporary directory. Existing files keep their mode and
-  owner, and no account is created.
+- A server writes only into one new directory: under the system's temporary directory if it keeps no data, else beside
+  the project or in the user's data directory. Existing files keep their mode and owner, and no account is created.
+- Kept data are never another project's, and are never replaced: a new, empty server is announced on stderr.
 - If root starts it, the server runs as ``postgres`` if that account exists, else as ``nobody``. Programs that this
   account cannot reach are copied into the directory.
 - It listens on a socket in its directory and on a free port of 127.0.0.1, and requires a random password.

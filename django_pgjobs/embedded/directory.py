@@ -91,6 +91,7 @@ class ServerDirectory:
         self.socket = path / "socket"
         self.log = path / "server.log"
         self.password = path / "password"
+        self.initial = path / "initial-password"
         self.project = path / "project"
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -120,8 +121,9 @@ class ServerDirectory:
     def kept(cls, remembered: Path, account: ServerAccount) -> ServerDirectory:
         """Lock the directory of the data of ``remembered``; make it if there is none.
 
-        Raises EmbeddedError if it can be made nowhere or another run uses it, OSError if it is not ours.
+        Raises EmbeddedError if it can be made nowhere, another run uses it or it is another user's.
         """
+        refuse_others(remembered)
         directory = reopen(recall(remembered) or make_home(remembered, account))
         directory.project.write_text(f"{remembered}\n")  # which may have moved
         return directory
@@ -149,6 +151,10 @@ class ServerDirectory:
         """Delete the directory, then unlock it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
+
+    def is_unfinished(self) -> bool:
+        """Tell whether a run was killed while it made the server, so that nothing can be lost with it."""
+        return not self.password.exists() and (self.initial.exists() or not any(self.data.iterdir()))
 
     def postmaster(self) -> list[str]:
         """Return the lines of the server's pid file: pid, data, start, port, …, status; empty without one."""
@@ -230,8 +236,8 @@ def find_base(account: ServerAccount) -> Path:
 def make_home(remembered: Path, account: ServerAccount) -> Path:
     """Make a directory for the data of ``remembered``: there, or in the user's data directory and named there.
 
-    Warns if ``remembered`` names one that is gone or another project's. Raises EmbeddedError if neither can hold a
-    server.
+    Warns if ``remembered`` names one that is gone or another project's, or if this project has one that it does not
+    name. Raises EmbeddedError if neither can hold a server.
     """
     data = remembered.parent
     elsewhere = user_data() / f"{data.parent.name[:16]}-"
@@ -254,6 +260,11 @@ def make_home(remembered: Path, account: ServerAccount) -> Path:
         if path == remembered:
             path.mkdir(mode=0o700, exist_ok=True)
         else:
+            unnamed = [str(each) for each in path.parent.iterdir() if owner_of(each) == str(remembered)]
+            if unnamed:
+                named = f"the data that a project has kept for {remembered} are in {', '.join(unnamed)}"
+                cure = "write that path into the file to use them, or delete them"
+                warnings.warn(f"{named}: {cure}; this project has a new, empty server", RuntimeWarning, stacklevel=2)
             path = Path(tempfile.mkdtemp(prefix=path.name, dir=path.parent))
             remembered.write_text(f"{path}\n")
         return path
@@ -317,12 +328,29 @@ def recall(remembered: Path) -> Path | None:
     try:
         if remembered.is_file():
             path = Path(remembered.read_text().strip())
-            project = (path / "project").read_text().strip()
-            if project != str(remembered) and Path(project).exists():
+            project = owner_of(path)
+            if not project or (project != str(remembered) and Path(project).exists()):
                 return None
         return path if path.lstat().st_uid == os.geteuid() else None
     except OSError:
         return None
+
+
+def owner_of(path: Path) -> str:
+    """Return what names a directory of data, the ``remembered`` of its project, or "" if it has none."""
+    try:
+        return (path / "project").read_text().strip()
+    except OSError:
+        return ""
+
+
+def refuse_others(remembered: Path) -> None:
+    """Raise EmbeddedError if the data of ``remembered`` are another user's."""
+    with contextlib.suppress(OSError):
+        path = Path(remembered.read_text().strip()) if remembered.is_file() else remembered
+        uid = path.lstat().st_uid
+        if uid != os.geteuid():
+            raise EmbeddedError(f"{path} belongs to another user: run as uid {uid}, or delete {remembered}")
 
 
 def reopen(path: Path) -> ServerDirectory:

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -167,9 +168,20 @@ class EmbeddedServer:
             raise
         if directory.password.exists():
             return directory
-        if directory.data.exists():  # a run was killed while it made it
+        try:
+            known = directory.data.exists()
+            if known and not directory.is_unfinished():
+                raise EmbeddedError(
+                    f"{directory.password} is missing, so the data in {directory.data} cannot be read: restore it, "
+                    f"or delete {directory.path} for a new, empty server"
+                )
+        except BaseException:
+            directory.close()
+            raise
+        if known:
             directory.remove()
             return self._find_directory()
+        sys.stderr.write(f"a new, empty PostgreSQL {self.major} for {self.remembered.parent} is in {directory.path}\n")
         return self._furnished(directory)
 
     def _furnished(self, directory: ServerDirectory) -> ServerDirectory:
@@ -183,7 +195,7 @@ class EmbeddedServer:
 
     def _initialise(self, directory: ServerDirectory) -> None:
         password = secrets.token_hex(16)
-        with private_file(directory.path / "initial-password", password) as password_file:
+        with private_file(directory.initial, password) as password_file:
             self.account.chown(password_file)
             failure = ""
             for locale in locales(self.major):
@@ -192,8 +204,8 @@ class EmbeddedServer:
                     break
             else:
                 raise EmbeddedError(f"initdb failed: {failure.strip()}")
-        directory.password.touch(mode=0o600)
-        directory.password.write_text(password)
+            directory.password.touch(mode=0o600)
+            directory.password.write_text(password)
 
     def _initdb(self, directory: ServerDirectory, password: Path, locale: list[str]) -> list[str | Path]:
         program = borrow_binaries(self._given, directory, self.account) / "initdb"

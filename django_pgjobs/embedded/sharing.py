@@ -118,7 +118,11 @@ def _is_held(directory: Path) -> bool:
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
     """Keep other processes from searching for or starting this server within the block."""
-    data.mkdir(parents=True, exist_ok=True)
-    with (data / "lock").open("w") as lock:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
+    except OSError as error:
+        raise EmbeddedError(f"{data} cannot be written to: {error.strerror}; set DATABASE_URL") from error
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -233,6 +233,88 @@ def test_a_project_that_cannot_hold_the_data_has_them_in_the_users_directory(pro
     assert clean(data) == [found]
 
 
+def test_data_are_kept_where_the_temporary_directory_is_emptied(project, monkeypatch):
+    """As a restart of the machine does, or systemd-tmpfiles: it has nothing of a project."""
+    temporary = project / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("XDG_DATA_HOME", str(project / "share"))
+    beside, elsewhere = project / "shop" / ".pg", project / ("x" * directory.MAX_LENGTH) / ".pg"
+    for data in (beside, elsewhere):
+        assert numbers(data) == [0]
+    shutil.rmtree(temporary)
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    for data in (beside, elsewhere):
+        assert numbers(data) == [0, 1]
+        clean(data)
+
+
+@as_root
+def test_roots_project_behind_a_closed_directory_has_its_data_in_the_systems(project, monkeypatch, capsys):
+    """As in ``/root``, which the server's account may not enter; its mode stays as it is."""
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    home = project / "home"
+    data = home / "shop" / ".pg"
+    data.parent.mkdir(parents=True)
+    home.chmod(0o700)
+    try:
+        assert numbers(data) == [0]
+        found = Path((data / "server-18").read_text().strip())
+        assert found.parent == Path("/var/lib/django-pgjobs")
+        assert capsys.readouterr().err == f"a new, empty PostgreSQL 18 for {data} is in {found}\n"
+        assert numbers(data) == [0, 1]
+        assert capsys.readouterr().err == ""
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    finally:
+        clean(data)
+
+
+def test_a_new_server_in_place_of_deleted_data_is_told(project, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_DATA_HOME", str(project / "share"))
+    beside, elsewhere = project / "shop" / ".pg", project / ("x" * directory.MAX_LENGTH) / ".pg"
+    for data in (beside, elsewhere):
+        assert numbers(data) == [0]
+    capsys.readouterr()
+    shutil.rmtree(beside / "server-18")
+    assert numbers(beside) == [0]
+    assert capsys.readouterr().err == f"a new, empty PostgreSQL 18 for {beside} is in {beside / 'server-18'}\n"
+
+    [first] = (project / "share" / "django-pgjobs").iterdir()
+    shutil.rmtree(elsewhere)
+    with pytest.warns(RuntimeWarning, match=f"{elsewhere}/server-18 are in {first}: write that path into the file"):
+        assert numbers(elsewhere) == [0]
+    (elsewhere / "server-18").write_text(f"{first}\n")
+    assert numbers(elsewhere) == [0, 1]
+    clean(elsewhere)
+
+
+def test_data_without_their_password_are_kept_and_those_of_an_unfinished_run_are_not(project):
+    data = project / ".pg"
+    assert numbers(data) == [0]
+    password = data / "server-18" / "password"
+    text = password.read_text()
+    password.unlink()
+    with pytest.raises(EmbeddedError, match=f"{password} is missing"):
+        numbers(data)
+    password.write_text(text)
+    assert numbers(data) == [0, 1]
+    password.rename(data / "server-18" / "initial-password")  # killed in initdb
+    assert numbers(data) == [0]
+
+
+@as_root
+def test_data_of_another_user_are_refused_and_stay(project):
+    data = project / ".pg"
+    assert numbers(data) == [0]
+    os.chown(data / "server-18", 12345, -1)
+    with pytest.raises(EmbeddedError, match=r"server-18 belongs to another user: run as uid 12345"):
+        numbers(data)
+    os.chown(data / "server-18", 0, -1)
+    assert numbers(data) == [0, 1]
+
+
 def test_a_halted_server_resumes_with_its_data_and_port():
     with EmbeddedServer(fsync=False) as ours:
         url = ours.url
