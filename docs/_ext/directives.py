@@ -1,4 +1,7 @@
-"""The directive ``{pgjobs} NAME``: puts a part of ``generated.PARTS``, Markdown or raw HTML, into the page."""
+"""The directive ``{pgjobs} NAME WORDS``: puts a part of ``generated.PARTS``, Markdown or raw HTML, into the page.
+
+Words after the name say which part of the part.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ class Generated(Directive):
     """One generated part of a page."""
 
     required_arguments = 1
+    optional_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes of that part."""
-        text = generated.PARTS[self.arguments[0]]()
+        name, *words = self.arguments
+        text = generated.PARTS[name](*words)
         if text.startswith("<"):
             return [nodes.raw("", text, format="html")]
         part = nodes.Element()

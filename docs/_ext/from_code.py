@@ -220,10 +220,25 @@ def model_fields() -> str:
     return "\n".join(parts)
 
 
-def sql_contracts() -> str:
-    """Every statement: its four-line contract, and its text."""
-    parts = []
+def statements_by_module() -> dict[str, list[str]]:
+    """Module of ``store`` → the statements that it alone names; under ``shared`` all others."""
+    named: dict[str, set[str]] = {}
+    for path in (PACKAGE / "store").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named.setdefault(node.value, set()).add(path.stem)
+    found: dict[str, list[str]] = {}
     for name in sql.names():
+        modules = named.get(name, set())
+        found.setdefault(next(iter(modules)) if len(modules) == 1 else "shared", []).append(name)
+    return found
+
+
+def sql_contracts(modules: str = "") -> str:
+    """The statements of these modules of ``store``, or all: the four-line contract of each, and its text."""
+    by_module = statements_by_module()
+    parts = []
+    for name in sorted(name for module in modules.split() or by_module for name in by_module[module]):
         lines = sql.source(name).splitlines()
         head = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
         body = [line for line in lines if not line.startswith("--")]

@@ -18,7 +18,7 @@ import from_logs
 import from_metrics
 import from_settings
 
-PARTS: dict[str, Callable[[], str]] = {
+PARTS: dict[str, Callable[..., str]] = {
     name: value
     for module in (from_settings, from_code, from_data, from_figures, from_foreign, from_logs, from_metrics)
     for name, value in vars(module).items()

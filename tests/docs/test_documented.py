@@ -61,7 +61,8 @@ def read(name: str) -> str:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_generated_part_stands_on_a_page_and_says_something(part):
-    assert any(f"```{{pgjobs}} {part}\n" in page.read_text(encoding="utf-8") for page in pages())
+    shown = re.compile(rf"^```{{pgjobs}} {part}(?: .*)?$", re.MULTILINE)
+    assert any(shown.search(page.read_text(encoding="utf-8")) for page in pages())
     assert len(made.PARTS[part]()) > 60
 
 
@@ -141,7 +142,7 @@ def test_every_signal_is_documented_with_where_it_is_sent():
     tree = ast.parse((PACKAGE / "signals.py").read_text(encoding="utf-8"))
     names = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
     assert names
-    page = read("reference/events")
+    page = read("reference/signals")
     assert [name for name in names if f"`{name}`" not in page or f"### {name}\n" not in from_code.signals()] == []
 
 
@@ -182,9 +183,21 @@ def test_every_statement_is_documented_with_its_fence(name):
     assert "\n".join(["```text", *body, "```"]) in section  # with its comments, to be read
 
 
+def test_every_statement_is_on_one_page_and_each_page_is_in_the_index():
+    folder = DOCS / "reference" / "sql"
+    modules = {
+        path.stem: re.findall(r"^```\{pgjobs\} sql_contracts (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in folder.glob("*.md")
+    }
+    assert not modules.pop("index")
+    assert set(re.findall(r"^(\w+)$", read("reference/sql/index"), re.MULTILINE)) == set(modules)
+    shown = [module for [words] in modules.values() for module in words.split()]
+    assert sorted(shown) == sorted(from_code.statements_by_module())
+
+
 def test_every_frame_of_the_channel_is_on_the_page_of_the_protocol():
     messages = [*get_args(FromExecutor), *get_args(ToExecutor)]
-    page = read("explanation/worker")
+    page = read("contributing/worker")
     assert len(messages) >= 16
     assert [message.tag for message in messages if f"`{message.tag}" not in page] == []
 
@@ -231,10 +244,11 @@ def test_every_mode_of_cancelling_is_explained():
     assert [mode for mode in CancelMode if mode not in from_code.FIELD_TEXTS["Job"]["cancel_mode"]] == []
 
 
-def test_every_log_line_is_found_by_name_in_the_troubleshooting():
+def test_every_log_line_with_a_cure_is_one_that_the_code_writes():
     """A line quoted for the night is one that the code can write."""
     lines = [re.sub(r"%[-.\d]*[a-z]", "…", line) for _, _, line, _ in from_code.log_calls()]
-    quoted = re.findall(r"^\| `([^`]+)` \|", read("how-to/troubleshoot"), re.MULTILINE)
+    cures = read("reference/logs").partition("## What to do about a line")[2].partition("\n## ")[0]
+    quoted = re.findall(r"^\| `([^`]+)` \|", cures, re.MULTILINE)
     assert len(quoted) > 8
     for quote in quoted:
         pattern = re.escape(quote).replace("…", ".*").replace("3", "(?:3|…)")
@@ -242,14 +256,14 @@ def test_every_log_line_is_found_by_name_in_the_troubleshooting():
 
 
 def test_every_permission_is_documented():
-    page = read("how-to/operate")
+    page = read("how-to/security")
     codes = [code for model in apps.get_app_config("pgjobs").get_models() for code, _ in model._meta.permissions]
     assert len(codes) > 6
     assert [code for code in codes if f"`pgjobs.{code}`" not in page] == []
 
 
-def test_what_libpq_is_told_stands_on_the_page_of_deploying():
-    [options] = re.findall(r'"OPTIONS": (\{[^}]*connect_timeout[^}]*\})', read("how-to/deploy"))
+def test_what_libpq_is_told_stands_on_the_page_of_connections():
+    [options] = re.findall(r'"OPTIONS": (\{[^}]*connect_timeout[^}]*\})', read("how-to/connections"))
     assert ast.literal_eval(options) == WAYS
 
 
@@ -301,7 +315,7 @@ def test_files_of_the_repository_that_pages_name_exist():
 
 
 def test_the_modules_and_statements_that_the_walks_pass_exist():
-    page = read("explanation/walks")
+    page = read("contributing/walks")
     steps = re.findall(r"^\d+\. `([a-z_.]+)`:", page, re.MULTILINE)
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     named = {name for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", page) if name.partition(".")[0] in rooms}

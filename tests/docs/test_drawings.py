@@ -100,7 +100,7 @@ def test_the_architecture_has_every_table_once_and_no_other():
 
 
 def test_the_architecture_has_the_supervisors_threads_as_the_protocol_lists_them():
-    page = (DOCS / "explanation" / "worker.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributing" / "worker.md").read_text(encoding="utf-8")
     table = page.partition("| thread of the supervisor |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (\w+) \| .* \| ([^|]+) \|$", table, re.MULTILINE)
     assert len(rows) >= 8
@@ -120,7 +120,7 @@ def test_the_ladder_is_drawn_for_every_reason_with_its_rungs_at_their_seconds():
 
 
 def test_the_rungs_that_are_drawn_are_those_of_the_table_beside_them():
-    page = (DOCS / "explanation" / "worker.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributing" / "worker.md").read_text(encoding="utf-8")
     table = page.partition("| why | flag | interrupt | SIGTERM | SIGKILL |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\|[^|]+\|[^|]*\| *(\d*) *\| *(\d*) *\| *(\d*) *\|", table, re.MULTILINE)
     drawn = []

@@ -23,7 +23,7 @@ def functions(path: str) -> set[str]:
 def test_a_survived_fault_names_its_test_its_invariants_and_its_recovery(fault):
     path, _, name = fault["test"].partition("::")
     assert name.partition("[")[0] in functions(path)
-    known = set(re.findall(r"^\| (I\d+) \|", (DOCS / "explanation" / "invariants.md").read_text(), re.MULTILINE))
+    known = set(re.findall(r"^\| (I\d+) \|", (DOCS / "contributing" / "invariants.md").read_text(), re.MULTILINE))
     assert fault["keeps"]
     assert set(fault["keeps"]) <= known
     assert fault["recovery"].strip()

@@ -38,8 +38,8 @@ TROUBLE = (
 
 
 def statements(words: str) -> list[str]:
-    """The statements of the deploy page's snippets of SQL that have ``words``."""
-    texts = [block.text for block in blocks(DOCS / "how-to" / "deploy.md") if block.language == "sql"]
+    """The statements of the security page's snippets of SQL that have ``words``."""
+    texts = [block.text for block in blocks(DOCS / "how-to" / "security.md") if block.language == "sql"]
     found = [each.strip() for text in texts for each in re.sub("--.*", "", text).split(";")]
     return [each for each in found if words in each]
 
