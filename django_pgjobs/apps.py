@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
@@ -40,10 +41,12 @@ class PgJobsConfig(AppConfig):
         """The aliases whose settings say that connections are not kept."""
 
     def ready(self) -> None:
-        """Import ``jobs`` of every installed app, and ``tasks`` if ``TASKS`` names us; errors in them propagate."""
+        """Import where jobs are: ``jobs`` of every installed app, the modules that ``MODULES`` names, and ``tasks`` of
+        every app if ``TASKS`` names us. Errors in them propagate."""
         _unmute_loggers()
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
+        _import_modules()
         _discover_tasks()
         register_check(_check_project, "pgjobs")
         register_check(_check_names, Tags.database)
@@ -62,6 +65,20 @@ def _closed_at_once() -> set[str]:
     if "settings" in vars(connections):
         return set()
     return {using for using, database in settings.DATABASES.items() if database.get("CONN_MAX_AGE") == 0}
+
+
+def _import_modules() -> None:
+    """Import the modules that ``MODULES`` names. A project that names none loads nothing for it."""
+    try:
+        patterns = get_conf().modules
+    except ImproperlyConfigured:
+        return  # the checks say what is wrong
+    if not patterns:
+        return
+    from django_pgjobs.definition.discovery import modules_of  # here for start-up time
+
+    for name in dict.fromkeys(name for pattern in patterns for name in modules_of(pattern)):
+        import_module(name)
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:

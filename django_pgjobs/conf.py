@@ -78,6 +78,13 @@ class Conf:
     {doc}`../how-to/limits`.
     """
 
+    modules: tuple[str, ...] = _setting((), rules.modules)
+    """Dotted paths of the modules that declare jobs beside ``jobs.py`` of each app, such as ``"shop.workflows.*"``.
+
+    ``*`` stands for any characters but a dot; the first part has none. A package that a pattern names is imported, not
+    the modules in it. Every process imports them once, when Django is ready; nothing else is imported to find them.
+    """
+
     middleware: tuple[str, ...] = _setting((), rules.texts)
     """Dotted paths of the factories whose middleware wraps every job in the executor, outermost first."""
 

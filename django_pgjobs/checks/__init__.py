@@ -35,6 +35,8 @@ pgjobs.W009    ``OPTIONS`` of an alias of ``TASKS`` names a path at which there 
 pgjobs.W010    an alias of ``TASKS`` allows queues that ``QUEUES`` does not
 pgjobs.W011    jobs of tasks are deleted as they succeed, so there are no results to get
 pgjobs.W012    an alias of ``TASKS`` has ``ENQUEUE_ON_COMMIT``, which does nothing
+pgjobs.W013    a pattern of ``MODULES`` names no module
+pgjobs.W014    a job or cron entry is declared in a module that workers do not import
 =============  =========================================================================================
 
 E021 to E023 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
@@ -55,7 +57,7 @@ from typing import Any
 from django.core.checks import CheckMessage
 
 from django_pgjobs.checks.database import check_atomic_jobs, check_database
-from django_pgjobs.checks.jobs import check_definitions
+from django_pgjobs.checks.jobs import check_definitions, check_modules
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
 from django_pgjobs.checks.names import check_names
 from django_pgjobs.checks.settings import (
@@ -78,6 +80,7 @@ __all__ = [
     "check_foreign_keys",
     "check_indexes",
     "check_middleware",
+    "check_modules",
     "check_named_queues",
     "check_names",
     "check_notices",
@@ -89,6 +92,7 @@ __all__ = [
 CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
     check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_notices,
     check_database, check_atomic_jobs, check_foreign_keys, check_indexes, check_commands, check_definitions,
+    check_modules,
 )  # fmt: skip
 
 

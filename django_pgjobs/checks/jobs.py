@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 
 from django_pgjobs.checks.settings import valid_conf
 from django_pgjobs.conf import Conf
+from django_pgjobs.definition.discovery import cure_of, modules_of, unfound_crons, unfound_jobs
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
@@ -36,6 +40,42 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
             entry.declared()
         except InvalidJob as error:
             yield Error(str(error), hint="Correct the entry or the setting.", obj=entry, id="pgjobs.E018")
+
+
+def check_modules(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that each pattern of ``MODULES`` names a module, and that workers find what this process declares."""
+    if (conf := valid_conf()) is None:
+        return
+    for pattern in conf.modules:
+        if not modules_of(pattern):
+            yield Warning(
+                f'PGJOBS["MODULES"] has {pattern!r}, which names no module.',
+                hint="Write the dotted path of a module, or a pattern that fits one: * stands for any characters but "
+                "a dot.",
+                id="pgjobs.W013",
+            )
+    _import_views()
+    for definition in unfound_jobs():
+        yield _unfound(f"job {definition.name}", definition.func.__module__, definition)
+    for entry, module in unfound_crons():
+        yield _unfound(f"cron entry {entry.name}", module, entry)
+
+
+def _unfound(what: str, module: str, declared: object) -> CheckMessage:
+    return Warning(
+        f"Workers do not find the {what}: its module {module} is imported neither by jobs.py of an app nor by "
+        'PGJOBS["MODULES"].',
+        hint=cure_of(module),
+        obj=declared,
+        id="pgjobs.W014",
+    )
+
+
+def _import_views() -> None:
+    """Import what the project's URLs do, as Django's own checks, which may run later, do: views register jobs."""
+    if root := getattr(settings, "ROOT_URLCONF", None):
+        with suppress(Exception):  # Django's checks say what is wrong with it
+            import_module(root)
 
 
 def _check_definition(definition: JobPolicy, conf: Conf) -> Iterator[CheckMessage]:

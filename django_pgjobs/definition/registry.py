@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core.signals import setting_changed
 
 from django_pgjobs.exceptions import INTERRUPTS, InvalidJob, UnknownJob
@@ -53,6 +54,11 @@ class Registry:
         self._found: frozenset[str] = frozenset()  # names that only resolvers have made known
         self._learned: dict[str, frozenset[str]] = {}
         self._misses: dict[str, str] = {}  # name → why it could not be imported, empty if no resolver knew it
+        self.late: frozenset[str] = frozenset()
+        """Names of definitions that were declared when Django was ready, by a later import. See ``discovery``."""
+        self.late_crons: frozenset[str] = frozenset()
+        """Names of cron entries outside of ``@job``, likewise."""
+        self._warned: frozenset[str] = frozenset()
         self.is_isolated = False
         """True if a test declares jobs for itself only, so no worker has to find them."""
 
@@ -67,6 +73,8 @@ class Registry:
                 known = self._by_name.get(name)
                 if known is not None and not _same_function(known, definition):
                     raise _taken(name, known, definition)
+            if self._is_late and definition.name not in self._by_name:  # a reloaded module is not late
+                self.late |= {definition.name}
             kept = {n: d for n, d in self._by_name.items() if d.name != definition.name}
             self._by_name = kept | dict.fromkeys((definition.name, *definition.aliases), definition)
             self._found -= {definition.name, *definition.aliases}
@@ -85,7 +93,21 @@ class Registry:
                     f"{entry.location}: the name {entry.name!r} is taken by the cron entry at {known.location}; "
                     "give one of them another name="
                 )
+            if self._is_late and known is None and not entry.decorates:
+                self.late_crons |= {entry.name}
             self._crons = self._crons | {entry.name: entry}
+
+    @property
+    def _is_late(self) -> bool:
+        return apps.ready and not self.is_isolated
+
+    def should_warn_of(self, name: str) -> bool:
+        """Return True for a late name, and only the first time that it is asked."""
+        if name not in self.late or name in self._warned:
+            return False
+        with self._lock:
+            self._warned |= {name}
+        return True
 
     def crons(self) -> list[CronDeclaration]:
         """Return every cron entry that this process declares, sorted by name."""
@@ -265,6 +287,7 @@ class Registry:
             ours = {name: definition for name, definition in self._by_name.items() if name.startswith(BUILT_IN)}
             self._by_name, self._crons, self.is_isolated = ours, {}, True
             self._found, self._misses, self._learned = frozenset(), {}, {}
+            self.late, self.late_crons, self._warned = frozenset(), frozenset(), frozenset()
         try:
             yield
         finally:

@@ -67,8 +67,8 @@ OUR_FILES.update((__file__, middleware.__file__))
 NOTHING = decide.Succeeded()
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 NOT_DECLARED = (
-    "Worker code knows no job of this name; workers import jobs.py of each app, and find tasks if TASKS names "
-    "PgJobsBackend."
+    "Worker code knows no job of this name; workers import jobs.py of each app and the modules of MODULES, and find "
+    "tasks if TASKS names PgJobsBackend."
 )
 HIDDEN_LAYER = (
     'PGJOBS["MIDDLEWARE"]: a layer returned a coroutine that is never awaited, so the job in it has not run: mark its '

@@ -216,8 +216,9 @@ def _parked(facts: WhyFacts) -> Reason:
     text = _("It is parked because the code of the worker that claimed it cannot run it%(why)s.")
     if _NOT_DECLARED.match(facts.hold_reason):
         advice = _(
-            "Workers import jobs.py of each app, and find tasks if TASKS names PgJobsBackend: declare the job there, "
-            "or add this name to the aliases of another job, and deploy that; workers check every 30 s. Or cancel it."
+            "Workers import jobs.py of each app and the modules of MODULES, and find tasks if TASKS names "
+            "PgJobsBackend: declare the job there, or add this name to the aliases of another job, and deploy that; "
+            "workers check every 30 s. Or cancel it."
         )
     else:
         advice = _("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")

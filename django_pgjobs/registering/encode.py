@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
 from django_pgjobs.definition.options import InvalidOption
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import capture_headers
@@ -60,6 +61,10 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
     ``headers``: all of the job's, as JSON text; see ``headers_of``. ``payload``: the encoded arguments, if known.
     """
     definition, plan, args, kwargs, _ = row
+    if registry.late and not plan.bypass:
+        from django_pgjobs.definition.discovery import warn_of_unfound  # here for start-up time
+
+        warn_of_unfound(definition)
     if payload is None:
         try:
             payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """The names that a queue may have; use ``fullmatch``."""
 
+MODULES = re.compile(r"[^\W\d]\w*(\.[\w*]+)*")
+"""The patterns that ``MODULES`` takes; use ``fullmatch``."""
+
 MOST_BYTES = 2**28 - 1
 """The longest text in a jsonb, in bytes."""
 
@@ -103,6 +106,18 @@ def texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(item, str) for item in value):
         raise TypeError("a list of texts")
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+
+
+def modules(value: Any) -> tuple[str, ...]:
+    """Dotted paths of modules, in which ``*`` may stand for a part of a name."""
+    patterns = texts(value)
+    wrong = [pattern for pattern in patterns if not MODULES.fullmatch(pattern)]
+    if wrong:
+        raise ValueError(
+            'dotted paths of modules such as "shop.workflows.*" or "shop.*_jobs", the first part without a * '
+            f"(found {', '.join(map(repr, wrong))})"
+        )
+    return patterns
 
 
 def queues(value: Any) -> tuple[str, ...]:

@@ -209,7 +209,9 @@ def test_a_jobs_page_offers_what_its_state_allows(root: Client) -> None:
 
 def test_the_page_of_a_parked_job_says_where_workers_find_jobs(root: Client) -> None:
     row = make(hold="parked", hold_reason="No job named 'shop.trips.order' is known to this process.")
-    assert "Workers import jobs.py of each app, and find tasks" in html(root.get(f"{LIST}{row.pk}/change/"))
+    assert "Workers import jobs.py of each app and the modules of MODULES, and find tasks" in html(
+        root.get(f"{LIST}{row.pk}/change/")
+    )
 
 
 def test_a_limited_job_that_is_not_due_can_be_run_now(root: Client) -> None:

@@ -190,9 +190,9 @@ def test_a_job_that_no_code_declares_names_the_modules_where_workers_find_jobs(r
     Job.objects.filter(pk=one).update(hold="parked", hold_reason=str(unknown.value))
     assert said(one)[1] == (
         "It is parked because the code of the worker that claimed it cannot run it: No job named "
-        "'shop.trips.order_saga' is known to this process. Workers import jobs.py of each app, and find tasks if TASKS "
-        "names PgJobsBackend: declare the job there, or add this name to the aliases of another job, and deploy that; "
-        "workers check every 30 s. Or cancel it."
+        "'shop.trips.order_saga' is known to this process. Workers import jobs.py of each app and the modules of "
+        "MODULES, and find tasks if TASKS names PgJobsBackend: declare the job there, or add this name to the aliases "
+        "of another job, and deploy that; workers check every 30 s. Or cancel it."
     )
     why_not = "No job named 'shop.x' is known to this process: ImportError: no module named shop."
     Job.objects.filter(pk=other).update(hold="parked", hold_reason=why_not)

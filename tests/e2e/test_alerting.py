@@ -45,7 +45,7 @@ def test_a_parked_job_is_a_warning_that_names_the_cure(worker: Workers) -> None:
     wait_until(lambda: all(read(job).state == "parked" for job in unknown), 10, "they are parked")
     lines = re.findall(r"WARNING job parked name=shop\.tasks\.send .*", started.log)
     assert len(lines) == 1
-    assert "Worker code knows no job of this name; workers import jobs.py of each app, and find tasks if" in lines[0]
+    assert "Worker code knows no job of this name; workers import jobs.py of each app and the modules of" in lines[0]
 
 
 def test_what_a_project_logs_in_a_job_is_visible_and_names_the_job(worker: Workers) -> None:

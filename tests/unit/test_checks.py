@@ -411,4 +411,4 @@ def test_a_check_takes_what_django_passes() -> None:
     for check in checks.CHECKS:
         list(check(app_configs=None, databases=["default"]))
         called.append(check)
-    assert len(called) == 12
+    assert len(called) == 13

@@ -21,6 +21,7 @@ from django_pgjobs.values.retention import Retention
 
 DEFAULTS: dict[str, Any] = {
     "queues": None,
+    "modules": (),
     "middleware": (),
     "release": "",
     "notify": True,
@@ -106,6 +107,7 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("QUEUES", ["mail", "bulk"], ("mail", "bulk")),
         ("QUEUES", {"mail", "bulk"}, ("bulk", "mail")),
         ("MIDDLEWARE", ["a.b"], ("a.b",)),
+        ("MODULES", ["shop.*_jobs", "a.b.*", "_c"], ("shop.*_jobs", "a.b.*", "_c")),
         ("DEFAULT_TIMEOUT_SECONDS", None, None),
         ("PROCESSES", 7, 7),
         ("DRAIN_SECONDS", 0, 0.0),
@@ -211,6 +213,8 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"METRICS_HOST": ""}, "range", "must be a host name or an address"),
         ({"METRICS_HOST": None}, "type", "must be a text"),
         ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
+        ({"MODULES": "a.b"}, "type", "must be a list of texts"),
+        ({"MODULES": ["a", "*.jobs", "a..b", "a/b.py", ""]}, "range", "the first part without a * (found '*.jobs'"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
         ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
         ({"CAPACITY": {"mail": 0}}, "range", "whole numbers from 1 to 1000000, or None (found 0)"),
