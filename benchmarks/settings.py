@@ -17,7 +17,7 @@ INSTALLED_APPS = ["django_pgjobs", "benchmarks"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PGJOBS: dict[str, Any] = {}
 if os.environ.get("PGJOBS_BENCH_KEEP") == "nothing":
-    PGJOBS["RETENTION_HOURS"] = {"succeeded": 0}
+    PGJOBS["RETENTION"] = {"succeeded": 0}
 if _PORT := os.environ.get("PGJOBS_BENCH_METRICS_PORT"):
     PGJOBS |= {"METRICS_PORT": int(_PORT), "NOTIFY_FAILURES": {"to": "mail_admins"}}
 if _SAMPLED := os.environ.get("PGJOBS_BENCH_TRACED"):

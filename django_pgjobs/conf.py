@@ -11,8 +11,8 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, fields
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from django.conf import settings
@@ -21,10 +21,10 @@ from django.core.signals import setting_changed
 
 from django_pgjobs.values import setting_rules as rules
 from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
-from django_pgjobs.values.by_queue import ByQueue, Rate
-from django_pgjobs.values.limit import Limit
-from django_pgjobs.values.retention import Retention
-from django_pgjobs.values.setting_rules import MOST_BYTES, SettingRule
+from django_pgjobs.values.by_queue import MOST_JOBS, ByQueue, Rate, by_queue
+from django_pgjobs.values.limit import Limit, read_limit
+from django_pgjobs.values.retention import Retention, read_retention
+from django_pgjobs.values.setting_rules import MOST_BYTES, SettingRule, WrongPart, part, part_rules, read_parts
 
 if TYPE_CHECKING:
     from django_pgjobs.values.notify_failures import NotifyFailures
@@ -52,12 +52,82 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _notify_failures(value: Any) -> NotifyFailures:
+    from django_pgjobs.values.notify_failures import NotifyFailures  # here for start-up time
+
+    return read_parts(NotifyFailures, value)
+
+
 def _processes(value: Any) -> int:
     return min(4, usable_cores()) if value is None else rules.whole(1, 1000)(value)
 
 
-def _setting(default: Any, rule: SettingRule) -> Any:
-    return field(default=default, metadata={"rule": rule})
+_limits = by_queue('{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit)
+_capacities = by_queue('{"mail": 1000, "*": 100000}', rules.whole(1, MOST_JOBS))
+_rates = by_queue('{"mail": {"tokens": 30, "register": 3}}', partial(read_parts, Rate))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JobBounds:
+    """The most that a job may ask for. Names end in their unit; seconds may be given as ``timedelta``."""
+
+    members: int = part(1_000_000, rules.whole(1, 100_000_000))
+    """Maximum number of members of a batch."""
+
+    nodes: int = part(50_000, rules.whole(1, 1_000_000))
+    """Maximum number of nodes of a flow."""
+
+    needs: int = part(10_000, rules.whole(1, 100_000))
+    """Maximum number of jobs that a job may need, by ``using(after=…)`` or in a flow."""
+
+    steps: int = part(10_000, rules.whole(1, 1_000_000))
+    """Maximum number of steps, sleeps and waits that a job may remember."""
+
+    steps_bytes: int = part(16 * 1024 * 1024, rules.whole(2, MOST_BYTES))
+    """Maximum size of the results of all steps of a job, in bytes of UTF-8; ``result_bytes`` bounds each."""
+
+    gather: int = part(10_000, rules.whole(1, 1_000_000))
+    """Maximum number of jobs that one ``gather`` may run."""
+
+    event_bytes: int = part(1024 * 1024, rules.whole(2, MOST_BYTES))
+    """The maximum size of an event's encoded payload, in bytes of UTF-8."""
+
+    payload_bytes: int = part(1024 * 1024, rules.whole(2, MOST_BYTES))
+    """The maximum size of a job's encoded arguments, in bytes of UTF-8."""
+
+    result_bytes: int = part(1024 * 1024, rules.whole(2, MOST_BYTES))
+    """The maximum size of a job's encoded result, in bytes of UTF-8."""
+
+    traceback_chars: int = part(20_000, rules.whole(0, 10_000_000))
+    """Number of characters of a traceback that the retry history keeps."""
+
+    max_attempts: int = part(1000, rules.whole(1, 1_000_000))
+    """The most attempts that a job may ask for."""
+
+    timeout_seconds: float = part(86400.0, rules.seconds(0.001))
+    """The longest timeout that a job may ask for."""
+
+    ahead_seconds: float = part(3650 * 86_400.0, rules.seconds(60, 36_500 * 86_400.0))
+    """Maximum time ahead for which a job may be registered: ``run_at``, ``delay``, ``deadline``, a sleep or a wait."""
+
+    past_seconds: float | None = part(None, rules.or_none(rules.seconds()))
+    """Maximum age of ``run_at`` at registration, by this machine's clock; None is any distance, 0 is not at all."""
+
+    backoff_base_seconds: float = part(LONGEST_SECONDS, rules.seconds())
+    """The longest first delay that a ``Backoff`` may have."""
+
+    backoff_factor: tuple[float, float] = part((0.0, 1000.0), rules.factors)
+    """The least and the largest factor that a ``Backoff`` may have."""
+
+    key_pattern: str = part(".{1,200}", rules.pattern)
+    """A regular expression that the ``key`` of a job must match in full.
+
+    In any case a key is 1 to 200 printable characters; for an ``idempotency_key`` that is the only rule.
+    """
+
+    def __repr__(self) -> str:
+        """As it is written in the settings."""
+        return repr({item.name: getattr(self, item.name) for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +137,10 @@ class Conf:
     Seconds may be given as ``timedelta`` and are floats here.
     """
 
-    queues: tuple[str, ...] | None = _setting(None, rules.or_none(rules.queues))
+    queues: tuple[str, ...] | None = part(None, rules.or_none(rules.queues))
     """The queues that jobs may be registered in; None allows any valid name."""
 
-    queue_limits: ByQueue[Limit] = _setting(ByQueue(), rules.queue_limits)  # noqa: RUF009 (ByQueue is frozen)
+    queue_limits: ByQueue[Limit] = part(ByQueue(), _limits)  # noqa: RUF009 (ByQueue is frozen)
     """Number of jobs of a queue that run at once, and that start in a time, in all workers together, by queue.
 
     A dict of ``"concurrency"`` (jobs), ``"rate"`` (starts) and ``"per"`` (seconds or a ``timedelta``, 60 if left out);
@@ -78,94 +148,73 @@ class Conf:
     {doc}`../how-to/limits`.
     """
 
-    modules: tuple[str, ...] = _setting((), rules.modules)
+    modules: tuple[str, ...] = part((), rules.modules)
     """Dotted paths of the modules that declare jobs beside ``jobs.py`` of each app, such as ``"shop.workflows.*"``.
 
     ``*`` stands for any characters but a dot; the first part has none. A package that a pattern names is imported, not
     the modules in it. Every process imports them once, when Django is ready; nothing else is imported to find them.
     """
 
-    middleware: tuple[str, ...] = _setting((), rules.texts)
+    middleware: tuple[str, ...] = part((), rules.texts)
     """Dotted paths of the factories whose middleware wraps every job in the executor, outermost first."""
 
-    release: str = _setting("", rules.text)
+    release: str = part("", rules.text)
     """Name of the deployed code, shown with workers and attempts."""
 
-    notify: bool = _setting(True, rules.flag)
+    notify: bool = part(True, rules.flag)
     """Wake workers by NOTIFY when a job is registered and committed; without it they find the job by polling."""
 
-    lease_seconds: float = _setting(30.0, rules.seconds(0.05))
+    lease_seconds: float = part(30.0, rules.seconds(0.05))
     """Time that a worker keeps a claimed job without renewal; after a worker's death its jobs wait this long."""
 
-    renew_seconds: float = _setting(10.0, rules.seconds(0.01))
+    renew_seconds: float = part(10.0, rules.seconds(0.01))
     """Interval at which a worker renews its leases; at most a third of ``lease_seconds``."""
 
-    beat_seconds: float = _setting(10.0, rules.seconds(0.01))
+    beat_seconds: float = part(10.0, rules.seconds(0.01))
     """Interval at which a worker writes its heartbeat, which informs people and grants no right to jobs."""
 
-    stale_seconds: float = _setting(60.0, rules.seconds(0.05))
+    stale_seconds: float = part(60.0, rules.seconds(0.05))
     """After how long without a heartbeat a worker is *lost*; more than twice ``beat_seconds``.
 
     After two missed heartbeats it is *silent*: commands and the admin show it as such, and nothing relies on it.
     """
 
-    drain_seconds: float = _setting(25.0, rules.seconds())
+    drain_seconds: float = part(25.0, rules.seconds())
     """Time that a stopping worker gives running jobs to finish before it releases them."""
 
-    poll_seconds: float = _setting(5.0, rules.seconds(0.01))
+    poll_seconds: float = part(5.0, rules.seconds(0.01))
     """Maximum time that an idle worker sleeps between two polls, if no NOTIFY reaches it."""
 
-    rescue_grace_seconds: float = _setting(30.0, rules.seconds())
+    rescue_grace_seconds: float = part(30.0, rules.seconds())
     """Time after a job's deadline in which its worker tries to stop it before it gives the job up, to run again."""
 
-    retention_hours: Retention = _setting(Retention(), rules.retention)  # noqa: RUF009 (Retention is frozen)
-    """Retention of ended jobs, with their failed attempts: hours, or a ``timedelta``, by outcome.
+    retention: Retention = part(Retention(), read_retention)  # noqa: RUF009 (Retention is frozen)
+    """Retention of rows: a dict of seconds or ``timedelta``, in which a key that is left out keeps its default.
 
-    Then the leader prunes them. None keeps them forever; 0 keeps nothing: the job is deleted as it ends. An outcome
-    that is left out keeps its default. ``"queues"`` has such a dict for each queue that differs; outcomes left out
-    there are as outside. None instead of the whole dict prunes nothing.
+    Ended jobs go by outcome: ``"succeeded"``, ``"cancelled"`` and ``"abandoned"``. The leader prunes them; None keeps
+    them forever, 0 keeps nothing: the job is deleted as it ends. None instead of the whole dict prunes no jobs.
     """
 
-    vacuum: bool = _setting(True, rules.flag)
+    bounds: JobBounds = part(JobBounds(), partial(read_parts, JobBounds))  # noqa: RUF009 (JobBounds is frozen)
+    """The most that a job, its arguments and its relations may ask for: a dict, in which a key that is left out
+    keeps its default."""
+
+    vacuum: bool = part(True, rules.flag)
     """Let the leader VACUUM the tables of jobs and claims when many rows there are dead; else only autovacuum does."""
 
-    key_pattern: str = _setting(".{1,200}", rules.pattern)
-    """A regular expression that the ``key`` of a job must match in full.
-
-    In any case a key is 1 to 200 printable characters; for an ``idempotency_key`` that is the only rule.
-    """
-
-    stored_result_hours: float | None = _setting(720.0, rules.or_none(rules.some_hours))
-    """Retention of the results of jobs with an ``idempotency_key``, apart from the jobs; None keeps them forever.
-
-    Hours or a ``timedelta``. For that time a second job with the same key returns the stored result without running.
-    """
-
-    action_hours: float | None = _setting(2160.0, rules.or_none(rules.some_hours))
-    """Retention of the record of who cancelled, retried or paused what, and why; None keeps it forever.
-
-    Hours or a ``timedelta``; the default is 90 days. The admin shows it on the page of each job and as *Actions*.
-    """
-
-    numbers_by_minute_hours: float = _setting(24.0, rules.some_hours)
-    """Retention of the numbers over time by the minute; after that by the hour. Hours or a ``timedelta``."""
-
-    numbers_retention_hours: float = _setting(720.0, rules.some_hours)
-    """Total retention of the numbers over time. Hours or a ``timedelta``; the default is 30 days."""
-
-    metrics: bool | None = _setting(None, rules.or_none(rules.flag))
+    metrics: bool | None = part(None, rules.or_none(rules.flag))
     """Add the fleet's metrics to the registry of ``prometheus_client``: None where that is loaded when apps are ready.
 
     It is if ``django_prometheus`` is an installed app. True loads it, False adds nothing. See {doc}`../how-to/metrics`.
     """
 
-    metrics_port: int | None = _setting(None, rules.or_none(rules.whole(1, 65_535)))
+    metrics_port: int | None = part(None, rules.or_none(rules.whole(1, 65_535)))
     """The TCP port at which each worker serves its metrics under ``/metrics``; None serves none."""
 
-    metrics_host: str = _setting("127.0.0.1", rules.host)
+    metrics_host: str = part("127.0.0.1", rules.host)
     """The address to which that port is bound; ``"0.0.0.0"`` or ``"::"`` lets other machines scrape it."""
 
-    notify_failures: NotifyFailures | None = _setting(None, rules.or_none(rules.notify_failures))  # noqa: RUF009 (it is frozen)
+    notify_failures: NotifyFailures | None = part(None, rules.or_none(_notify_failures))  # noqa: RUF009 (it is frozen)
     """Recipient of notices of abandoned jobs and other problems; None for no notices.
 
     A dict of ``"to"`` (``"mail_admins"``, or the dotted path of a callable) and, if you like, ``"every_seconds"`` (900;
@@ -174,110 +223,59 @@ class Conf:
     {doc}`../how-to/notifications`.
     """
 
-    callback_seconds: float = _setting(10.0, rules.seconds(0.01))
+    callback_seconds: float = part(10.0, rules.seconds(0.01))
     """Time limit of ``on_success``, ``on_abandon`` and ``on_cancel``."""
 
-    ready_seconds: float = _setting(120.0, rules.seconds(0.1))
+    ready_seconds: float = part(120.0, rules.seconds(0.1))
     """Time in which an executor must start before the worker kills it and counts a failed boot."""
 
-    executor_conn_max_age_seconds: float = _setting(60.0, rules.seconds())
+    executor_conn_max_age_seconds: float = part(60.0, rules.seconds())
     """Time that executors keep database connections open between jobs; 0 closes them after each job.
 
     Not of an alias whose ``CONN_MAX_AGE`` is set: that applies, a 0 as well. Nor to a database that is not PostgreSQL.
     """
 
-    executor_max_jobs: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))
+    executor_max_jobs: int | None = part(None, rules.or_none(rules.whole(1, 1_000_000_000)))
     """After how many jobs the worker replaces an executor, starting its successor first; None for never."""
 
-    executor_max_megabytes: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))
+    executor_max_megabytes: int | None = part(None, rules.or_none(rules.whole(1, 1_000_000_000)))
     """Above how much memory, in units of 1024² bytes, the worker replaces an executor likewise; None for never."""
 
-    processes: int = _setting(None, _processes)
+    processes: int = part(None, _processes)
     """Executor processes of one worker; None is the number of usable cores, at most 4."""
 
-    threads: int = _setting(4, rules.whole(1, 1000))
+    threads: int = part(4, rules.whole(1, 1000))
     """Jobs that one executor runs at once in threads."""
 
-    async_slots: int = _setting(50, rules.whole(1, 100_000))
+    async_slots: int = part(50, rules.whole(1, 100_000))
     """Coroutine jobs that one executor runs at once."""
 
-    members_limit: int = _setting(1_000_000, rules.whole(1, 100_000_000))
-    """Maximum number of members of a batch."""
-
-    nodes_limit: int = _setting(50_000, rules.whole(1, 1_000_000))
-    """Maximum number of nodes of a flow."""
-
-    needs_limit: int = _setting(10_000, rules.whole(1, 100_000))
-    """Maximum number of jobs that a job may need, by ``using(after=…)`` or in a flow."""
-
-    steps_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
-    """Maximum number of steps, sleeps and waits that a job may remember."""
-
-    steps_limit_bytes: int = _setting(16 * 1024 * 1024, rules.whole(2, MOST_BYTES))
-    """Maximum size of the results of all steps of a job, in bytes of UTF-8; ``RESULT_LIMIT_BYTES`` bounds each."""
-
-    gather_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
-    """Maximum number of jobs that one ``gather`` may run."""
-
-    event_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
-    """The maximum size of an event's encoded payload, in bytes of UTF-8."""
-
-    event_retention_hours: float = _setting(720.0, rules.some_hours)
-    """Retention of an event that no unfinished job waits for. Hours or a ``timedelta``; the default is 30 days."""
-
-    payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
-    """The maximum size of a job's encoded arguments, in bytes of UTF-8."""
-
-    result_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
-    """The maximum size of a job's encoded result, in bytes of UTF-8."""
-
-    traceback_limit_chars: int = _setting(20_000, rules.whole(0, 10_000_000))
-    """Number of characters of a traceback that the retry history keeps."""
-
-    max_attempts_ceiling: int = _setting(1000, rules.whole(1, 1_000_000))
-    """The most attempts that a job may ask for."""
-
-    timeout_ceiling_seconds: float = _setting(86400.0, rules.seconds(0.001))
-    """The longest timeout that a job may ask for."""
-
-    run_at_ceiling_days: int = _setting(3650, rules.whole(1, 36_500))
-    """Maximum time ahead for which a job may be registered."""
-
-    past_run_at_seconds: float | None = _setting(None, rules.or_none(rules.seconds()))
-    """Maximum age of ``run_at`` at registration, by this machine's clock; None is any distance, 0 is not at all."""
-
-    backoff_base_ceiling_seconds: float = _setting(LONGEST_SECONDS, rules.seconds())
-    """The longest first delay that a ``Backoff`` may have."""
-
-    backoff_factor_bounds: tuple[float, float] = _setting((0.0, 1000.0), rules.bounds)
-    """The least and the largest factor that a ``Backoff`` may have."""
-
-    capacity: ByQueue[int] = _setting(ByQueue(), rules.capacity)  # noqa: RUF009 (ByQueue is frozen)
+    capacity: ByQueue[int] = part(ByQueue(), _capacities)  # noqa: RUF009 (ByQueue is frozen)
     """Maximum number of unfinished jobs in a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     Registering beyond it raises ``QueueFull``. None, or no entry for a queue, means no limit.
     """
 
-    registration_rate: ByQueue[Rate] = _setting(ByQueue(), rules.rate)  # noqa: RUF009 (ByQueue is frozen)
+    registration_rate: ByQueue[Rate] = part(ByQueue(), _rates)  # noqa: RUF009 (ByQueue is frozen)
     """Rate at which one process may register into a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     A dict of ``"tokens"`` (30), ``"seconds_per_token"`` (0.5) and the price of each action in tokens: ``"register"``
     (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). If the tokens run out, registering raises ``RateLimited``.
     """
 
-    bypass_workers: int = _setting(4, rules.whole(1, 1000))
+    bypass_workers: int = part(4, rules.whole(1, 1000))
     """Jobs registered with ``bypass=True`` that one process runs at once in its own threads."""
 
-    bypass_exit_seconds: float = _setting(10.0, rules.seconds())
+    bypass_exit_seconds: float = part(10.0, rules.seconds())
     """Time that an exiting process waits for such jobs; those that still run then are lost."""
 
-    default_max_attempts: int = _setting(5, rules.whole(1, 1_000_000))
+    default_max_attempts: int = part(5, rules.whole(1, 1_000_000))
     """Attempts of a job that does not declare ``max_attempts``."""
 
-    default_timeout_seconds: float | None = _setting(1800.0, rules.or_none(rules.seconds(0.001)))
+    default_timeout_seconds: float | None = part(1800.0, rules.or_none(rules.seconds(0.001)))
     """Timeout of a job that does not declare ``timeout``; None means no limit."""
 
-    default_backoff: Backoff = _setting(DEFAULT_BACKOFF, rules.backoff)  # noqa: RUF009 (Backoff is frozen)
+    default_backoff: Backoff = part(DEFAULT_BACKOFF, rules.backoff)  # noqa: RUF009 (Backoff is frozen)
     """Delay between the attempts of a job that does not declare ``backoff``."""
 
     @property
@@ -286,7 +284,7 @@ class Conf:
         return 2 * self.beat_seconds
 
 
-RULES: Mapping[str, SettingRule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}
+RULES: Mapping[str, SettingRule] = {name.upper(): rule for name, rule in part_rules(Conf).items()}
 """Key of ``PGJOBS`` → its rule."""
 
 
@@ -319,10 +317,14 @@ def problems(given: Any) -> Iterator[SettingProblem]:
             continue
         try:
             RULES[key](value)
-        except TypeError as error:
-            yield SettingProblem("type", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
-        except ValueError as error:
-            yield SettingProblem("range", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
+        except (TypeError, ValueError) as error:
+            path, found = (error.path, error.value) if isinstance(error, WrongPart) else ("", value)
+            yield SettingProblem(
+                "type" if isinstance(error, TypeError) else "range",
+                key,
+                f'PGJOBS["{key}"]{path} must be {error}, not {found!r}.',
+                _default(key),
+            )
 
 
 def _unknown(key: Any) -> SettingProblem:

@@ -258,13 +258,15 @@ def check_name(what: str, name: object) -> str:
     return name
 
 
-def seconds_of(what: str, given: float | timedelta, most_days: int) -> float:
-    """Return a duration in seconds. Raises ``InvalidJob`` unless it is from 0 to ``most_days``."""
+def seconds_of(what: str, given: float | timedelta) -> float:
+    """Return a duration in seconds. Raises ``InvalidJob`` unless it is from 0 to ``BOUNDS['ahead_seconds']``."""
     seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidJob(f"{what} must be seconds or a timedelta, not {given!r}")
-    if not 0 <= seconds <= most_days * 86400.0:
-        raise InvalidJob(f"{what} must be from 0 seconds to {most_days} days, not {given!r} (RUN_AT_CEILING_DAYS)")
+    if not 0 <= seconds <= (most := get_conf().bounds.ahead_seconds):
+        raise InvalidJob(
+            f"{what} must be from 0 seconds to {most / 86400:g} days, not {given!r} (BOUNDS['ahead_seconds'])"
+        )
     return float(seconds)
 
 
@@ -373,7 +375,7 @@ class Durable:
     def gather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
         """Run calls, made by ``bind(…)``, as jobs, and return what they returned; no worker waits in the meantime.
 
-        The jobs are the members of a batch, registered once, at most ``GATHER_LIMIT``. ``settled``: return a
+        The jobs are the members of a batch, registered once, at most ``BOUNDS['gather']``. ``settled``: return a
         ``Settled`` of each; without it, raise ``MembersFailed`` if some did not succeed, after all have ended. A retry
         of the job then runs those again. ``name`` tells gathers apart when code changes; without it they are counted.
         Raises ``InvalidJob`` as ``step`` does, and what registering raises; ``StepLimit`` for results that are too
@@ -407,4 +409,4 @@ class Durable:
 
 
 def _duration(what: str, given: float | timedelta) -> float:
-    return seconds_of(what, given, get_conf().run_at_ceiling_days)
+    return seconds_of(what, given)

@@ -20,11 +20,11 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 
 OPTION_SETTINGS = (
-    "MAX_ATTEMPTS_CEILING",
-    "TIMEOUT_CEILING_SECONDS",
-    "BACKOFF_BASE_CEILING_SECONDS",
-    "BACKOFF_FACTOR_BOUNDS",
-    "KEY_PATTERN",
+    "BOUNDS['max_attempts']",
+    "BOUNDS['timeout_seconds']",
+    "BOUNDS['backoff_base_seconds']",
+    "BOUNDS['backoff_factor']",
+    "BOUNDS['key_pattern']",
 )
 """Settings that restrict the declarations of jobs."""
 

@@ -59,24 +59,24 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     if (conf := valid_conf()) is None:
         return
     pairs = (
-        ("DEFAULT_MAX_ATTEMPTS", conf.default_max_attempts, "MAX_ATTEMPTS_CEILING", conf.max_attempts_ceiling),
+        ("DEFAULT_MAX_ATTEMPTS", conf.default_max_attempts, "BOUNDS['max_attempts']", conf.bounds.max_attempts),
         (
             "DEFAULT_TIMEOUT_SECONDS",
             conf.default_timeout_seconds,
-            "TIMEOUT_CEILING_SECONDS",
-            conf.timeout_ceiling_seconds,
+            "BOUNDS['timeout_seconds']",
+            conf.bounds.timeout_seconds,
         ),
         (
             "DEFAULT_BACKOFF's base",
             conf.default_backoff.base,
-            "BACKOFF_BASE_CEILING_SECONDS",
-            conf.backoff_base_ceiling_seconds,
+            "BOUNDS['backoff_base_seconds']",
+            conf.bounds.backoff_base_seconds,
         ),
         (
             "DEFAULT_BACKOFF's factor",
             conf.default_backoff.factor,
-            "BACKOFF_FACTOR_BOUNDS' largest",
-            conf.backoff_factor_bounds[1],
+            "the largest of BOUNDS['backoff_factor']",
+            conf.bounds.backoff_factor[1],
         ),
     )
     for name, value, ceiling_name, ceiling in pairs:
@@ -86,11 +86,11 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
                 hint=f"Lower {name} or raise {ceiling_name}.",
                 id="pgjobs.E008",
             )
-    factor, least = conf.default_backoff.factor, conf.backoff_factor_bounds[0]
+    factor, least = conf.default_backoff.factor, conf.bounds.backoff_factor[0]
     if factor < least:
         yield Error(
-            f"PGJOBS: DEFAULT_BACKOFF's factor ({factor:g}) is below BACKOFF_FACTOR_BOUNDS' least ({least:g}).",
-            hint="Raise DEFAULT_BACKOFF's factor or lower BACKOFF_FACTOR_BOUNDS' least.",
+            f"PGJOBS: DEFAULT_BACKOFF's factor ({factor:g}) is below the least of BOUNDS['backoff_factor'], {least}.",
+            hint="Raise DEFAULT_BACKOFF's factor or lower the least of BOUNDS['backoff_factor'].",
             id="pgjobs.E008",
         )
 
@@ -101,7 +101,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
     if conf is None or conf.queues is None:
         return
     named = {
-        "RETENTION_HOURS": [queue for queue, _retention in conf.retention_hours.queues],
+        "RETENTION": [queue for queue, _retention in conf.retention.queues],
         "CAPACITY": conf.capacity.names(),
         "REGISTRATION_RATE": conf.registration_rate.names(),
         "QUEUE_LIMITS": conf.queue_limits.names(),

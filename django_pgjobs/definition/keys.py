@@ -156,9 +156,9 @@ def check_text(option: str, value: str) -> str:
 
 
 def check_pattern(key: str, pattern: str) -> str:
-    """Return ``key`` if ``PGJOBS["KEY_PATTERN"]`` matches all of it. Raises ``InvalidOption``."""
+    """Return ``key`` if ``BOUNDS['key_pattern']`` matches all of it. Raises ``InvalidOption``."""
     if not re.fullmatch(pattern, key):
-        raise InvalidOption(f"key must match PGJOBS['KEY_PATTERN'] {pattern!r}, not {abridged(key)}")
+        raise InvalidOption(f"key must match BOUNDS['key_pattern'] {pattern!r}, not {abridged(key)}")
     return key
 
 

@@ -221,53 +221,54 @@ class Plan:
         if not self.built_in:
             self._check_ceilings()
         if isinstance(self.key, str):
-            keys.check_pattern(self.key, self.conf.key_pattern)
+            keys.check_pattern(self.key, self.conf.bounds.key_pattern)
         keys.scope_of(self.key_scope, self.on_conflict)
         check_start(self.run_at, self.delay, self.conf)
         if self.deadline is not None:
             check_deadline(self.deadline, self.run_at, self.delay, self.conf)
         if isinstance(self.expires, datetime):
             check_deadline(self.expires, self.run_at, self.delay, self.conf, option="expires")
-        elif self.expires is not None and self.expires > self.conf.run_at_ceiling_days * 86400.0:
+        elif self.expires is not None and self.expires > self.conf.bounds.ahead_seconds:
             raise InvalidOption(
-                f"expires must be at most {self.conf.run_at_ceiling_days} days after the start, "
-                f"not {self.expires:g} seconds (RUN_AT_CEILING_DAYS)"
+                f"expires must be at most {self.conf.bounds.ahead_seconds / 86400:g} days after the start, "
+                f"not {self.expires:g} seconds (BOUNDS['ahead_seconds'])"
             )
         if self.bypass:
             self._check_bypass()
         if self.when is not None and not self.after:
             raise InvalidOption("when says which end of other jobs this one needs: pass after=JOBS, too")
-        if len(self.after) > self.conf.needs_limit:
+        if len(self.after) > self.conf.bounds.needs:
             raise InvalidOption(
-                f"after takes at most {self.conf.needs_limit} jobs (NEEDS_LIMIT), not {len(self.after)}"
+                f"after takes at most {self.conf.bounds.needs} jobs (BOUNDS['needs']), not {len(self.after)}"
             )
         return self
 
     def _check_ceilings(self) -> None:
-        ceiling = self.conf.max_attempts_ceiling
+        ceiling = self.conf.bounds.max_attempts
         if self.max_attempts > ceiling:
             raise InvalidOption(
-                f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts} (MAX_ATTEMPTS_CEILING)"
+                f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts} (BOUNDS['max_attempts'])"
             )
-        if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
+        if self.timeout is not None and self.timeout > self.conf.bounds.timeout_seconds:
             raise InvalidOption(
-                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g} "
-                "(TIMEOUT_CEILING_SECONDS)"
+                f"timeout must be at most {self.conf.bounds.timeout_seconds:g} seconds, not {self.timeout:g} "
+                "(BOUNDS['timeout_seconds'])"
             )
 
     def check_backoff(self, backoff: BackoffRule) -> None:
         """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
         if self.built_in or not isinstance(backoff, Backoff):
             return
-        longest, (least, most) = self.conf.backoff_base_ceiling_seconds, self.conf.backoff_factor_bounds
+        longest, (least, most) = self.conf.bounds.backoff_base_seconds, self.conf.bounds.backoff_factor
         if backoff.base > longest:
             raise InvalidOption(
                 f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g} "
-                "(BACKOFF_BASE_CEILING_SECONDS)"
+                "(BOUNDS['backoff_base_seconds'])"
             )
         if not least <= backoff.factor <= most:
             raise InvalidOption(
-                f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} (BACKOFF_FACTOR_BOUNDS)"
+                f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} "
+                "(BOUNDS['backoff_factor'])"
             )
 
     def _check_bypass(self) -> None:

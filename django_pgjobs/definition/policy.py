@@ -275,4 +275,4 @@ def _asked_delay(asked: float | timedelta | None) -> float | None:
     if asked is None:
         return None
     delay = checks.seconds("the delay of a backoff callable", asked)
-    return min(delay, get_conf().run_at_ceiling_days * 86400.0)
+    return min(delay, get_conf().bounds.ahead_seconds)

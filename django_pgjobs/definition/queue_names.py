@@ -55,7 +55,7 @@ def _known(conf: Conf) -> set[str]:
     """Return the queues that this process's code names, in jobs and in settings."""
     return {
         *(definition.queue for definition in registry.definitions()),
-        *(queue for queue, _retention in conf.retention_hours.queues),
+        *(queue for queue, _retention in conf.retention.queues),
         *conf.capacity.names(),
         *conf.registration_rate.names(),
         *conf.queue_limits.names(),

@@ -40,23 +40,30 @@ def wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
+DAY = timedelta(days=1)
+
+
 def check_start(run_at: datetime | None, delay: float | None, conf: Conf) -> None:
     """Refuse ``run_at`` and ``delay`` (seconds) together, and either beyond what the settings allow."""
     if run_at is not None and delay is not None:
         raise InvalidOption("give run_at or delay, not both")
-    ceiling = timedelta(days=conf.run_at_ceiling_days)
+    ceiling = timedelta(seconds=conf.bounds.ahead_seconds)
     if run_at is not None:
         # This machine's clock only bounds nonsense; the database's decides when the job runs.
-        _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.past_run_at_seconds)
+        _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.bounds.past_seconds)
     if delay is not None and delay > ceiling.total_seconds():
-        raise InvalidOption(f"delay must be at most {ceiling.days} days, not {delay:g} seconds (RUN_AT_CEILING_DAYS)")
+        raise InvalidOption(
+            f"delay must be at most {ceiling / DAY:g} days, not {delay:g} seconds (BOUNDS['ahead_seconds'])"
+        )
 
 
 def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: float | None) -> None:
     if ahead > ceiling:
-        raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at} (RUN_AT_CEILING_DAYS)")
+        raise InvalidOption(
+            f"run_at must be at most {ceiling / DAY:g} days ahead, not {run_at} (BOUNDS['ahead_seconds'])"
+        )
     if past is not None and -ahead.total_seconds() > past:
-        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at} (PAST_RUN_AT_SECONDS)")
+        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at} (BOUNDS['past_seconds'])")
 
 
 def check_deadline(
@@ -71,9 +78,10 @@ def check_deadline(
         raise InvalidOption(f"{option} must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
     if delay is not None and delay > ahead + CLOCKS_DIFFER_SECONDS:
         raise InvalidOption(f"{option} must be after the start, and {deadline} is before the delay ends")
-    days = conf.run_at_ceiling_days
-    if ahead > days * 86400.0:
-        raise InvalidOption(f"{option} must be at most {days:g} days ahead, not {deadline} (RUN_AT_CEILING_DAYS)")
+    if ahead > (most := conf.bounds.ahead_seconds):
+        raise InvalidOption(
+            f"{option} must be at most {most / 86400:g} days ahead, not {deadline} (BOUNDS['ahead_seconds'])"
+        )
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -325,7 +325,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Steppe
     try:
         if type(value) is Unstored:  # by a front that knows better what can be stored
             raise UnstorableResult(value.why)
-        return decide.Succeeded(encode_result(value, get_conf().result_limit_bytes))
+        return decide.Succeeded(encode_result(value, get_conf().bounds.result_bytes))
     except UnstorableResult as error:
         if prepared.definition.strict_results:
             raise

@@ -65,23 +65,23 @@ class Memos:
         self._check_room(name)
         bounded = self.prepared.context.name != UNDO
         try:
-            text = encode_result(value, conf.result_limit_bytes if bounded else MOST_BYTES)
+            text = encode_result(value, conf.bounds.result_bytes if bounded else MOST_BYTES)
         except UnstorableResult as error:
             raise UnstorableResult(f"Step {name!r}: {error} Return what can be stored, such as a key.") from error
-        if bounded and self._size + len(text) > conf.steps_limit_bytes:
+        if bounded and self._size + len(text) > conf.bounds.steps_bytes:
             raise StepLimit(
-                f"Step {name!r}: the results of all steps of a job may take {conf.steps_limit_bytes} bytes "
-                "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
+                f"Step {name!r}: the results of all steps of a job may take {conf.bounds.steps_bytes} bytes "
+                "(BOUNDS['steps_bytes']): store what is large elsewhere and return its key."
             )
         return text
 
     def _check_room(self, name: str) -> None:
         """Raise ``StepLimit`` if the job remembers as much as it may, and nothing under ``name``."""
-        known, most = self._memos or {}, get_conf().steps_limit
+        known, most = self._memos or {}, get_conf().bounds.steps
         if len(known) >= most and name not in known and self.prepared.context.name != UNDO:
             raise StepLimit(
-                f"The job remembers {most} steps, sleeps and waits, the most that it may (STEPS_LIMIT): do more in one "
-                "step, register a batch, or raise Snooze instead of sleeping in a loop."
+                f"The job remembers {most} steps, sleeps and waits, the most that it may (BOUNDS['steps']): do more in "
+                "one step, register a batch, or raise Snooze instead of sleeping in a loop."
             )
 
     def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:

@@ -41,4 +41,4 @@ def failure_of(error: BaseException) -> Failure:
 
 def kept(account: Account) -> Failure:
     """Return an exception as the history records it: kind, message, chain of causes, truncated traceback."""
-    return account.failure(get_conf().traceback_limit_chars)
+    return account.failure(get_conf().bounds.traceback_chars)

@@ -48,7 +48,7 @@ def undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any]
         call = undo.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidJob(f"Step {name!r}: undo: {error}") from None
-    payload = encode_payload(tuple(call.args), dict(call.kwargs), get_conf().payload_limit_bytes)
+    payload = encode_payload(tuple(call.args), dict(call.kwargs), get_conf().bounds.payload_bytes)
     return f'{json.dumps({"name": call.name})[:-1]}, "payload": {payload}}}'
 
 

@@ -118,8 +118,8 @@ class Flow:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"node {number}: a flow takes calls, made by a definition's bind(…), not {call!r}")
         conf = self._call.row().plan.conf
-        if number >= conf.nodes_limit:
-            raise InvalidJob(f"a flow has at most {conf.nodes_limit} nodes (NODES_LIMIT)")
+        if number >= conf.bounds.nodes:
+            raise InvalidJob(f"a flow has at most {conf.bounds.nodes} nodes (BOUNDS['nodes'])")
         if when not in list(Rule):
             raise InvalidJob(f"node {number}: when must be {', '.join(repr(str(rule)) for rule in Rule)}, not {when!r}")
         for option, why in KEPT_OUT.items():
@@ -129,8 +129,10 @@ class Flow:
         if Rule(when) is Rule.FAILED and not needs:
             raise InvalidJob(f"node {number}: when='failed' without after: say whose failure it needs")
         needs |= dict.fromkeys(self._sources(number, call), Rule.SUCCEEDED)
-        if len(needs) > conf.needs_limit:
-            raise InvalidJob(f"node {number} needs {len(needs)} others, and at most {conf.needs_limit} (NEEDS_LIMIT)")
+        if len(needs) > conf.bounds.needs:
+            raise InvalidJob(
+                f"node {number} needs {len(needs)} others, and at most {conf.bounds.needs} (BOUNDS['needs'])"
+            )
         node = Node(self, number, call, needs)
         self.nodes.append(node)
         self._by_result[id(node._result)] = node

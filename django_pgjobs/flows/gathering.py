@@ -68,10 +68,10 @@ def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: b
         memory.suspend(decide.Suspended(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
     failed = any(member[0] != Outcome.SUCCEEDED for member in members)
     text = json.dumps({"members": members, "calls": digest}, ensure_ascii=False)
-    if len(text) > get_conf().steps_limit_bytes and memory.prepared.context.name != UNDO:
+    if len(text) > get_conf().bounds.steps_bytes and memory.prepared.context.name != UNDO:
         raise StepLimit(
             f"{name}: the results of {len(members)} jobs take {len(text)} bytes, more than a job may remember "
-            "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
+            "(BOUNDS['steps_bytes']): store what is large elsewhere and return its key."
         )
     error = "Some of its jobs did not succeed." if failed and not settled else ""
     memory.finish(name, MemoKind.GATHER, text, error=error)
@@ -94,9 +94,9 @@ def _checked(given: Iterable[Any], using: str) -> list[BoundJob]:
                 f"gather: job {call.name!r} has to go to database {using!r}, where this one is, "
                 f"not to {call.options['database']!r}"
             )
-    if len(calls) > get_conf().gather_limit:
+    if len(calls) > (most := get_conf().bounds.gather):
         raise InvalidJob(
-            f"gather runs at most {get_conf().gather_limit} jobs (GATHER_LIMIT), not {len(calls)}: register a Batch, "
+            f"gather runs at most {most} jobs (BOUNDS['gather']), not {len(calls)}: register a Batch, "
             "and let its callback do what comes next"
         )
     return calls
@@ -104,7 +104,7 @@ def _checked(given: Iterable[Any], using: str) -> list[BoundJob]:
 
 def _digest(calls: Sequence[BoundJob]) -> str:
     """Return what tells these calls from others, by names, arguments and order."""
-    limit = get_conf().payload_limit_bytes
+    limit = get_conf().bounds.payload_bytes
     found = [
         [call.name, encode_payload(call.args, dict(call.kwargs), limit, call.definition.signature)] for call in calls
     ]

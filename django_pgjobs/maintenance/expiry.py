@@ -65,8 +65,8 @@ class Expirer:
         until = clock.monotonic() + TURN_SECONDS
         windows = self.windows.go(db, until, self.may)
         admissions = self.admissions.go(db, until, self.may)
-        results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
-        actions = 0 if get_conf().action_hours is None else self.actions.go(db, until, self.may)
+        results = 0 if get_conf().retention.stored_results is None else self.results.go(db, until, self.may)
+        actions = 0 if get_conf().retention.actions is None else self.actions.go(db, until, self.may)
         self.events.go(db, until, self.may)
         if windows or results or actions:
             log.info("keys and results expired windows=%d results=%d actions=%d", windows, results, actions)
@@ -82,14 +82,14 @@ def _delete_admissions(db: Database, after: str) -> Expired:
 
 
 def _delete_results(db: Database, after: str) -> Expired:
-    seconds = (get_conf().stored_result_hours or 0.0) * 3600
+    seconds = get_conf().retention.stored_results or 0.0
     return keys.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
 
 
 def _delete_events(db: Database, after: str) -> Expired:
-    return memos.delete_events(db, older_than_seconds=get_conf().event_retention_hours * 3600, after=after, limit=BATCH)
+    return memos.delete_events(db, older_than_seconds=get_conf().retention.events, after=after, limit=BATCH)
 
 
 def _delete_actions(db: Database, after: str) -> Expired:
-    seconds = (get_conf().action_hours or 0.0) * 3600
+    seconds = get_conf().retention.actions or 0.0
     return acting.delete_actions(db, older_than_seconds=seconds, after=after, limit=BATCH)

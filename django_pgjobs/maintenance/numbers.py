@@ -40,12 +40,12 @@ class NumbersKeeper:
         until = clock.monotonic() + TURN_SECONDS
         taken = self._take(db, until, hourly=None, seconds=MERGE_SECONDS)
         if clock.monotonic() >= self.fold_at:
-            conf = get_conf()
-            by_minute = max(conf.numbers_by_minute_hours * 3600, 2 * MERGE_SECONDS)
+            retention = get_conf().retention
+            by_minute = max(retention.numbers_by_minute, 2 * MERGE_SECONDS)
             for whose in (FLEET, TREND):
                 taken += self._take(db, until, hourly=whose, seconds=by_minute)
             taken += numbers.fold_depths(db, seconds=by_minute)
-            taken += numbers.delete_minutes(db, seconds=max(conf.numbers_retention_hours * 3600, by_minute))
+            taken += numbers.delete_minutes(db, seconds=max(retention.numbers, by_minute))
             self.fold_at = clock.monotonic() + FOLD_SECONDS
         return taken
 

@@ -92,19 +92,14 @@ def rules_of(retention: Retention) -> list[PruneRule]:
 
 
 def _rules(retention: Retention, outcome: str) -> Iterator[PruneRule]:
-    usual = retention.hours(outcome)
-    others = {queue: own.hours(outcome) for queue, own in retention.queues if own.hours(outcome) != usual}
+    usual = retention.seconds(outcome)
+    others = {queue: own.seconds(outcome) for queue, own in retention.queues if own.seconds(outcome) != usual}
     if usual is not None:
-        yield PruneRule(outcome, _seconds(usual), tuple(others))
-    for hours in dict.fromkeys(others.values()):
-        if hours is not None:
-            yield PruneRule(
-                outcome, _seconds(hours), tuple(queue for queue in others if others[queue] == hours), only=True
-            )
-
-
-def _seconds(hours: float) -> float:
-    return max(hours * 3600, LEAST_SECONDS)
+        yield PruneRule(outcome, max(usual, LEAST_SECONDS), tuple(others))
+    for seconds in dict.fromkeys(others.values()):
+        if seconds is not None:
+            named = tuple(queue for queue in others if others[queue] == seconds)
+            yield PruneRule(outcome, max(seconds, LEAST_SECONDS), named, only=True)
 
 
 @dataclass(slots=True)
@@ -231,7 +226,7 @@ class Pruner:
         return all(now < walk.rest_until and not walk.chunks for walk in self.walks)
 
     def _read_settings(self) -> None:
-        retention = get_conf().retention_hours
+        retention = get_conf().retention
         if self.fixed is None and retention != self.retention:
             self.retention = retention
             self.walks = [PruneWalk(rule) for rule in rules_of(retention)]

@@ -27,7 +27,7 @@ def add_subcommands(subcommands: Any) -> None:
     text = "Delete ended jobs whose retention is over, with their history."
     parser = filters.declare(subcommands, "prune", prune, text)
     parser.add_argument("--dry-run", action="store_true", help="Count the jobs, but delete nothing.")
-    text = "Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION_HOURS."
+    text = "Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION."
     parser.add_argument("--older-than", metavar="AGE", type=filters.age, help=text)
     text = "Only jobs with this outcome; repeatable (default: all)."
     parser.add_argument("--outcome", action="append", choices=list(map(str, Outcome)), help=text)
@@ -63,7 +63,7 @@ def _rules_of_queues(options: Options, outcomes: Sequence[str], queues: tuple[st
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
         return [PruneRule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
-    rules = [rule for rule in rules_of(get_conf().retention_hours) if rule.outcome in outcomes]
+    rules = [rule for rule in rules_of(get_conf().retention) if rule.outcome in outcomes]
     return [narrowed for rule in rules if (narrowed := _narrowed(rule, queues)) is not None] if queues else rules
 
 

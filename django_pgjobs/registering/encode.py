@@ -67,7 +67,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         warn_of_unfound(definition)
     if payload is None:
         try:
-            payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
+            payload = encode_payload(args, kwargs, plan.conf.bounds.payload_bytes, definition.signature)
         except InvalidJob as error:
             raise InvalidJob(f"job {definition.name!r}: {error}") from None
     if plan.description is not None:
@@ -116,7 +116,7 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
     try:
         key = keys.made("key", plan.key, row.args, row.kwargs)
         if key is not None:
-            keys.check_pattern(key, plan.conf.key_pattern)
+            keys.check_pattern(key, plan.conf.bounds.key_pattern)
         idempotency_key = keys.made("idempotency_key", plan.idempotency_key, row.args, row.kwargs)
     except InvalidOption as error:
         raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
@@ -145,7 +145,7 @@ def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
     if not headers:
         return None
     try:
-        return encode_result(headers, row.plan.conf.payload_limit_bytes, "mapping", "PAYLOAD_LIMIT_BYTES")
+        return encode_result(headers, row.plan.conf.bounds.payload_bytes, "mapping", "BOUNDS['payload_bytes']")
     except UnstorableResult as error:
         who = f"job {row.definition.name!r} has" if row.headers else "PGJOBS['MIDDLEWARE'] captured"
         raise InvalidJob(f"{who} headers that cannot be stored: {error}") from None
@@ -239,7 +239,7 @@ def encode_all(rows: Iterable[Row], conf: Conf, database: str | None) -> NewBatc
     batch = NewBatch({database}, capture_headers())
     listened = bool(job_registered.receivers)
     for some in _together(rows):
-        payloads = encode_flat(list(map(_arguments, some)), conf.payload_limit_bytes) if len(some) > 1 else None
+        payloads = encode_flat(list(map(_arguments, some)), conf.bounds.payload_bytes) if len(some) > 1 else None
         if payloads and _are_alike(some):
             batch.add(some[0], payloads)
         else:

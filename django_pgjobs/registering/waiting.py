@@ -145,10 +145,10 @@ def insert_flow(using: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
 
 def count_members(using: str, batch_id: int, n: int, conf: Conf) -> None:
     """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
-    if n and not gates.add_members(on(using), batch_id, n, most=conf.members_limit):
+    if n and not gates.add_members(on(using), batch_id, n, most=conf.bounds.members):
         raise BatchClosed(
             f"Batch {batch_id} takes no more members: it has ended, was cancelled or has failed fast, or it would have "
-            f"more than {conf.members_limit} (MEMBERS_LIMIT).",
+            f"more than {conf.bounds.members} (BOUNDS['members']).",
             batch_id=batch_id,
         )
 

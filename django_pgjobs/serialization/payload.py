@@ -52,7 +52,7 @@ def encode_payload(
         raise InvalidJob(_blame(_arguments(args, kwargs, signature), refusal)) from refusal.__cause__
     if size > limit:
         raise InvalidJob(
-            f"The arguments take {size} bytes and at most {limit} may be stored (PAYLOAD_LIMIT_BYTES). "
+            f"The arguments take {size} bytes and at most {limit} may be stored (BOUNDS['payload_bytes']). "
             "Store what is large elsewhere and pass its key."
         )
     return text
@@ -104,7 +104,7 @@ def _is_generator(kind: type) -> bool:
     return has("asend") or (has("send") and has("__next__"))
 
 
-def encode_result(value: Any, limit: int, what: str = "result", setting: str = "RESULT_LIMIT_BYTES") -> str:
+def encode_result(value: Any, limit: int, what: str = "result", setting: str = "BOUNDS['result_bytes']") -> str:
     """Return a job's return value as JSON text of at most ``limit`` bytes of UTF-8.
 
     ``what``: what it is instead, for the refusal, and the ``setting`` that bounds it. Raises UnstorableResult, also for

@@ -170,7 +170,7 @@ def check_payload(job_name: str, value: object) -> object:
         raise UnreadablePayload(f"The arguments are not JSON: {error}") from None
     except encoder.Refused as refusal:
         raise UnreadablePayload(f"The arguments cannot be stored: they contain {refusal}.") from None
-    limit = get_conf().payload_limit_bytes
+    limit = get_conf().bounds.payload_bytes
     if size > limit:
         raise UnreadablePayload(f"The arguments take more than {limit} bytes.")
     definition.load(text)

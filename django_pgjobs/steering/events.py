@@ -132,9 +132,9 @@ def _encoded(name: str, payload: object) -> str:
     _check_sendable(name)
     if problem := problem_of_payload(name, payload):
         raise InvalidJob(f"event {name!r}: {problem}")
-    limit = get_conf().event_limit_bytes
+    limit = get_conf().bounds.event_bytes
     try:
-        return encode_result(payload, limit, "payload", "EVENT_LIMIT_BYTES")
+        return encode_result(payload, limit, "payload", "BOUNDS['event_bytes']")
     except UnstorableResult as error:
         raise InvalidJob(f"event {name!r}: the payload cannot be sent. {error}") from error
 

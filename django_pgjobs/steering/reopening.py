@@ -54,7 +54,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: RetryRows, refuse: Refu
         undone = list_undone(db, held)
         refuse(undone)
         return retry_jobs([job_id for job_id in held if job_id not in undone])
-    reached, most = set(held), get_conf().nodes_limit + BESIDE
+    reached, most = set(held), get_conf().bounds.nodes + BESIDE
     # A job that is reached may end until it is locked, and then others are reached through it.
     while further := set(reopening.reach_dependents(db, held, limit=most + len(held))) - reached:
         reached |= further

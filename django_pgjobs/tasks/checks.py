@@ -130,11 +130,11 @@ def _check_queues(where: str, backend: BaseTaskBackend, conf: Conf) -> Iterator[
 
 def _check_retention(where: str, backend: BaseTaskBackend, conf: Conf) -> Iterator[CheckMessage]:
     queues = sorted(backend.queues) or ["*"]
-    at_once = [queue for queue in queues if conf.retention_hours.of(queue).hours(Outcome.SUCCEEDED) == 0]
+    at_once = [queue for queue in queues if conf.retention.of(queue).seconds(Outcome.SUCCEEDED) == 0]
     if at_once:
         yield Warning(
             f"{where}: jobs of the queues {', '.join(at_once)} are deleted as they succeed, so there are no "
             "results of their tasks to get.",
-            hint='Give them some hours in PGJOBS["RETENTION_HOURS"], or silence this if no code asks for results.',
+            hint='Keep them for a while by PGJOBS["RETENTION"], or silence this if no code asks for results.',
             id="pgjobs.W011",
         )

@@ -125,7 +125,7 @@ class FakeMemory(DurableMemory):
         given = self.events[event]
         if isinstance(given, BaseException):
             raise given
-        return decode_result(encode_result(given, get_conf().event_limit_bytes, "payload", "EVENT_LIMIT_BYTES"))
+        return decode_result(encode_result(given, get_conf().bounds.event_bytes, "payload", "BOUNDS['event_bytes']"))
 
     def version(self, name: str, number: int) -> int:
         """Return the number that the test gives for this name; else ``number``, as a job that begins now does."""
@@ -152,7 +152,7 @@ class FakeMemory(DurableMemory):
             check_has_run("The job", value)
             kept = value if call.definition.store_result else None
             try:
-                result = decode_result(encode_result(kept, get_conf().result_limit_bytes))
+                result = decode_result(encode_result(kept, get_conf().bounds.result_bytes))
             except UnstorableResult:
                 if call.definition.strict_results:
                     raise

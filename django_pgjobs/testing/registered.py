@@ -133,7 +133,7 @@ def _bound(definition: JobPolicy, args: Iterable[Any], kwargs: Mapping[str, Any]
 def _as_stored(value: Any) -> Any:
     """Return the value as it comes back from the database; unstorable values, such as ``ANY``, unchanged."""
     try:
-        return decode_result(encode_result(value, get_conf().payload_limit_bytes))
+        return decode_result(encode_result(value, get_conf().bounds.payload_bytes))
     except UnstorableResult:
         return value
 

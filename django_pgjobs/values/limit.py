@@ -95,14 +95,13 @@ def read_limit(value: Any) -> Limit:
     if isinstance(value, Limit) and value.key is None:
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"concurrency", "rate", "per"}:
-        keys = '"concurrency", "rate" and "per", in seconds or as a timedelta'
-        raise ValueError(f"a dict of dicts with the keys {keys} (found {value!r})")
+        raise ValueError('a dict such as {"concurrency": 5} or {"rate": 100, "per": 60}')
     if "per" in value and value.get("rate") is None:
-        raise ValueError('a dict in which each "per" has a "rate"')
+        raise ValueError('a dict whose "per" has a "rate"')
     try:
         return Limit(**value)
     except ValueError as error:
-        raise ValueError(f"a dict of limits ({error})") from None
+        raise ValueError(f"a limit ({error})") from None
 
 
 def key_rule(key: KeyOption, signature: Signature) -> Callable[..., str | None]:

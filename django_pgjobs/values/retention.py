@@ -1,80 +1,111 @@
-"""The setting ``RETENTION_HOURS``: how long ended jobs are kept, by outcome, with exceptions by queue.
+"""The setting ``RETENTION``: how long ended jobs are kept, by outcome, with exceptions by queue; and other rows.
 
-Layer 0. ``conf`` reads the setting by the rule here, ``maintenance.pruning`` acts on it.
+Layer 0. ``conf`` reads the setting by the rule here, ``maintenance`` acts on it. All durations are in seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from django_pgjobs.states import Outcome
+from django_pgjobs.values import setting_rules as rules
+from django_pgjobs.values.setting_rules import part, part_rules, read_part, read_parts
 
-MOST_HOURS = 3650 * 24.0
-"""The longest retention that is not forever: ten years."""
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+_kept = rules.or_none(rules.seconds())
+_an_hour = rules.seconds(HOUR)
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Hours that an ended job is kept, by outcome: None forever, 0 not at all; plus exceptions by queue."""
+@dataclass(frozen=True, slots=True, repr=False)
+class OutcomeRetention:
+    """Seconds that an ended job is kept, by outcome: None forever, 0 not at all."""
 
-    succeeded: float | None = 24.0
-    cancelled: float | None = 72.0
-    abandoned: float | None = 720.0
-    queues: tuple[tuple[str, Retention], ...] = ()
+    succeeded: float | None = part(DAY, _kept)
+    """Jobs that succeeded, with their failed attempts; 0 keeps nothing: the job is deleted as it ends."""
 
-    def hours(self, outcome: str) -> float | None:
-        """Return the hours for an outcome, for queues without an exception."""
-        hours: float | None = getattr(self, outcome)
-        return hours
+    cancelled: float | None = part(3 * DAY, _kept)
+    """Jobs that were cancelled."""
 
-    def of(self, queue: str) -> Retention:
+    abandoned: float | None = part(30 * DAY, _kept)
+    """Jobs that were abandoned (failed for good)."""
+
+    def seconds(self, outcome: str) -> float | None:
+        """Return how long jobs with an outcome are kept, in queues without an exception."""
+        seconds: float | None = getattr(self, outcome)
+        return seconds
+
+    def __repr__(self) -> str:
+        """As it is written in the settings."""
+        return repr({item.name: getattr(self, item.name) for item in fields(self)})
+
+
+def _queues(value: Any) -> tuple[tuple[str, Any], ...]:
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError("a dict by queue of dicts by outcome")
+    return tuple((name, value[name]) for name in sorted(rules.queues(list(value)))) if value else ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Retention(OutcomeRetention):
+    """Retention of each kind of row, in seconds."""
+
+    queues: tuple[tuple[str, OutcomeRetention], ...] = part((), _queues)
+    """A dict by queue of such dicts by outcome, for queues that differ; outcomes left out there are as outside."""
+
+    stored_results: float | None = part(30 * DAY, rules.or_none(_an_hour))
+    """Results of jobs with an ``idempotency_key``, apart from the jobs: for that time a second job with the same key
+    returns the stored result without running. None keeps them forever."""
+
+    actions: float | None = part(90 * DAY, rules.or_none(_an_hour))
+    """The record of who cancelled, retried or paused what, and why, which the admin shows on the page of each job and
+    as *Actions*. None keeps it forever."""
+
+    events: float = part(30 * DAY, _an_hour)
+    """Events that no unfinished job waits for."""
+
+    numbers_by_minute: float = part(DAY, _an_hour)
+    """The numbers over time by the minute; after that by the hour."""
+
+    numbers: float = part(30 * DAY, _an_hour)
+    """The numbers over time by the hour."""
+
+    def of(self, queue: str) -> OutcomeRetention:
         """Return the retention of a queue's jobs."""
         return dict(self.queues).get(queue, self)
 
     def keeps_all(self) -> bool:
         """Return whether every job is kept for a while, with any outcome and in any queue."""
-        return all(each.hours(o) != 0 for each in (self, *dict(self.queues).values()) for o in Outcome)
+        return all(each.seconds(o) != 0 for each in (self, *dict(self.queues).values()) for o in Outcome)
 
     def __repr__(self) -> str:
         """As it is written in the settings."""
-        shown: dict[str, Any] = {str(outcome): self.hours(outcome) for outcome in Outcome}
-        return repr(shown | ({"queues": dict(self.queues)} if self.queues else {}))
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}
+        return repr({**shown, "queues": dict(self.queues)})
 
 
 def read_retention(value: Any) -> Retention:
     """Return the setting as ``Conf`` keeps it. Raises TypeError or ValueError, as a rule does."""
-    if isinstance(value, Retention):
-        return value
     if value is None:
         return Retention(None, None, None)
-    if not isinstance(value, Mapping):
-        raise TypeError('a dict of hours by outcome, such as {"succeeded": 24, "queues": {"mail": {…}}}, or None')
-    queues = value.get("queues", {})
-    if not isinstance(queues, Mapping) or not all(isinstance(name, str) for name in queues):
-        raise ValueError('a dict in which "queues" is a dict of such dicts by queue')
-    own = _retained(Retention(), {key: hours for key, hours in value.items() if key != "queues"})
-    return replace(own, queues=tuple((name, _retained(own, queues[name])) for name in sorted(queues)))
+    found = read_parts(Retention, value)
+    return replace(found, queues=read_part("queues", partial(_by_queue, found), found.queues))
 
 
-def _retained(otherwise: Retention, value: Any) -> Retention:
+def _by_queue(usual: Retention, given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, OutcomeRetention], ...]:
+    return tuple((name, read_part(name, partial(_outcomes, usual), own)) for name, own in given)
+
+
+def _outcomes(otherwise: OutcomeRetention, value: Any) -> OutcomeRetention:
+    """Read a dict by outcome; outcomes that are left out are as in ``otherwise``."""
     if value is None:
-        return Retention(None, None, None)
-    if not isinstance(value, Mapping) or not all(key in list(Outcome) for key in value):
-        raise ValueError(
-            f'a dict with the keys "succeeded", "cancelled", "abandoned" and, at its top, "queues" (found {value!r})'
-        )
-    hours = {str(outcome): otherwise.hours(outcome) for outcome in Outcome}
-    hours |= {str(key): _hours(given) for key, given in value.items()}
-    return Retention(hours["succeeded"], hours["cancelled"], hours["abandoned"])
-
-
-def _hours(value: Any) -> float | None:
-    if value is None:
-        return None
-    number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= MOST_HOURS:
-        raise ValueError(f"a dict of hours from 0 to {MOST_HOURS:.0f}, timedeltas or None (found {value!r})")
-    return float(number)
+        return OutcomeRetention(None, None, None)
+    own = read_parts(OutcomeRetention, value)
+    missing = () if own is value else [name for name in part_rules(OutcomeRetention) if name not in value]
+    return replace(own, **{name: getattr(otherwise, name) for name in missing})

@@ -1,23 +1,22 @@
 """Rules for the values of settings, one for each kind, with the words for the error.
 
-Each rule returns the value as ``Conf`` keeps it, and raises TypeError or ValueError saying what it must be.
+Each rule returns the value as ``Conf`` keeps it, and raises TypeError or ValueError saying what it must be. A setting
+that is a dict of named parts is a dataclass whose fields have a default and a rule each; a wrong part is named by its
+path, such as ``["mail"]["tokens"]``, which ``conf`` prints after the setting.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
-from django_pgjobs.values import by_queue
 from django_pgjobs.values.backoff import Backoff
-from django_pgjobs.values.by_queue import ByQueue, Rate
-from django_pgjobs.values.limit import Limit, read_limit
-from django_pgjobs.values.retention import MOST_HOURS, Retention, read_retention
 
-if TYPE_CHECKING:
-    from django_pgjobs.values.notify_failures import NotifyFailures
+T = TypeVar("T")
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """The names that a queue may have; use ``fullmatch``."""
@@ -35,6 +34,51 @@ MOST_FACTOR = 1_000_000.0
 
 SettingRule = Callable[[Any], Any]
 """Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
+
+
+class WrongPart(ValueError):
+    """A part of a setting breaks its rule; ``path`` is its place, and ``value`` what stands there."""
+
+    def __init__(self, key: object, error: Exception, value: object) -> None:
+        super().__init__(str(error))
+        self.path: str = f'["{key}"]' + getattr(error, "path", "")
+        self.value: object = getattr(error, "value", value)
+
+
+def part(default: Any, rule: SettingRule) -> Any:
+    """Return a field with a default (``MISSING`` for none) and a rule."""
+    return field(default=default, metadata={"rule": rule})
+
+
+def part_rules(kind: type) -> dict[str, SettingRule]:
+    """Return the rule of each part."""
+    return {item.name: item.metadata["rule"] for item in fields(kind)}
+
+
+def read_part(key: object, rule: Callable[[Any], T], value: Any) -> T:
+    """Return a part as its rule does. Raises ``WrongPart``."""
+    try:
+        return rule(value)
+    except (TypeError, ValueError) as error:
+        raise WrongPart(key, error, value) from None
+
+
+def read_parts(kind: type[T], value: Any) -> T:
+    """Return a dict as a ``kind``, whose parts have their defaults if left out. Raises TypeError or ValueError."""
+    if isinstance(value, kind):
+        return value
+    rules = part_rules(kind)
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a dict with any of the keys {', '.join(rules)}")
+    for key in value:
+        if key not in rules:
+            close = get_close_matches(str(key), rules, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the keys are {', '.join(rules)}"
+            raise ValueError(f"a dict without the key {key!r} ({hint})")
+    needed = [item.name for item in fields(kind) if item.default is MISSING and item.name not in value]  # type: ignore[arg-type]
+    if needed:
+        raise ValueError(f'a dict with the key "{needed[0]}"')
+    return kind(**{key: read_part(key, rules[key], given) for key, given in value.items()})
 
 
 def flag(value: Any) -> bool:
@@ -74,15 +118,15 @@ def whole(least: int, most: int) -> SettingRule:
     return rule
 
 
-def seconds(least: float = 0.0) -> SettingRule:
+def seconds(least: float = 0.0, most: float = MOST_SECONDS) -> SettingRule:
     """A duration, as float seconds."""
 
     def rule(value: Any) -> float:
         number = value.total_seconds() if isinstance(value, timedelta) else value
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError("a number of seconds or a timedelta")
-        if not least <= number <= MOST_SECONDS:
-            raise ValueError(f"from {least:g} to {MOST_SECONDS:.0f} seconds")
+        if not least <= number <= most:
+            raise ValueError(f"from {least:g} to {most:.0f} seconds")
         return float(number)
 
     return rule
@@ -131,50 +175,6 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
-def retention(value: Any) -> Retention:
-    """Read the retention of ended jobs."""
-    retention = read_retention(value)
-    if retention.queues:
-        queues([name for name, _ in retention.queues])
-    return retention
-
-
-def capacity(value: Any) -> ByQueue[int]:
-    """A capacity by queue."""
-    return _by_queue(by_queue.read_by_queue(value, '{"mail": 1000, "*": 100000}', by_queue.read_capacity))
-
-
-def rate(value: Any) -> ByQueue[Rate]:
-    """A registration rate by queue."""
-    return _by_queue(by_queue.read_by_queue(value, '{"mail": {"tokens": 30, "register": 3}}', by_queue.read_rate))
-
-
-def _by_queue(value: ByQueue[Any]) -> ByQueue[Any]:
-    if value.names():
-        queues(value.names())
-    return value
-
-
-def some_hours(value: Any) -> float:
-    """A duration in hours."""
-    number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError("a number of hours or a timedelta")
-    if not 1 <= number <= MOST_HOURS:
-        raise ValueError(f"from 1 to {MOST_HOURS:.0f} hours")
-    return float(number)
-
-
-def notify_failures(value: Any) -> NotifyFailures:
-    """Whom to notify of failures."""
-    from django_pgjobs.values.notify_failures import read_notify_failures  # here for start-up time
-
-    found = read_notify_failures(value)
-    if found.queues:
-        queues(found.queues)
-    return found
-
-
 def pattern(value: Any) -> str:
     """A regular expression."""
     if not isinstance(value, str):
@@ -186,11 +186,6 @@ def pattern(value: Any) -> str:
     return value
 
 
-def queue_limits(value: Any) -> ByQueue[Limit]:
-    """A limit by queue."""
-    return _by_queue(by_queue.read_by_queue(value, '{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit))
-
-
 def backoff(value: Any) -> Backoff:
     """A ``Backoff``."""
     if not isinstance(value, Backoff):
@@ -198,7 +193,7 @@ def backoff(value: Any) -> Backoff:
     return value
 
 
-def bounds(value: Any) -> tuple[float, float]:
+def factors(value: Any) -> tuple[float, float]:
     """A pair of factors."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise TypeError("a pair of numbers, the least and the largest")

@@ -10,10 +10,12 @@ from unittest import mock
 
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
-from markdown_of import PACKAGE, code, documented_names, prose, table
+from markdown_of import PACKAGE, code, documented_names, escaped, prose, table
 
 from django_pgjobs import conf as conf_module
 from django_pgjobs.presentation.sight import TABLE, Fact
+from django_pgjobs.values.retention import Retention
+from django_pgjobs.values.setting_rules import SettingRule, part_rules
 
 # Settings
 
@@ -26,9 +28,8 @@ def _answer(rule: Any, value: object) -> str:
     return ""
 
 
-def _takes(name: str) -> str:
+def _takes(rule: SettingRule) -> str:
     """What a setting takes, in the words of its own errors."""
-    rule = conf_module.RULES[name]
     kind = _answer(rule, object()) or "anything"
     ranges = [_answer(rule, value) for value in (-1, 10**12, [" "])]
     found = next((text for text in ranges if text and text != kind), "").partition(" (found")[0]
@@ -53,8 +54,31 @@ def settings() -> str:
         name = item.name.upper()
         parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", ""]
         parts += [_upper(prose(texts[item.name])), ""]
-        parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(name)}", ""]
+        if item.name in PARTS:
+            parts += [_parts(*PARTS[item.name])]
+        else:
+            parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(conf_module.RULES[name])}", ""]
     return "\n".join(parts)
+
+
+PARTS = {
+    "retention": (Retention, ("values/retention.py", "OutcomeRetention"), ("values/retention.py", "Retention")),
+    "bounds": (conf_module.JobBounds, ("conf.py", "JobBounds")),
+}
+"""Setting that is a dict of named parts → what it is read as, and where its parts are described."""
+
+
+def _parts(kind: type, *places: tuple[str, str]) -> str:
+    """The keys of such a dict: what each does, its default, what it takes."""
+    texts = dict(pair for path, within in places for pair in documented_names(PACKAGE / path, within=within))
+    default = kind()
+    return table(
+        ("key", "meaning", "default", "takes"),
+        [
+            (f"`{name}`", _upper(prose(texts[name])), code(repr(getattr(default, name))), escaped(_takes(rule)))
+            for name, rule in part_rules(kind).items()
+        ],
+    )
 
 
 # Commands
@@ -261,22 +285,22 @@ OPTION_BOUNDS = {
     "aliases": ("as `name`, each", "none", ""),
     "queue": ("1 to 100 of A-Z a-z 0-9 _ . : -", "`default`", "QUEUES"),
     "priority": ("whole number from −100 to 100", "0", ""),
-    "max_attempts": ("whole number from 1 to the setting", "DEFAULT_MAX_ATTEMPTS", "MAX_ATTEMPTS_CEILING"),
+    "max_attempts": ("whole number from 1 to the setting", "DEFAULT_MAX_ATTEMPTS", "BOUNDS['max_attempts']"),
     "backoff": (
         "a `Backoff`: base from 0 to the setting, factor above 0 and within the setting, limit from 0, jitter from 0"
         " to 1; or a callable that takes two",
         "DEFAULT_BACKOFF",
-        "BACKOFF_BASE_CEILING_SECONDS, BACKOFF_FACTOR_BOUNDS",
+        "BOUNDS['backoff_base_seconds'], BOUNDS['backoff_factor']",
     ),
     "retry_on": ("exception types, or a callable that takes one", "every exception", ""),
     "give_up_on": ("exception types, or a callable that takes one", "none", ""),
     "timeout": (
         "from 0.001 seconds to the setting, or None; or a pair, the shorter first",
         "DEFAULT_TIMEOUT_SECONDS",
-        "TIMEOUT_CEILING_SECONDS",
+        "BOUNDS['timeout_seconds']",
     ),
     "takes_context": ("True or False", "True if the first parameter is annotated `JobContext`", ""),
-    "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
+    "store_result": ("True or False", "True", "BOUNDS['result_bytes']"),
     "strict_results": ("True or False", "False, for tasks True", ""),
     "atomic": ("True or False; True not for `async def`", "False", ""),
     "sensitive": ("names of existing arguments", "none", ""),
@@ -292,13 +316,13 @@ OPTION_BOUNDS = {
         "aware instant, not later than so many days and, if set, not earlier than so many seconds ago;"
         " not with `delay`",
         "now",
-        "RUN_AT_CEILING_DAYS, PAST_RUN_AT_SECONDS",
+        "BOUNDS['ahead_seconds'], BOUNDS['past_seconds']",
     ),
-    "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "RUN_AT_CEILING_DAYS"),
+    "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "BOUNDS['ahead_seconds']"),
     "deadline": (
         "aware instant, in the future and after `run_at`, at most so many days ahead",
         "none",
-        "RUN_AT_CEILING_DAYS",
+        "BOUNDS['ahead_seconds']",
     ),
     "on_crash": ("`retry` or `abandon`", "`retry`", ""),
     "undo_on_failure": ("`go_on` or `stop`", "`go_on`", ""),
@@ -306,7 +330,7 @@ OPTION_BOUNDS = {
         "from 0.001 seconds to so many days; in `using` also an aware instant, in the future and after `run_at`,"
         " or None",
         "never",
-        "RUN_AT_CEILING_DAYS",
+        "BOUNDS['ahead_seconds']",
     ),
     "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
     "description": ("up to 200 printable characters; of a callable's text the first 200 are kept", "none", ""),
@@ -315,11 +339,11 @@ OPTION_BOUNDS = {
         "1 to 200 printable characters that match the setting, or a callable that makes them; or a `Unique`, whose"
         " window is of a second or more, and not with `postpone`",
         "none",
-        "KEY_PATTERN",
+        "BOUNDS['key_pattern']",
     ),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
     "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
-    "after": ("stored jobs, or ids from 1 to 2⁶³−1", "none", "NEEDS_LIMIT"),
+    "after": ("stored jobs, or ids from 1 to 2⁶³−1", "none", "BOUNDS['needs']"),
     "when": ("`succeeded`, `failed` or `settled`", "`succeeded`", ""),
 }
 """Option → what it takes, its default, and the settings that bound it."""
@@ -334,7 +358,7 @@ def option_bounds() -> str:
     """Every option of ``@job`` and ``using``: range, default, setting."""
 
     def linked(words: str) -> str:
-        return re.sub(r"[A-Z][A-Z]+(?:_[A-Z]+)*\b", _setting_link, words)
+        return re.sub(r"([A-Z][A-Z]+(?:_[A-Z]+)*)\b(\['\w+'\])?", _setting_link, words)
 
     return table(
         ("option", "range", "default", "setting"),
@@ -346,5 +370,7 @@ def option_bounds() -> str:
 
 
 def _setting_link(match: re.Match[str]) -> str:
-    name = match[0]
-    return f"{{ref}}`{name} <setting-{name.lower().replace('_', '-')}>`" if name in conf_module.RULES else name
+    name = match[1]
+    if name not in conf_module.RULES:
+        return match[0]
+    return f"{{ref}}`{match[0]} <setting-{name.lower().replace('_', '-')}>`"

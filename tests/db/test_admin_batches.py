@@ -203,7 +203,7 @@ def test_a_retry_that_concerns_too_many_jobs_says_so(
 ) -> None:
     batch = failed()
     monkeypatch.setattr(reopening, "BESIDE", -1)
-    settings.PGJOBS = {**settings.PGJOBS, "NODES_LIMIT": 1}
+    settings.PGJOBS = {**settings.PGJOBS, "BOUNDS": {"nodes": 1}}
     [text] = said(root.post(steer_url(batch.job, "retry_members"), follow=True))
     assert text.startswith("This retry concerns more than 0 jobs")
     [text] = said(

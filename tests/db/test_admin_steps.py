@@ -303,7 +303,7 @@ def test_an_event_without_a_payload_is_null() -> None:
         ('"\\u0000"', "the payload cannot be sent"),
         ("[" * 100_000, "This is not valid JSON: it is nested too deeply."),
         ("9" * 5000, "This is not valid JSON: Exceeds the limit"),
-        ('"' + "x" * 1_200_000 + '"', "EVENT_LIMIT_BYTES"),
+        ('"' + "x" * 1_200_000 + '"', "BOUNDS['event_bytes']"),
         ("<script>alert(1)</script>", "This is not valid JSON"),
     ],
 )

@@ -146,10 +146,10 @@ def test_a_batch_that_has_ended_takes_no_members_and_the_transaction_goes_on() -
 
 
 def test_a_batch_takes_as_many_members_as_the_setting_says(settings: object) -> None:
-    settings.PGJOBS = {"MEMBERS_LIMIT": 3}  # type: ignore[attr-defined]
+    settings.PGJOBS = {"BOUNDS": {"members": 3}}  # type: ignore[attr-defined]
     batch = Batch("small").open()
     assert batch.add_many(work.bind(n) for n in range(3)) == 3
-    with pytest.raises(BatchClosed, match="MEMBERS_LIMIT"):
+    with pytest.raises(BatchClosed, match=r"BOUNDS\['members'\]"):
         batch.add(work.bind(3))
     assert batch.figures.total == 3
 

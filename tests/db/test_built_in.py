@@ -281,13 +281,11 @@ def test_one_that_could_not_be_claimed_is_retried_by_whoever_has_mended_it() -> 
 def test_no_setting_of_the_project_decides_about_them() -> None:
     """Ceilings below what they declare stop no command, and no default is theirs."""
     tight = {
-        "MAX_ATTEMPTS_CEILING": 1,
+        "BOUNDS": {"max_attempts": 1, "timeout_seconds": 0.5, "backoff_base_seconds": 0.1},
         "DEFAULT_MAX_ATTEMPTS": 1,
         "DEFAULT_TIMEOUT_SECONDS": 0.5,
-        "TIMEOUT_CEILING_SECONDS": 0.5,
         "QUEUES": ["mail"],
         "QUEUE_LIMITS": {"*": {"rate": 1, "per": 3600}},
-        "BACKOFF_BASE_CEILING_SECONDS": 0.1,
         "DEFAULT_BACKOFF": Backoff(0.1),
     }
     with override_settings(PGJOBS=tight):

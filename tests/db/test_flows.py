@@ -212,15 +212,15 @@ def test_bad_nodes_are_refused_with_their_number(add: object, words: str) -> Non
 
 
 def test_a_flow_has_bounds_and_is_registered_once(settings: object) -> None:
-    settings.PGJOBS = {"NODES_LIMIT": 2, "NEEDS_LIMIT": 1}  # type: ignore[attr-defined]
+    settings.PGJOBS = {"BOUNDS": {"nodes": 2, "needs": 1}}  # type: ignore[attr-defined]
     flow = Flow()
     nodes = [flow.add(say.bind(n)) for n in range(2)]
-    with pytest.raises(InvalidJob, match="NODES_LIMIT"):
+    with pytest.raises(InvalidJob, match=r"BOUNDS\['nodes'\]"):
         flow.add(say.bind(3))
     wide = Flow()
-    settings.PGJOBS = {"NODES_LIMIT": 9, "NEEDS_LIMIT": 1}  # type: ignore[attr-defined]
+    settings.PGJOBS = {"BOUNDS": {"nodes": 9, "needs": 1}}  # type: ignore[attr-defined]
     both = [wide.add(say.bind(n)) for n in range(2)]
-    with pytest.raises(InvalidJob, match=r"node 2 needs 2 others, and at most 1 \(NEEDS_LIMIT\)"):
+    with pytest.raises(InvalidJob, match=r"node 2 needs 2 others, and at most 1 \(BOUNDS\['needs'\]\)"):
         wide.add(say.bind(1), both)
     flow.register()
     with pytest.raises(InvalidJob, match="registered already"):

@@ -168,8 +168,8 @@ def test_a_job_that_does_not_exist_cannot_be_needed_and_the_transaction_goes_on(
 
 
 def test_more_jobs_than_the_setting_allows_cannot_be_needed(settings: object) -> None:
-    settings.PGJOBS = {"NEEDS_LIMIT": 2}  # type: ignore[attr-defined]
-    with pytest.raises(InvalidJob, match=r"after takes at most 2 jobs \(NEEDS_LIMIT\), not 3"):
+    settings.PGJOBS = {"BOUNDS": {"needs": 2}}  # type: ignore[attr-defined]
+    with pytest.raises(InvalidJob, match=r"after takes at most 2 jobs \(BOUNDS\['needs'\]\), not 3"):
         waits.using(after=[1, 2, 3])
 
 

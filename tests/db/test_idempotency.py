@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -115,7 +116,7 @@ login = token.using(idempotency_key="login:7")
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_other_arguments_under_the_key_do_not_get_its_result(kept: bool) -> None:
-    with override_settings(PGJOBS={"RETENTION_HOURS": {"succeeded": 24 if kept else 0}}):
+    with override_settings(PGJOBS={"RETENTION": {"succeeded": 86_400 if kept else 0}}):
         login.register("acme")
         run_jobs()
         other, same = login.register("umbrella"), login.register("acme")
@@ -434,7 +435,7 @@ def many(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("many")
-@override_settings(PGJOBS={"STORED_RESULT_HOURS": 24 * 9})
+@override_settings(PGJOBS={"RETENTION": {"stored_results": timedelta(days=9)}})
 def test_what_is_over_is_forgotten_in_batches(raw: RawDatabase) -> None:
     """The leader's; windows that are over, results beyond their time, and nothing else."""
     assert Expirer()(raw) == 5000
@@ -444,7 +445,7 @@ def test_what_is_over_is_forgotten_in_batches(raw: RawDatabase) -> None:
 
 
 @pytest.mark.usefixtures("many")
-@override_settings(PGJOBS={"STORED_RESULT_HOURS": None})
+@override_settings(PGJOBS={"RETENTION": {"stored_results": None}})
 def test_results_may_be_kept_for_ever(raw: RawDatabase) -> None:
     assert Expirer()(raw) == 2500
     assert StoredResult.objects.count() == 2501

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("committed")
 # Patterns
 
 
-ANTIKYTHERA = {"KEY_PATTERN": "[0-9A-Za-z_-]{1,32}"}
+ANTIKYTHERA = {"BOUNDS": {"key_pattern": "[0-9A-Za-z_-]{1,32}"}}
 
 
 @override_settings(PGJOBS=ANTIKYTHERA)

@@ -142,7 +142,8 @@ def test_hours_and_depths_whose_time_is_over_are_deleted_and_totals_stay(raw: Ra
 
 
 def test_settings_say_how_long(raw: RawDatabase, settings: Any) -> None:
-    settings.PGJOBS = {**settings.PGJOBS, "NUMBERS_BY_MINUTE_HOURS": 2.0, "NUMBERS_RETENTION_HOURS": 5}
+    kept = {"numbers_by_minute": timedelta(hours=2), "numbers": timedelta(hours=5)}
+    settings.PGJOBS = {**settings.PGJOBS, "RETENTION": kept}
     wrote(raw, ago(raw, timedelta(hours=7)))
     wrote(raw, hour := ago(raw, timedelta(hours=4)).replace(minute=0))
     wrote(raw, hour + MINUTE)

@@ -32,7 +32,7 @@ from django_pgjobs.maintenance.pruning import (
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store import finalising, pruning
 from django_pgjobs.store.database import Enclosing, Params, Rows
-from django_pgjobs.values.retention import Retention
+from django_pgjobs.values.retention import OutcomeRetention, Retention
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes, pages
 from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register, slow_duty
@@ -116,11 +116,11 @@ def test_what_has_not_ended_stays_however_old_it_is(raw: RawDatabase) -> None:
 def test_a_queue_may_keep_its_jobs_longer_shorter_or_for_ever(raw: RawDatabase, settings: Any) -> None:
     """W34 X7: both directions, one outcome of one queue alone."""
     settings.PGJOBS = {
-        "RETENTION_HOURS": {
+        "RETENTION": {
             "abandoned": None,
             "queues": {
-                "bill": {"succeeded": 100},
-                "metrics": {"succeeded": timedelta(hours=1), "abandoned": 2},
+                "bill": {"succeeded": 100 * 3600},
+                "metrics": {"succeeded": timedelta(hours=1), "abandoned": timedelta(hours=2)},
                 "law": None,
             },
         }
@@ -137,10 +137,14 @@ def test_a_queue_may_keep_its_jobs_longer_shorter_or_for_ever(raw: RawDatabase, 
 
 def test_a_retention_is_read_as_rules_for_groups_of_queues() -> None:
     retention = Retention(
-        1.0,
+        HOUR,
         None,
         0.0,
-        (("a", Retention(2.0, None, 0.0)), ("b", Retention(2.0, 1.0, 0.0)), ("c", Retention(1.0, None, 9.0))),
+        (
+            ("a", OutcomeRetention(2 * HOUR, None, 0.0)),
+            ("b", OutcomeRetention(2 * HOUR, HOUR, 0.0)),
+            ("c", OutcomeRetention(HOUR, None, 9 * HOUR)),
+        ),
     )
     assert rules_of(retention) == [
         PruneRule("succeeded", HOUR, ("a", "b")),
@@ -495,7 +499,7 @@ def test_the_command_does_to_the_end_what_the_settings_say(raw: RawDatabase, set
     kept = put(raw, 2, "abandoned", 73)
     assert prune() == (0, "prune: 2503 pruned, 0 skipped\n  2500 succeeded\n  3 cancelled\n  0 abandoned\n")
     assert left() == kept
-    settings.PGJOBS = {"RETENTION_HOURS": None}
+    settings.PGJOBS = {"RETENTION": None}
     put(raw, 1, hours=9999)
     assert prune("--format=json")[1] == '{"dry_run": false, "pruned": 0, "skipped": 0, "by_outcome": {}}\n'
 
@@ -535,7 +539,7 @@ def test_an_age_a_queue_or_an_outcome_may_be_named(raw: RawDatabase, arguments: 
 
 
 def test_queues_named_on_the_command_line_keep_their_own_retention(raw: RawDatabase, settings: Any) -> None:
-    settings.PGJOBS = {"RETENTION_HOURS": {"queues": {"mail": {"succeeded": 1}, "law": None}}}
+    settings.PGJOBS = {"RETENTION": {"queues": {"mail": {"succeeded": 3600}, "law": None}}}
     put(raw, 1, hours=2, queue="mail")
     kept = [*put(raw, 1, hours=25), *put(raw, 1, hours=25, queue="law"), *put(raw, 1, hours=2, queue="bulk")]
     assert prune("--queue=mail", "--queue=law", "--queue=bulk")[0] == 0
@@ -579,4 +583,4 @@ def test_the_statements_that_delete_are_no_others() -> None:
     """A table of the project's is never touched: only jobs, their history, and what the worker keeps of itself."""
     found = {name for name in sql.names() if "DELETE FROM pgjobs_job" in sql.statement(name)}
     assert found == {"prune_jobs", "finalise_delete", "finalise_delete_fast", "finalise_delete_keyed"}
-    assert get_conf().retention_hours == Retention()
+    assert get_conf().retention == Retention()

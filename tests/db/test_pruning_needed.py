@@ -225,7 +225,7 @@ def by_the_leader(settings: Any) -> None:
 
 
 def without_retention(settings: Any) -> None:
-    settings.PGJOBS = {**settings.PGJOBS, "RETENTION_HOURS": dict.fromkeys(Outcome, 0)}
+    settings.PGJOBS = {**settings.PGJOBS, "RETENTION": dict.fromkeys(Outcome, 0)}
     Pruner()(on("default"))
 
 

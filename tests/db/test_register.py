@@ -244,7 +244,7 @@ def test_wrong_arguments_store_nothing() -> None:
     assert len(queries) == 0
 
 
-@override_settings(PGJOBS={"PAYLOAD_LIMIT_BYTES": 1000})
+@override_settings(PGJOBS={"BOUNDS": {"payload_bytes": 1000}})
 def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
     with pytest.raises(InvalidJob, match=r"10\d\d bytes and at most 1000"):
         pay.register("x" * 1000)  # type: ignore[arg-type]

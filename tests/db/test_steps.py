@@ -141,7 +141,7 @@ def naps(context: JobContext) -> None:
         context.sleep(0)
 
 
-@override_settings(PGJOBS={"STEPS_LIMIT": 5})
+@override_settings(PGJOBS={"BOUNDS": {"steps": 5}})
 def test_a_job_that_sleeps_in_a_loop_ends_at_the_limit() -> None:
     registered = naps.register()
     run_jobs()

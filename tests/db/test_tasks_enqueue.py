@@ -80,7 +80,7 @@ def test_arguments_reach_the_task_as_the_result_shows_them() -> None:
         (cast.noop, ({"a": ["\0"]},), InvalidTaskJob, r"args\[0\]\.a\[0\] cannot be stored"),
         (cast.noop, ("\ud800",), InvalidTaskJob, "cannot be stored"),
         (cast.noop, (10**5000,), InvalidTaskJob, "cannot be stored"),
-        (cast.noop, ("x" * 2**20,), InvalidTaskJob, "PAYLOAD_LIMIT_BYTES"),
+        (cast.noop, ("x" * 2**20,), InvalidTaskJob, r"BOUNDS\['payload_bytes'\]"),
         (cast.in_2999, (), InvalidTask, "run_at must be"),
         (cast.in_a_century, (), InvalidTask, "delay must be at most"),
     ],
@@ -113,7 +113,7 @@ def test_what_is_refused_is_an_error_of_both_fronts() -> None:
 def test_a_start_in_the_past_is_refused_if_the_settings_say_so(settings: Any) -> None:
     task = cast.noop.using(run_after=timezone.now() - timedelta(hours=1))
     task.enqueue()
-    settings.PGJOBS = {"PAST_RUN_AT_SECONDS": 60}
+    settings.PGJOBS = {"BOUNDS": {"past_seconds": 60}}
     with pytest.raises(InvalidTask, match="at most 60 seconds ago"):
         task.enqueue()
 

@@ -88,16 +88,14 @@ tenancy: Any = lambda run: run  # noqa: E731 (it gets an attribute)
 tenancy.capture = lambda: {"tenant": "x" * 10 * MIB}
 
 SMALL = {
-    "MEMBERS_LIMIT": 2,
-    "NODES_LIMIT": 20,
-    "NEEDS_LIMIT": 1,
+    "BOUNDS": {"members": 2, "nodes": 20, "needs": 1},
     "CAPACITY": {"full": 3},
 }
 """Bounds that are too large to be tried ten times."""
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "arguments": (lambda: pay.register("x" * 10 * MIB), r"PAYLOAD_LIMIT_BYTES"),
-    "arguments of many": (lambda: pay.register_many([("x" * 10 * MIB,)]), r"PAYLOAD_LIMIT_BYTES"),
+    "arguments": (lambda: pay.register("x" * 10 * MIB), r"BOUNDS\['payload_bytes'\]"),
+    "arguments of many": (lambda: pay.register_many([("x" * 10 * MIB,)]), r"BOUNDS\['payload_bytes'\]"),
     "depth": (lambda: pay.register(nested(1000)), r"nested deeper than 100 levels"),
     "key": (using(unique="k" * 2000), r"key must be 1 to 200 printable characters, not 'k+'… of 2000"),
     "key by template": (lambda: keyed.register("k" * 2000), r"key must be 1 to 200 .* of 2000"),
@@ -108,40 +106,40 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "description": (using(description="d" * 2000), r"description must be text of at most 200 .* of 2000 characters"),
     "queue": (using(queue="q" * 1000), r"queue must be 1 to 100 .* of 1000 characters"),
     "priority": (using(priority=1000), r"priority must be an integer from -100 to 100, not 1000"),
-    "delay": (using(delay=YEARS), r"delay must be at most 3650 days, .*\(RUN_AT_CEILING_DAYS\)"),
+    "delay": (using(delay=YEARS), r"delay must be at most 3650 days, .*\(BOUNDS\['ahead_seconds'\]\)"),
     "start": (
         lambda: pay.using(run_at=later()).register(),
-        r"run_at must be at most 3650 days .*\(RUN_AT_CEILING_DAYS\)",
+        r"run_at must be at most 3650 days .*\(BOUNDS\['ahead_seconds'\]\)",
     ),
     "deadline": (
         lambda: pay.using(deadline=later()).register(),
-        r"deadline must be at most 3650 days .*\(RUN_AT_CEILING_DAYS\)",
+        r"deadline must be at most 3650 days .*\(BOUNDS\['ahead_seconds'\]\)",
     ),
-    "expiry": (using(expires=YEARS), r"expires must be at most 3650 days .*\(RUN_AT_CEILING_DAYS\)"),
+    "expiry": (using(expires=YEARS), r"expires must be at most 3650 days .*\(BOUNDS\['ahead_seconds'\]\)"),
     "expiry at an instant": (
         lambda: pay.using(expires=later()).register(),
-        r"expires must be at most 3650 days .*\(RUN_AT_CEILING_DAYS\)",
+        r"expires must be at most 3650 days .*\(BOUNDS\['ahead_seconds'\]\)",
     ),
-    "needs": (using(after=range(1, 100_001)), r"after takes at most 1 jobs \(NEEDS_LIMIT\), not 100000"),
+    "needs": (using(after=range(1, 100_001)), r"after takes at most 1 jobs \(BOUNDS\['needs'\]\), not 100000"),
     "name": (lambda: job(name="n" * 2000)(given), r"name must be text of 1 to 200 .* of 2000 characters"),
     "alias": (declared(aliases=["n" * 2000]), r"aliases must be text of 1 to 200 .* of 2000 characters"),
-    "attempts": (declared(max_attempts=10**7), r"between 1 and 1000, not 10000000 \(MAX_ATTEMPTS_CEILING\)"),
-    "timeout": (declared(timeout=YEARS), r"timeout must be at most .* \(TIMEOUT_CEILING_SECONDS\)"),
-    "backoff": (declared(backoff=Backoff(YEARS.total_seconds())), r"\(BACKOFF_BASE_CEILING_SECONDS\)"),
-    "factor of a backoff": (declared(backoff=Backoff(1, factor=10**6)), r"\(BACKOFF_FACTOR_BOUNDS\)"),
+    "attempts": (declared(max_attempts=10**7), r"between 1 and 1000, not 10000000 \(BOUNDS\['max_attempts'\]\)"),
+    "timeout": (declared(timeout=YEARS), r"timeout must be at most .* \(BOUNDS\['timeout_seconds'\]\)"),
+    "backoff": (declared(backoff=Backoff(YEARS.total_seconds())), r"\(BOUNDS\['backoff_base_seconds'\]\)"),
+    "factor of a backoff": (declared(backoff=Backoff(1, factor=10**6)), r"\(BOUNDS\['backoff_factor'\]\)"),
     "limit": (lambda: Limit(10**7), r"from 1 to 1000000, not 10000000"),
     "rate": (lambda: Limit(rate=10**7), r"from 1 to 1000000, not 10000000"),
     "window of a rate": (lambda: Limit(rate=1, per=timedelta(days=310)), r"to 2678400 seconds"),
     "expression": (lambda: Cron("0," * 1000 + "0 * * * *"), r"at most 200 characters long, not 2009"),
     "misfires": (lambda: Cron("* * * * *", misfire="all", misfire_limit=10_000), r"from 1 to 1000, not 10000"),
-    "members": (lambda: batch_of(20), r"MEMBERS_LIMIT"),
-    "nodes": (lambda: flow_of(200), r"NODES_LIMIT"),
-    "needs of a node": (lambda: flow_that_needs(10), r"needs 10 others, and at most 1 \(NEEDS_LIMIT\)"),
+    "members": (lambda: batch_of(20), r"BOUNDS\['members'\]"),
+    "nodes": (lambda: flow_of(200), r"BOUNDS\['nodes'\]"),
+    "needs of a node": (lambda: flow_that_needs(10), r"needs 10 others, and at most 1 \(BOUNDS\['needs'\]\)"),
     "capacity": (
         lambda: pay.using(queue="full").register_many([(n,) for n in range(30)]),
         r"Queue 'full' holds at most 3",
     ),
-    "event": (lambda: approval.send("k", payload="x" * 10 * MIB), r"'ten.approval:k'.*EVENT_LIMIT_BYTES"),
+    "event": (lambda: approval.send("k", payload="x" * 10 * MIB), r"'ten.approval:k'.*BOUNDS\['event_bytes'\]"),
     "depth of an event": (
         lambda: approval.send("k", payload=nested(1000)),
         r"payload cannot be stored: it is nested deeper than",
@@ -176,7 +174,7 @@ def test_headers_of_middleware_are_refused_too(settings: Any) -> None:
     settings.PGJOBS = {"MIDDLEWARE": [f"{__name__}.tenancy"]}
     with transaction.atomic():
         with pytest.raises(
-            InvalidJob, match=r"captured headers that .* at most 1048576 may be stored \(PAYLOAD_LIMIT_BYTES\)"
+            InvalidJob, match=r"captured headers that .* at most 1048576 may be stored \(BOUNDS\['payload_bytes'\]\)"
         ) as caught:
             pay.register()
         assert not Job.objects.exists()
@@ -206,18 +204,21 @@ def steps(context: JobContext, count: int, step: Callable[[], Any]) -> None:
 
 
 RUNNING: dict[str, tuple[Callable[[JobContext], Any], str]] = {
-    "result": (lambda context: huge(), r"RESULT_LIMIT_BYTES"),
+    "result": (lambda context: huge(), r"BOUNDS\['result_bytes'\]"),
     "depth of a result": (lambda context: nested(1000), r"nested deeper than 100 levels"),
-    "result of a step": (lambda context: context.step(huge), r"Step 'huge': .*RESULT_LIMIT_BYTES"),
-    "results of steps": (lambda context: steps(context, 100, medium), r"STEPS_LIMIT_BYTES"),
-    "steps": (lambda context: steps(context, 200, given), r"remembers 20 steps.*STEPS_LIMIT"),
+    "result of a step": (lambda context: context.step(huge), r"Step 'huge': .*BOUNDS\['result_bytes'\]"),
+    "results of steps": (lambda context: steps(context, 100, medium), r"BOUNDS\['steps_bytes'\]"),
+    "steps": (lambda context: steps(context, 200, given), r"remembers 20 steps.*BOUNDS\['steps'\]"),
     "name of a step": (lambda context: context.step.using(key="k" * 2000)(given), r"1 to 200 characters"),
     "attempts of a step": (lambda context: context.step.using(attempts=10_000)(given), r"1000"),
-    "sleep": (lambda context: context.sleep(YEARS), r"3650 days, not .*RUN_AT_CEILING_DAYS"),
-    "wait": (lambda context: context.wait_for(approval, 1, timeout=YEARS), r"3650 days, not .*RUN_AT_CEILING_DAYS"),
+    "sleep": (lambda context: context.sleep(YEARS), r"3650 days, not .*BOUNDS\['ahead_seconds'\]"),
+    "wait": (
+        lambda context: context.wait_for(approval, 1, timeout=YEARS),
+        r"3650 days, not .*BOUNDS\['ahead_seconds'\]",
+    ),
     "gather": (
         lambda context: context.gather([pay.bind(n) for n in range(50)]),
-        r"at most 5 jobs \(GATHER_LIMIT\), not 50",
+        r"at most 5 jobs \(BOUNDS\['gather'\]\), not 50",
     ),
     "error": (lambda context: fails(), r"^ValueError: e{1999}…$"),
 }
@@ -225,7 +226,7 @@ RUNNING: dict[str, tuple[Callable[[JobContext], Any], str]] = {
 
 @pytest.mark.parametrize("what", RUNNING)
 def test_ten_times_a_bound_ends_a_job_with_a_word(settings: Any, what: str) -> None:
-    settings.PGJOBS = {"STEPS_LIMIT": 20, "STEPS_LIMIT_BYTES": 10_000, "GATHER_LIMIT": 5}
+    settings.PGJOBS = {"BOUNDS": {"steps": 20, "steps_bytes": 10_000, "gather": 5}}
     registered = runs.register(what)
     run_jobs()
     registered.refresh_from_db()

@@ -220,7 +220,7 @@ def test_ways_are_nested_and_know_their_rows() -> None:
 
 
 def test_old_traces_are_forgotten_with_their_parts(settings: Any) -> None:
-    settings.PGJOBS = {"ACTION_HOURS": 1}
+    settings.PGJOBS = {"RETENTION": {"actions": 3600}}
     ids = register(2)
     for one in ids:
         Job.objects.filter(pk=one).cancel()
@@ -229,7 +229,7 @@ def test_old_traces_are_forgotten_with_their_parts(settings: Any) -> None:
     assert Expirer()(on("default")) == 1
     assert [action.pk for action in Action.objects.all()] == [old.pk + 1]
     assert set(ActionPart.objects.values_list("action_id", flat=True)) == {old.pk + 1}
-    settings.PGJOBS = {"ACTION_HOURS": None}
+    settings.PGJOBS = {"RETENTION": {"actions": None}}
     Action.objects.update(acted_at=timezone.now() - timedelta(days=900))
     assert Expirer()(on("default")) == 0
 

@@ -103,7 +103,7 @@ def test_a_gather_took_as_long_as_its_jobs() -> None:
     assert gathered.duration_seconds >= 3600
 
 
-@override_settings(PGJOBS={"STEPS_LIMIT": 2, "RESULT_LIMIT_BYTES": 60, "STEPS_LIMIT_BYTES": 120})
+@override_settings(PGJOBS={"BOUNDS": {"steps": 2, "result_bytes": 60, "steps_bytes": 120}})
 def test_bounds_of_steps_do_not_keep_a_batch_from_being_undone() -> None:
     with Batch("seats", undo=True) as batch:
         batch.add_many([seat.bind(number) for number in (1, 2, 3, 4)])

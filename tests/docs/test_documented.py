@@ -16,7 +16,7 @@ from django.apps import apps
 
 import django_pgjobs
 from django_pgjobs import jobs, sql, states
-from django_pgjobs.conf import RULES
+from django_pgjobs.conf import RULES, JobBounds
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
@@ -24,6 +24,7 @@ from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.tasks.settings import KEYS
+from django_pgjobs.values.setting_rules import part_rules
 from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
@@ -135,7 +136,9 @@ def test_every_option_of_job_and_using_is_documented():
 def test_every_option_has_its_bounds_in_the_table_and_their_settings_exist():
     assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(from_settings.OPTION_BOUNDS)
     for _takes, _default, settings in from_settings.OPTION_BOUNDS.values():
-        assert {name for name in settings.split(", ") if name} <= set(RULES)
+        for name in filter(None, settings.split(", ")):
+            bound = re.fullmatch(r"BOUNDS\['(\w+)'\]", name)
+            assert (bound[1] in part_rules(JobBounds)) if bound else (name in RULES), name
 
 
 def test_every_signal_is_documented_with_where_it_is_sent():

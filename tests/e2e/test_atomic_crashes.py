@@ -23,7 +23,7 @@ def table(committed: None) -> Iterator[None]:
 def test_jobs_of_which_nothing_is_kept_end_with_their_rows(worker: Workers) -> None:
     """A23: the row proves the commit; the leader prunes it later, as any that has outlived its retention."""
     job = atomic.does.register("succeeds")
-    worker(conf={"RETENTION_HOURS": {"succeeded": 0}})
+    worker(conf={"RETENTION": {"succeeded": 0}})
     (after,) = ended(job)
     assert (after.outcome, after.result) == ("succeeded", "done")
     assert one_transaction(after)

@@ -14,7 +14,7 @@ from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_worker import Workers, ended, history
 
 QUICK = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 0.5, "STALE_SECONDS": 2.0}
-NOTHING = {"RETENTION_HOURS": {"succeeded": 0, "cancelled": 0, "abandoned": 0}}
+NOTHING = {"RETENTION": {"succeeded": 0, "cancelled": 0, "abandoned": 0}}
 
 
 def kept() -> dict[str, Any]:

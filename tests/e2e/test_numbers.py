@@ -28,7 +28,7 @@ def counted() -> Counter[tuple[str, str]]:
 
 def test_what_ends_is_in_the_minutes_of_its_worker(worker: Workers) -> None:
     """With what its waits and runs add up to; jobs that keep no row count too."""
-    running = worker(processes=2, conf={**CONF, "RETENTION_HOURS": {"succeeded": 0}, "RELEASE": "r7"})
+    running = worker(processes=2, conf={**CONF, "RETENTION": {"succeeded": 0}, "RELEASE": "r7"})
     register_many(jobs.no_op.bind() for _ in range(500))
     ended(*[jobs.doomed.register() for _ in range(3)])
     wait_until(lambda: counted()["no_op", "succeeded"] == 500, 20, "the jobs are counted")

@@ -15,7 +15,7 @@ from tests.e2e.stage import Stage
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
 from tests.plugins.fix_worker import Workers, ended
 
-NOTHING = {"RETENTION_HOURS": {"succeeded": 0, "cancelled": 0, "abandoned": 0}}
+NOTHING = {"RETENTION": {"succeeded": 0, "cancelled": 0, "abandoned": 0}}
 
 
 def rows() -> dict[str, int]:

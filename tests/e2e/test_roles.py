@@ -109,7 +109,7 @@ def test_such_a_role_runs_jobs_until_idle(start: Callable[..., WorkerProcess], s
     assert {job.outcome for job in all_of_them if job.pk != doomed.pk} == {"succeeded"}
     assert stage.count("on_abandon", doomed.pk) == 1
     again = jobs.effect.using(idempotency_key="k").register("k")
-    nothing = start("--until-idle", conf={"RETENTION_HOURS": {"succeeded": 0}}, ready=False)
+    nothing = start("--until-idle", conf={"RETENTION": {"succeeded": 0}}, ready=False)
     assert nothing.wait(60) == 0, nothing.log
     no_trouble(nothing)
     assert not Job.objects.filter(pk=again.pk).exists()

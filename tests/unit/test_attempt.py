@@ -250,17 +250,17 @@ def test_of_a_value_that_cannot_be_stored_the_result_says_why(
 ) -> None:
     """The work is done, so the job succeeds; the log says it, and not for each of a million jobs."""
     monkeypatch.setattr(events, "_logged", {})
-    with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": limit}):
+    with override_settings(PGJOBS={"BOUNDS": {"result_bytes": limit}}):
         given = "unstorable" if limit > 2 else "text"
         decision = perform(definition, given)
         assert isinstance(decision, decide.Succeeded)
         assert perform(definition, given) == decision
     mark = json.loads(decision.result or "")
-    assert "RESULT_LIMIT_BYTES" in mark["$unstored"] if limit == 2 else "Unstorable" in mark["$unstored"]
+    assert "BOUNDS['result_bytes']" in mark["$unstored"] if limit == 2 else "Unstorable" in mark["$unstored"]
     assert decode_result(decision.result or "") is None
     [line] = [record.message for record in caplog.records if "result dropped" in record.message]
     assert line.startswith(f"result dropped, the job succeeds without one name={definition.name} job=12: ")
-    assert "RESULT_LIMIT_BYTES" in line if limit == 2 else "Unstorable" in line
+    assert "BOUNDS['result_bytes']" in line if limit == 2 else "Unstorable" in line
 
 
 def test_an_unstorable_result_that_the_job_raises_is_an_error_even_so() -> None:
@@ -269,7 +269,7 @@ def test_an_unstorable_result_that_the_job_raises_is_an_error_even_so() -> None:
 
 def test_a_large_value_abandons_a_strict_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(does, "strict_results", True)
-    with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": 2000}):
+    with override_settings(PGJOBS={"BOUNDS": {"result_bytes": 2000}}):
         decision = perform(does, "x" * 3000)
     assert isinstance(decision, decide.Abandoned)
     assert "3002 bytes" in decision.reason

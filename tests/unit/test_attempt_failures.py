@@ -263,7 +263,7 @@ def test_the_causes_of_a_group_of_one_kind_are_those_of_its_first_member() -> No
 @pytest.mark.parametrize("limit", [0, 1, 100, 101])
 def test_a_long_traceback_keeps_both_ends(limit: int) -> None:
     error = caught(lambda: exec("raise ValueError('x' * 3000 + 'end')"))
-    with override_settings(PGJOBS={"TRACEBACK_LIMIT_CHARS": limit}):
+    with override_settings(PGJOBS={"BOUNDS": {"traceback_chars": limit}}):
         text = failure_of(error).traceback
     before, between, after = text.split("\n… ")[0], *text.split("\n… ")[1].split(" characters …\n")
     assert len(before) == len(after) == limit // 2

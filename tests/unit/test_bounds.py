@@ -15,14 +15,16 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
 
 ANTIKYTHERA = {
-    "RUN_AT_CEILING_DAYS": 50,
-    "PAST_RUN_AT_SECONDS": 0,
-    "TIMEOUT_CEILING_SECONDS": 1800,
+    "BOUNDS": {
+        "ahead_seconds": timedelta(days=50),
+        "past_seconds": 0,
+        "timeout_seconds": 1800,
+        "max_attempts": 10,
+        "backoff_base_seconds": 300,
+        "backoff_factor": (1, 5),
+    },
     "DEFAULT_TIMEOUT_SECONDS": 300,
-    "MAX_ATTEMPTS_CEILING": 10,
     "DEFAULT_MAX_ATTEMPTS": 3,
-    "BACKOFF_BASE_CEILING_SECONDS": 300,
-    "BACKOFF_FACTOR_BOUNDS": (1, 5),
     "DEFAULT_BACKOFF": Backoff(5, factor=2),
 }
 
@@ -99,7 +101,7 @@ def test_by_default_the_past_is_taken(settings: Any) -> None:
     """A21: ours runs it at once."""
     settings.PGJOBS = {}
     assert declare().using(run_at=NOW - timedelta(days=20_000)).options
-    settings.PGJOBS = {"PAST_RUN_AT_SECONDS": 60}
+    settings.PGJOBS = {"BOUNDS": {"past_seconds": 60}}
     assert declare().using(run_at=NOW - timedelta(seconds=60)).options
     assert "run_at must be at most 60 seconds ago" in refused_using(run_at=NOW - timedelta(seconds=60) - MILLISECOND)
 

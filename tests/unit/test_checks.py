@@ -126,13 +126,13 @@ def test_settings_bound_each_other(settings: Any, given: Any, found: list[str]) 
     ("given", "found"),
     [
         ({"DEFAULT_MAX_ATTEMPTS": 1001}, ["E008"]),
-        ({"DEFAULT_TIMEOUT_SECONDS": 60, "TIMEOUT_CEILING_SECONDS": 59}, ["E008"]),
+        ({"DEFAULT_TIMEOUT_SECONDS": 60, "BOUNDS": {"timeout_seconds": 59}}, ["E008"]),
         ({"DEFAULT_TIMEOUT_SECONDS": None}, []),
-        ({"DEFAULT_BACKOFF": Backoff(61), "BACKOFF_BASE_CEILING_SECONDS": 60}, ["E008"]),
-        ({"DEFAULT_BACKOFF": Backoff(1, factor=6), "BACKOFF_FACTOR_BOUNDS": (1, 5)}, ["E008"]),
-        ({"DEFAULT_BACKOFF": Backoff(60, factor=5), "BACKOFF_BASE_CEILING_SECONDS": 60}, []),
-        ({"BACKOFF_FACTOR_BOUNDS": (5, 10)}, ["E008"]),
-        ({"BACKOFF_FACTOR_BOUNDS": (4, 10)}, []),
+        ({"DEFAULT_BACKOFF": Backoff(61), "BOUNDS": {"backoff_base_seconds": 60}}, ["E008"]),
+        ({"DEFAULT_BACKOFF": Backoff(1, factor=6), "BOUNDS": {"backoff_factor": (1, 5)}}, ["E008"]),
+        ({"DEFAULT_BACKOFF": Backoff(60, factor=5), "BOUNDS": {"backoff_base_seconds": 60}}, []),
+        ({"BOUNDS": {"backoff_factor": (5, 10)}}, ["E008"]),
+        ({"BOUNDS": {"backoff_factor": (4, 10)}}, []),
     ],
 )
 def test_defaults_stay_within_their_bounds(settings: Any, given: Any, found: list[str]) -> None:
@@ -144,7 +144,7 @@ def test_defaults_stay_within_their_bounds(settings: Any, given: Any, found: lis
     ("queues", "found"), [(None, []), (["mail"], []), (["default"], ["E016"]), (["mail", "default"], [])]
 )
 def test_a_retention_is_of_queues_that_there_are(settings: Any, queues: list[str] | None, found: list[str]) -> None:
-    settings.PGJOBS = {"QUEUES": queues, "RETENTION_HOURS": {"queues": {"mail": {"succeeded": 0}}}}
+    settings.PGJOBS = {"QUEUES": queues, "RETENTION": {"queues": {"mail": {"succeeded": 0}}}}
     assert ids(checks.check_named_queues()) == found
 
 
@@ -358,11 +358,11 @@ def test_a_queue_that_is_not_allowed(settings: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "given"),
     [
-        ({"max_attempts": 11}, {"MAX_ATTEMPTS_CEILING": 10}),
-        ({"timeout": 61}, {"TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}),
-        ({"backoff": Backoff(301)}, {"BACKOFF_BASE_CEILING_SECONDS": 300}),
-        ({"backoff": Backoff(1, factor=2)}, {"BACKOFF_FACTOR_BOUNDS": (3, 5)}),
-        ({"unique": "a b"}, {"KEY_PATTERN": "[a-z]+"}),
+        ({"max_attempts": 11}, {"BOUNDS": {"max_attempts": 10}}),
+        ({"timeout": 61}, {"BOUNDS": {"timeout_seconds": 60}, "DEFAULT_TIMEOUT_SECONDS": 60}),
+        ({"backoff": Backoff(301)}, {"BOUNDS": {"backoff_base_seconds": 300}}),
+        ({"backoff": Backoff(1, factor=2)}, {"BOUNDS": {"backoff_factor": (3, 5)}}),
+        ({"unique": "a b"}, {"BOUNDS": {"key_pattern": "[a-z]+"}}),
     ],
 )
 def test_options_that_the_settings_do_not_allow(settings: Any, options: Any, given: Any) -> None:

@@ -13,11 +13,12 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import conf
-from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
+from django_pgjobs.conf import RULES, Conf, JobBounds, get_conf, problems, usable_cores
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.by_queue import ByQueue, Rate
 from django_pgjobs.values.notify_failures import NotifyFailures
-from django_pgjobs.values.retention import Retention
+from django_pgjobs.values.retention import DAY, OutcomeRetention, Retention
+from django_pgjobs.values.setting_rules import part_rules
 
 DEFAULTS: dict[str, Any] = {
     "queues": None,
@@ -32,13 +33,37 @@ DEFAULTS: dict[str, Any] = {
     "drain_seconds": 25.0,
     "poll_seconds": 5.0,
     "rescue_grace_seconds": 30.0,
-    "retention_hours": {"succeeded": 24.0, "cancelled": 72.0, "abandoned": 720.0, "queues": ()},
+    "retention": {
+        "succeeded": 86_400.0,
+        "cancelled": 259_200.0,
+        "abandoned": 2_592_000.0,
+        "queues": (),
+        "stored_results": 2_592_000.0,
+        "actions": 7_776_000.0,
+        "events": 2_592_000.0,
+        "numbers_by_minute": 86_400.0,
+        "numbers": 2_592_000.0,
+    },
+    "bounds": {
+        "members": 1_000_000,
+        "nodes": 50_000,
+        "needs": 10_000,
+        "steps": 10_000,
+        "steps_bytes": 16777216,
+        "gather": 10_000,
+        "event_bytes": 1048576,
+        "payload_bytes": 1048576,
+        "result_bytes": 1048576,
+        "traceback_chars": 20000,
+        "max_attempts": 1000,
+        "timeout_seconds": 86400.0,
+        "ahead_seconds": 315360000.0,
+        "past_seconds": None,
+        "backoff_base_seconds": 315360000.0,
+        "backoff_factor": (0.0, 1000.0),
+        "key_pattern": ".{1,200}",
+    },
     "vacuum": True,
-    "key_pattern": ".{1,200}",
-    "stored_result_hours": 720.0,
-    "action_hours": 2160.0,
-    "numbers_by_minute_hours": 24.0,
-    "numbers_retention_hours": 720.0,
     "metrics": None,
     "metrics_port": None,
     "metrics_host": "127.0.0.1",
@@ -49,23 +74,6 @@ DEFAULTS: dict[str, Any] = {
     "executor_max_megabytes": None,
     "threads": 4,
     "async_slots": 50,
-    "members_limit": 1_000_000,
-    "nodes_limit": 50_000,
-    "needs_limit": 10_000,
-    "steps_limit": 10_000,
-    "steps_limit_bytes": 16777216,
-    "gather_limit": 10_000,
-    "event_limit_bytes": 1048576,
-    "event_retention_hours": 720.0,
-    "payload_limit_bytes": 1048576,
-    "result_limit_bytes": 1048576,
-    "traceback_limit_chars": 20000,
-    "max_attempts_ceiling": 1000,
-    "timeout_ceiling_seconds": 86400.0,
-    "run_at_ceiling_days": 3650,
-    "past_run_at_seconds": None,
-    "backoff_base_ceiling_seconds": 315360000.0,
-    "backoff_factor_bounds": (0.0, 1000.0),
     "capacity": {"values": {}},
     "queue_limits": {"values": {}},
     "registration_rate": {"values": {}},
@@ -119,10 +127,9 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
             {"*": {"tokens": 5, "seconds_per_token": timedelta(seconds=2)}},
             ByQueue({"*": Rate(5, 2.0)}),
         ),
-        ("BACKOFF_FACTOR_BOUNDS", [1, 5], (1.0, 5.0)),
-        ("KEY_PATTERN", "[a-z]+", "[a-z]+"),
-        ("STORED_RESULT_HOURS", timedelta(days=1), 24.0),
-        ("STORED_RESULT_HOURS", None, None),
+        ("BOUNDS", {"backoff_factor": [1, 5]}, JobBounds(backoff_factor=(1.0, 5.0))),
+        ("BOUNDS", {"ahead_seconds": timedelta(days=1)}, JobBounds(ahead_seconds=86_400.0)),
+        ("BOUNDS", {"key_pattern": "[a-z]+", "past_seconds": 0}, JobBounds(key_pattern="[a-z]+", past_seconds=0.0)),
         ("NOTIFY_FAILURES", None, None),
         ("NOTIFY_FAILURES", {"to": "mail_admins"}, NotifyFailures(to="mail_admins")),
         (
@@ -135,13 +142,24 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
             {"to": "a.b", "site": "https://shop.example", "url": "http://[::1]:80/x?y"},
             NotifyFailures(to="a.b", site="https://shop.example", url="http://[::1]:80/x?y"),
         ),
-        ("RETENTION_HOURS", None, Retention(None, None, None)),
-        ("RETENTION_HOURS", {"succeeded": 0}, Retention(0.0)),
-        ("RETENTION_HOURS", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(24.0, 24.0, None)),
+        ("RETENTION", None, Retention(None, None, None)),
+        ("RETENTION", {"succeeded": 0}, Retention(0.0)),
+        ("RETENTION", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(86_400.0, 86_400.0, None)),
         (
-            "RETENTION_HOURS",
+            "RETENTION",
+            {"stored_results": timedelta(days=1), "actions": None},
+            Retention(stored_results=DAY, actions=None),
+        ),
+        (
+            "RETENTION",
             {"succeeded": 1, "queues": {"mail": {"abandoned": 2}, "law": None}},
-            Retention(1.0, queues=(("law", Retention(None, None, None)), ("mail", Retention(1.0, 72.0, 2.0)))),
+            Retention(
+                1.0,
+                queues=(
+                    ("law", OutcomeRetention(None, None, None)),
+                    ("mail", OutcomeRetention(1.0, 3 * DAY, 2.0)),
+                ),
+            ),
         ),
     ],
 )
@@ -156,27 +174,24 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
     [
         ({"LEASE_SECOND": 1}, "unknown", 'Did you mean "LEASE_SECONDS"?'),
         ({"threads": 1}, "unknown", 'Did you mean "THREADS"?'),
-        ({"NOTIFY_FAILURES": "mail_admins"}, "type", 'a dict such as {"to": "mail_admins"}, or None'),
+        ({"NOTIFY_FAILURES": "mail_admins"}, "type", "a dict with any of the keys to, every_seconds, "),
         ({"NOTIFY_FAILURES": {}}, "range", 'a dict with the key "to"'),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "every": 1}}, "range", "and no others than to, every_seconds,"),
-        ({"NOTIFY_FAILURES": {"to": ""}}, "range", 'whose "to" is "mail_admins" or the dotted path'),
-        ({"NOTIFY_FAILURES": {"to": "a" * 2001}}, "range", 'whose "to" is "mail_admins" or the dotted path'),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "every": 1}}, "range", "the key 'every' ("),
+        ({"NOTIFY_FAILURES": {"to": ""}}, "range", '["to"] must be "mail_admins" or the dotted path'),
+        ({"NOTIFY_FAILURES": {"to": "a" * 2001}}, "range", '"mail_admins" or the dotted path'),
         ({"NOTIFY_FAILURES": {"to": "a.b", "every_seconds": 0.9}}, "range", "from 1 to 604800 seconds"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "every_seconds": True}}, "range", "from 1 to 604800 seconds"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 0}}, "range", "a whole number from 1 to 100"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 101}}, "range", "a whole number from 1 to 100"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": "mail"}}, "range", "lists of names, or None for all"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": []}}, "range", "lists of names, or None for all"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "every_seconds": True}}, "range", "a number of seconds or a timedelta"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 0}}, "range", '["at_most"] must be from 1 to 100'),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "at_most": 101}}, "range", "from 1 to 100"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": "mail"}}, "range", "a list of texts, or None"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "queues": []}}, "range", "found none"),
         ({"NOTIFY_FAILURES": {"to": "a.b", "queues": ["a b"]}}, "range", "names made of 1 to 100 letters"),
         ({"NOTIFY_FAILURES": {"to": "a.b", "names": ["a\0"]}}, "range", "names of 1 to 200 characters"),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "url": "file:///etc/passwd"}}, "range", "begin with https:// or http://"),
-        (
-            {"NOTIFY_FAILURES": {"to": "a.b", "url": "https://shop.example:x/"}},
-            "range",
-            "begin with https:// or http://",
-        ),
-        ({"NOTIFY_FAILURES": {"to": "a.b", "site": "shop.example"}}, "range", "begin with https:// or http://"),
-        ({"XYZZY": 1}, "unknown", "The settings are: ACTION_HOURS, ASYNC_SLOTS, "),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "names": []}}, "range", "names of 1 to 200 characters"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "url": "file:///etc/passwd"}}, "range", "begins with https:// or http://"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "url": "https://shop.example:x/"}}, "range", "begins with https://"),
+        ({"NOTIFY_FAILURES": {"to": "a.b", "site": "shop.example"}}, "range", "begins with https:// or http://"),
+        ({"XYZZY": 1}, "unknown", "The settings are: ASYNC_SLOTS, BEAT_SECONDS, BOUNDS, "),
         ({3: 1}, "unknown", "PGJOBS[3] is not a setting"),
         (["THREADS"], "dict", "must be a dict, not list"),
         (None, "dict", "must be a dict, not NoneType"),
@@ -202,10 +217,6 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"QUEUES": [1]}, "type", "must be a list of texts"),
         ({"QUEUES": []}, "range", "found none"),
         ({"QUEUES": ["a b", "ok", "x" * 101]}, "range", "found 'a b', 'xxx"),
-        ({"KEY_PATTERN": "("}, "range", "a regular expression that can be compiled (missing )"),
-        ({"KEY_PATTERN": None}, "type", "a regular expression as text"),
-        ({"STORED_RESULT_HOURS": 0}, "range", "from 1 to 87600 hours"),
-        ({"STORED_RESULT_HOURS": True}, "type", "a number of hours or a timedelta, or None"),
         ({"METRICS": 1}, "type", "must be True or False, or None, not 1"),
         ({"METRICS_PORT": 0}, "range", "must be from 1 to 65535, not 0"),
         ({"METRICS_PORT": "9187"}, "type", "must be a whole number, or None, not '9187'"),
@@ -217,34 +228,53 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"MODULES": ["a", "*.jobs", "a..b", "a/b.py", ""]}, "range", "the first part without a * (found '*.jobs'"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
         ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
-        ({"CAPACITY": {"mail": 0}}, "range", "whole numbers from 1 to 1000000, or None (found 0)"),
-        ({"CAPACITY": {"mail": True}}, "range", "(found True)"),
-        ({"CAPACITY": {"mail": "10"}}, "range", "(found '10')"),
-        ({"CAPACITY": {"mail": 1_000_001}}, "range", "whole numbers from 1 to 1000000"),
+        ({"CAPACITY": {"mail": 0}}, "range", 'PGJOBS["CAPACITY"]["mail"] must be from 1 to 1000000, not 0'),
+        ({"CAPACITY": {"mail": True}}, "range", "must be a whole number, not True"),
+        ({"CAPACITY": {"mail": "10"}}, "range", "not '10'"),
+        ({"CAPACITY": {"mail": 1_000_001}}, "range", "from 1 to 1000000"),
         ({"CAPACITY": {"a b": 5}}, "range", "names made of 1 to 100 letters"),
         ({"CAPACITY": {7: 5}}, "range", "whose keys are names of queues (found 7)"),
+        ({"QUEUE_LIMITS": {"mail": 5}}, "range", '["QUEUE_LIMITS"]["mail"] must be a dict such as {"concurrency": 5}'),
+        ({"QUEUE_LIMITS": {"mail": {"per": 5}}}, "range", 'a dict whose "per" has a "rate"'),
         ({"REGISTRATION_RATE": 3}, "type", "must be a dict by queue"),
-        ({"REGISTRATION_RATE": {"mail": 3}}, "range", "dicts with the keys 'tokens', 'seconds_per_token'"),
-        ({"REGISTRATION_RATE": {"mail": {"token": 3}}}, "range", "(found {'token': 3})"),
-        ({"REGISTRATION_RATE": {"mail": {"tokens": 0}}}, "range", "'tokens' is a whole number from 1"),
-        ({"REGISTRATION_RATE": {"mail": {"register": -1}}}, "range", "'register' is a whole number from 0"),
-        ({"REGISTRATION_RATE": {"mail": {"register": 1.5}}}, "range", "(found 1.5)"),
-        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": 0}}}, "range", "'seconds_per_token' is from 0.001"),
-        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": "1"}}}, "range", "is seconds or a timedelta"),
-        ({"PAST_RUN_AT_SECONDS": -1}, "range", "must be from 0"),
-        ({"BACKOFF_FACTOR_BOUNDS": 5}, "type", "must be a pair of numbers"),
-        ({"BACKOFF_FACTOR_BOUNDS": ("1", 5)}, "type", "must be a pair of numbers"),
-        ({"BACKOFF_FACTOR_BOUNDS": (5, 1)}, "range", "the least first"),
-        ({"RETENTION_HOURS": 24}, "type", "must be a dict of hours by outcome"),
-        ({"RETENTION_HOURS": {"suceeded": 24}}, "range", 'a dict with the keys "succeeded", "cancelled", "abandoned"'),
-        ({"RETENTION_HOURS": {"succeeded": -1}}, "range", "hours from 0 to 87600, timedeltas or None (found -1)"),
-        ({"RETENTION_HOURS": {"succeeded": True}}, "range", "found True"),
-        ({"RETENTION_HOURS": {"succeeded": float("nan")}}, "range", "found nan"),
-        ({"RETENTION_HOURS": {"succeeded": "1d"}}, "range", "found '1d'"),
-        ({"RETENTION_HOURS": {"queues": ["mail"]}}, "range", '"queues" is a dict of such dicts'),
-        ({"RETENTION_HOURS": {"queues": {"a b": {}}}}, "range", "found 'a b'"),
-        ({"RETENTION_HOURS": {"queues": {"mail": 0}}}, "range", "(found 0)"),
-        ({"RETENTION_HOURS": {"queues": {"mail": {"queues": {}}}}}, "range", "at its top"),
+        ({"REGISTRATION_RATE": {"mail": 3}}, "range", "any of the keys tokens, seconds_per_token"),
+        ({"REGISTRATION_RATE": {"mail": {"token": 3}}}, "range", "did you mean 'tokens'?"),
+        (
+            {"REGISTRATION_RATE": {"mail": {"tokens": 0}}},
+            "range",
+            '["mail"]["tokens"] must be from 1 to 1000000, not 0',
+        ),
+        ({"REGISTRATION_RATE": {"mail": {"register": -1}}}, "range", '["register"] must be from 0'),
+        ({"REGISTRATION_RATE": {"mail": {"register": 1.5}}}, "range", "not 1.5"),
+        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": 0}}}, "range", "from 0.001 to 86400 seconds"),
+        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": "1"}}}, "range", "a number of seconds or a timedelta"),
+        ({"BOUNDS": 5}, "type", "must be a dict with any of the keys members, nodes, "),
+        ({"BOUNDS": {"payload": 5}}, "range", "a dict without the key 'payload' (did you mean 'payload_bytes'?)"),
+        ({"BOUNDS": {"xyzzy": 5}}, "range", "a dict without the key 'xyzzy' (the keys are members, "),
+        ({"BOUNDS": {"nodes": 0}}, "range", 'PGJOBS["BOUNDS"]["nodes"] must be from 1 to 1000000, not 0.'),
+        ({"BOUNDS": {"past_seconds": -1}}, "range", 'PGJOBS["BOUNDS"]["past_seconds"] must be from 0'),
+        ({"BOUNDS": {"backoff_factor": 5}}, "range", "must be a pair of numbers"),
+        ({"BOUNDS": {"backoff_factor": ("1", 5)}}, "range", "must be a pair of numbers"),
+        ({"BOUNDS": {"backoff_factor": (5, 1)}}, "range", "the least first"),
+        ({"BOUNDS": {"key_pattern": "("}}, "range", "a regular expression that can be compiled (missing )"),
+        ({"BOUNDS": {"key_pattern": None}}, "range", "a regular expression as text, not None"),
+        ({"RETENTION": 24}, "type", "must be a dict with any of the keys succeeded, cancelled, abandoned, queues, "),
+        ({"RETENTION": {"suceeded": 24}}, "range", "a dict without the key 'suceeded' (did you mean 'succeeded'?)"),
+        ({"RETENTION": {"succeeded": -1}}, "range", '["RETENTION"]["succeeded"] must be from 0 to 315360000 seconds'),
+        ({"RETENTION": {"succeeded": True}}, "range", "must be a number of seconds or a timedelta, or None, not True"),
+        ({"RETENTION": {"succeeded": float("nan")}}, "range", "not nan"),
+        ({"RETENTION": {"succeeded": "1d"}}, "range", "not '1d'"),
+        ({"RETENTION": {"stored_results": 0}}, "range", '["stored_results"] must be from 3600 to 315360000 seconds'),
+        ({"RETENTION": {"events": None}}, "range", "must be a number of seconds or a timedelta, not None"),
+        ({"RETENTION": {"queues": ["mail"]}}, "range", '["RETENTION"]["queues"] must be a dict by queue of dicts'),
+        ({"RETENTION": {"queues": {"a b": {}}}}, "range", "found 'a b'"),
+        ({"RETENTION": {"queues": {"mail": 0}}}, "range", '["queues"]["mail"] must be a dict with any of the keys'),
+        ({"RETENTION": {"queues": {"mail": {"queues": {}}}}}, "range", "a dict without the key 'queues'"),
+        (
+            {"RETENTION": {"queues": {"mail": {"succeeded": -1}}}},
+            "range",
+            'PGJOBS["RETENTION"]["queues"]["mail"]["succeeded"] must be from 0',
+        ),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_must_be(settings: Any, given: Any, kind: str, words: str) -> None:
@@ -294,7 +324,7 @@ def test_units_are_in_the_names() -> None:
     """Every duration says its unit."""
     for field in dataclasses.fields(Conf):
         if field.type in ("float", "float | None"):
-            assert field.name.endswith(("_seconds", "_hours")), field.name
+            assert field.name.endswith("_seconds"), field.name
 
 
 def test_the_module_imports_no_database() -> None:
@@ -303,15 +333,17 @@ def test_the_module_imports_no_database() -> None:
 
 def test_a_retention_says_what_holds_for_a_queue_and_is_shown_as_it_is_written() -> None:
     """W34 X7: by outcome and queue."""
-    retention = RULES["RETENTION_HOURS"]({"succeeded": 1, "queues": {"mail": {"succeeded": 0}}})
-    assert [retention.of(queue).hours("succeeded") for queue in ("mail", "bulk")] == [0, 1]
+    retention = RULES["RETENTION"]({"succeeded": 1, "queues": {"mail": {"succeeded": 0}}})
+    assert [retention.of(queue).seconds("succeeded") for queue in ("mail", "bulk")] == [0, 1]
     assert (retention.keeps_all(), Retention().keeps_all(), Retention(abandoned=0.0).keeps_all()) == (
         False,
         True,
         False,
     )
-    assert RULES["RETENTION_HOURS"](ast.literal_eval(repr(retention))) == retention
-    assert repr(Retention()) == "{'succeeded': 24.0, 'cancelled': 72.0, 'abandoned': 720.0}"
+    assert RULES["RETENTION"](ast.literal_eval(repr(retention))) == retention
+    assert repr(Retention().of("mail")).startswith(
+        "{'succeeded': 86400.0, 'cancelled': 259200.0, 'abandoned': 2592000.0"
+    )
 
 
 def test_a_setting_by_queue_holds_for_the_queue_named_and_for_every_other() -> None:
@@ -339,10 +371,24 @@ def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
     assert "s3cret" not in shown
 
 
-@pytest.mark.parametrize("key", sorted(key for key in RULES if key.endswith("_HOURS")))
-def test_a_timedelta_in_each_setting_of_hours_is_that_many_hours(key: str) -> None:
-    given: Any = timedelta(days=7)
-    if key == "RETENTION_HOURS":
-        assert RULES[key]({"succeeded": given}).succeeded == 168.0
-    else:
-        assert RULES[key](given) == 168.0
+def test_there_are_few_settings() -> None:
+    """Every bound is in ``BOUNDS``, and how long rows are kept in ``RETENTION``."""
+    assert len(RULES) <= 36
+
+
+def test_every_part_of_a_setting_is_documented_below_its_default_and_obeys_its_rule() -> None:
+    for kind in (JobBounds, OutcomeRetention, Retention):
+        (body,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(body, ast.ClassDef)
+        statements = dict(zip(body.body, body.body[1:], strict=False))
+        for field in (node for node in body.body if isinstance(node, ast.AnnAssign)):
+            below = statements.get(field)
+            assert isinstance(below, ast.Expr), f"{ast.unparse(field.target)} is not documented"
+        for name, rule in part_rules(kind).items():
+            assert rule(getattr(kind(), name)) == getattr(kind(), name)
+
+
+@pytest.mark.parametrize("name", [name for name in part_rules(Retention) if name != "queues"])
+def test_every_retention_takes_seconds_or_a_timedelta(name: str) -> None:
+    assert getattr(RULES["RETENTION"]({name: timedelta(days=7)}), name) == 604_800.0
+    assert getattr(RULES["RETENTION"]({name: 7200}), name) == 7200.0

@@ -203,7 +203,7 @@ def test_attempts_are_whole_and_at_least_one(value: object) -> None:
     assert "max_attempts must be an integer ≥ 1" in refused(max_attempts=value)
 
 
-@override_settings(PGJOBS={"MAX_ATTEMPTS_CEILING": 10, "TIMEOUT_CEILING_SECONDS": 1800, "DEFAULT_MAX_ATTEMPTS": 3})
+@override_settings(PGJOBS={"BOUNDS": {"max_attempts": 10, "timeout_seconds": 1800}, "DEFAULT_MAX_ATTEMPTS": 3})
 def test_ceilings_are_settings() -> None:
     """Rows A29, A31 with Antikythera's numbers."""
     assert declare().max_attempts == 3

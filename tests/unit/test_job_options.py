@@ -346,7 +346,7 @@ def test_without_use_tz_a_naive_instant_is_local_time() -> None:
     assert plan.run_at == datetime(2030, 1, 1, 11, tzinfo=UTC)
 
 
-@override_settings(PGJOBS={"RUN_AT_CEILING_DAYS": 50})
+@override_settings(PGJOBS={"BOUNDS": {"ahead_seconds": 50 * 86_400}})
 def test_how_far_ahead_is_a_setting() -> None:
     """Row A21 with Antikythera's 50 days."""
     now = datetime.now(UTC)
@@ -373,7 +373,10 @@ def test_options_see_settings_when_they_are_used() -> None:
 
 def test_options_made_before_a_ceiling_sank_are_refused_when_used() -> None:
     bound = declare().using(max_attempts=50)
-    with override_settings(PGJOBS={"MAX_ATTEMPTS_CEILING": 10}), pytest.raises(InvalidJob, match="between 1 and 10"):
+    with (
+        override_settings(PGJOBS={"BOUNDS": {"max_attempts": 10}}),
+        pytest.raises(InvalidJob, match="between 1 and 10"),
+    ):
         bound.register(7)
 
 

@@ -216,7 +216,9 @@ def test_the_limit_counts_bytes_and_both_numbers_are_said(value: Any) -> None:
 def test_an_unstorable_result_says_where_and_why() -> None:
     with pytest.raises(UnstorableResult, match=r"^result\.user cannot be stored: it is a model instance"):
         encode_result({"user": User(pk=1)}, MIB)
-    with pytest.raises(UnstorableResult, match=r"takes 12 bytes and at most 11 may be stored \(RESULT_LIMIT_BYTES\)"):
+    with pytest.raises(
+        UnstorableResult, match=r"takes 12 bytes and at most 11 may be stored \(BOUNDS\['result_bytes'\]\)"
+    ):
         encode_result("x" * 10, 11)
     with pytest.raises(UnreadablePayload):
         decode_result("{")

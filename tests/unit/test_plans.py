@@ -99,7 +99,7 @@ def test_settings_that_change_make_other_plans() -> None:
     with override_settings(PGJOBS={"DEFAULT_TIMEOUT_SECONDS": 11}):
         assert definition.plan_with(queue="mail", max_attempts=7).timeout == 11
         assert (bound._plan().timeout, call.row().plan.timeout) == (11, 11)
-    with override_settings(PGJOBS={"MAX_ATTEMPTS_CEILING": 5, "DEFAULT_MAX_ATTEMPTS": 3}):
+    with override_settings(PGJOBS={"BOUNDS": {"max_attempts": 5}, "DEFAULT_MAX_ATTEMPTS": 3}):
         for refused in (lambda: definition.plan_with(queue="mail", max_attempts=7), bound._plan, call.row):
             with pytest.raises(InvalidJob, match="max_attempts must be between 1 and 5"):
                 refused()

@@ -130,10 +130,10 @@ def test_two_lists_of_queues_that_contradict_each_other() -> None:
 
 def test_results_that_vanish() -> None:
     """T13."""
-    at_once = {"RETENTION_HOURS": {"queues": {"mail": {"succeeded": 0}}}}
+    at_once = {"RETENTION": {"queues": {"mail": {"succeeded": 0}}}}
     assert ids(conf=at_once, QUEUES=["default"]) == []
     assert ids(conf=at_once, QUEUES=["default", "mail"]) == ["W011"]
-    assert ids(conf={"RETENTION_HOURS": {"succeeded": 0}}) == ["W011"]
+    assert ids(conf={"RETENTION": {"succeeded": 0}}) == ["W011"]
 
 
 def test_settings_that_are_not_valid_are_said_once() -> None:

@@ -497,7 +497,7 @@ def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
 def unkept(settings: Any, server: Server, heard: Heard) -> Finaliser:
     """A finaliser that deletes successes, and of the queue bulk whatever ends."""
     nothing = {"succeeded": 0, "cancelled": 0, "abandoned": 0}
-    settings.PGJOBS = {"RETENTION_HOURS": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
+    settings.PGJOBS = {"RETENTION": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
     return Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
 
 

@@ -176,7 +176,7 @@ class Executor:
     def _send_stack(self, run: int, control: RunControl) -> None:
         """Report the stack of a job whose time is over, before it is interrupted: it may have to be killed."""
         try:
-            stack = stack_of(self.threads.owners[control.slot], get_conf().traceback_limit_chars)
+            stack = stack_of(self.threads.owners[control.slot], get_conf().bounds.traceback_chars)
         except Exception:
             log.exception("stack of a job cannot be read slot=%d", control.slot)
             return

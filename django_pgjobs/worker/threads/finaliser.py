@@ -76,7 +76,7 @@ class Finaliser(Loop):
         self.last_flush = 0.0
         self.busy = BusyEnds()
         self.writer = EndWriter(author, inbox, self.busy, freed)
-        self.retention = get_conf().retention_hours
+        self.retention = get_conf().retention
         self.keeps_all = self.retention.keeps_all()
         self.counts = False
 
@@ -108,7 +108,7 @@ class Finaliser(Loop):
                 self.wake.notify_all()
 
     def _keeps(self, run: HeldRun, end: End) -> bool:
-        return run.in_doubt or self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
+        return run.in_doubt or self.retention.of(run.job.queue).seconds(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
         """Queue the deletion of ledger rows whose jobs have all ended; no hurry."""
