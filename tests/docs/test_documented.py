@@ -122,6 +122,7 @@ def test_options_named_on_any_page_exist():
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel"}  # make bench, manage.py test
+    foreign |= {"--bind", "--no-cache-dir", "--detach"}  # gunicorn, pip, docker compose
     foreign |= {"--queue-name"}  # db_worker of django-tasks-db
     foreign |= {"--serve", "--data", "--major", "--clean"}  # django_pgjobs.embedded
     for page in pages():

@@ -25,7 +25,7 @@ CHECKED = [page for page in pages() if not page.relative_to(ROOT).as_posix().sta
 CODE = ("python", "pycon")
 HAS_TASKS = find_spec("django.tasks") is not None
 PROSE = (
-    "console", "diff", "text", "ini", "yaml", "dockerfile", "sql", "",
+    "console", "diff", "text", "ini", "toml", "yaml", "dockerfile", "sql", "",
     "{pgjobs}", "{toctree}", "{include}", "{eval-rst}",
 )  # fmt: skip
 
