@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import jobs, tables, workers
 from benchmarks.figures import Figure, Result
 from benchmarks.plan import Plan
-from django_pgjobs import JobDefinition
+from django_pgjobs.jobs import JobDefinition
 
 TITLE = "A million distinct keys"
 CHUNK = 20_000

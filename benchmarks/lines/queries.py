@@ -9,7 +9,7 @@ from django.db import connection
 from benchmarks import jobs, tables, workers
 from benchmarks.figures import Result, middle
 from benchmarks.plan import Plan
-from django_pgjobs import JobDefinition
+from django_pgjobs.jobs import JobDefinition
 
 TITLE = "Jobs with one statement"
 JOBS: dict[str, JobDefinition[[int], Any]] = {

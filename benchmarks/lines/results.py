@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks import jobs, tables, workers
 from benchmarks.figures import Result, middle
 from benchmarks.plan import Plan
-from django_pgjobs import JobDefinition
+from django_pgjobs.jobs import JobDefinition
 
 TITLE = "Results of 150 B"
 

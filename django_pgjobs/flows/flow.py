@@ -1,15 +1,15 @@
-"""``Flow``: jobs that need each other, registered as one; and ``chain``, ``group`` and ``chord`` over it."""
+"""``Flow``: jobs that need each other, registered as one."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.flows.builtin import FLOW, checked_calls, checked_undo, holder, new_job_of, own_call, with_undo
+from django_pgjobs.flows.builtin import FLOW, checked_undo, holder, new_job_of, own_call, with_undo
 from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob, Returned
 from django_pgjobs.middleware import registering
@@ -222,43 +222,6 @@ class Flow:
             needs=tuple((other.job_id or 0, rule) for other, rule in node.needs.items()),
             options={**(new.options or {}), "results": True} if refers else new.options,
         )
-
-
-# For those who come from Celery
-
-
-def chain(*calls: BoundJob, description: str = "") -> Job:
-    """Register calls that run one after the other, each if the one before succeeded; return the flow's job.
-
-    Results are not passed on: use ``Flow`` and ``Node.result`` for that. Raises what ``Flow.register`` raises.
-    """
-    flow = Flow(description)
-    before: Sequence[Node] = ()
-    for call in calls:
-        before = [flow.add(call, before)]
-    return flow.register()
-
-
-def group(calls: Iterable[BoundJob], description: str = "") -> Job:
-    """Register calls that run side by side; return the flow's job, which ends when all of them have.
-
-    For more than some thousands use ``Batch``. Raises what ``Flow.register`` raises.
-    """
-    flow = Flow(description)
-    for call in checked_calls(calls):
-        flow.add(call)
-    return flow.register()
-
-
-def chord(calls: Iterable[BoundJob], then: BoundJob, description: str = "") -> Job:
-    """Register calls that run side by side, and one that runs when all of them have succeeded; return the flow's job.
-
-    Raises what ``Flow.register`` raises.
-    """
-    flow = Flow(description)
-    header = [flow.add(call) for call in checked_calls(calls)]
-    flow.add(then, header)
-    return flow.register()
 
 
 def _gather(*given: Any, **options: Any) -> list[Any]:

@@ -93,6 +93,11 @@ CURES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("on_failure", "on_error"), "decorate the callback by on_abandon"),
         "describe": "write @job(description=…)",
     },
+    "canvas": {
+        **dict.fromkeys(("apply_async", "delay", "apply", "enqueue", "defer", "send"), "write register()"),
+        **dict.fromkeys(("using", "set"), "options are its calls': task.using(…).bind(…)"),
+        **dict.fromkeys(("link", "link_error", "on_error"), 'use Flow, and add(call, after=…, when="failed")'),
+    },
 }  # fmt: skip
 """Place → the word that people write there → what to write instead. *%(value)s* is the value that was given, *%(next)s*
 the number after it, *%(option)s* the word itself."""

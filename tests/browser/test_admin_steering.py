@@ -12,8 +12,9 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from django_pgjobs import Cron, JobDefinition, job, pausing
+from django_pgjobs import Cron, job, pausing
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.maintenance.cron_declaring import MISSING_SECONDS, CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.leader import Leader

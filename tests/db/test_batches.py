@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import Batch, Unique, chain
+from django_pgjobs import Batch, Unique
+from django_pgjobs.canvas import chain
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
@@ -228,7 +229,7 @@ def test_signals_announce_members_and_what_comes_after() -> None:
     try:
         with Batch("heard", settled=note.bind("x")) as batch:
             batch.add(work.bind(1))
-        chain(work.bind(1), note.bind("x"))
+        chain(work.bind(1), note.bind("x")).register()
     finally:
         job_registered.disconnect(receive)
     assert heard == ["batches.note False", "batches.work True", "batches.work True", "batches.note True"]

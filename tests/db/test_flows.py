@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 from datetime import date
+from typing import Any
 
 import pytest
 from django.db import transaction
 
-from django_pgjobs import Flow, JobContext, chain, chord, group, job
+from django_pgjobs import Flow, JobContext, job
+from django_pgjobs.canvas import chain, chord, group
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.maintenance.gates import Recount
 from django_pgjobs.models import Gate, Job, Link
@@ -237,9 +240,9 @@ def test_a_result_outside_of_a_flow_cannot_be_registered() -> None:
 
 
 def test_chain_group_and_chord() -> None:
-    one = chain(say.bind(1), say.bind(2), say.bind(3), description="in order")
-    two = group(say.bind(n) for n in (4, 5))
-    three = chord([say.bind(6), say.bind(7)], say.bind(8))
+    one = chain(say.bind(1), say.bind(2), say.bind(3), description="in order").register()
+    two = group(say.bind(n) for n in (4, 5)).register()
+    three = chord([say.bind(6), say.bind(7)], say.bind(8)).register()
     run_jobs()
     assert [each for each in ran if each in (1, 2, 3)] == [1, 2, 3]
     assert ran.index(8) > max(ran.index(6), ran.index(7))
@@ -247,6 +250,56 @@ def test_chain_group_and_chord() -> None:
         each.refresh_from_db()
     assert [each.outcome for each in (one, two, three)] == ["succeeded"] * 3
     assert one.description == "in order"
+
+
+def needs_of(flow: Job) -> dict[object, set[object]]:
+    """What each node of the flow needs, by the argument of ``say``."""
+    said = {each.pk: each.payload["args"][0] for each in Job.objects.filter(parent_id=flow.pk)}
+    links = [each for each in Link.objects.all() if each.job_id in said]
+    return {said[pk]: {said[each.parent_id] for each in links if each.job_id == pk} for pk in said}
+
+
+def test_canvases_are_parts_of_others() -> None:
+    pages = group([chain(say.bind(2), say.bind(3)), say.bind(4)])
+    both = chord([pages, group([])], chain(group([]), say.bind(5)))
+    flow = chain(say.bind(1), both, say.bind(6)).register()
+    assert needs_of(flow) == {1: set(), 2: {1}, 3: {2}, 4: {1}, 5: {3, 4}, 6: {5}}
+    run_jobs()
+    assert ran[0] == 1
+    assert ran[-2:] == [5, 6]
+    flow.refresh_from_db()
+    assert flow.outcome == "succeeded"
+
+
+def test_a_canvas_is_a_value_and_stores_nothing_until_it_is_registered() -> None:
+    steps = chain(say.bind(1), say.bind(2))
+    with pytest.raises(AttributeError, match=r"a canvas has no apply_async\(\): write register\(\)"):
+        steps.apply_async()  # type: ignore[attr-defined]
+    assert Job.objects.count() == 0
+    assert steps == chain(say.bind(1), say.bind(2)) == pickle.loads(pickle.dumps(steps))
+    one, two = steps.register(), asyncio.run(steps.aregister())
+    assert Job.objects.filter(parent_id__in=[one.pk, two.pk]).count() == 4
+
+
+def test_a_canvas_is_stored_as_a_whole_or_not_at_all() -> None:
+    with pytest.raises(InvalidJob, match=r"^node 1: .*key"):
+        chain(say.bind(1), say.using(unique="x").bind(2)).register()
+    assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: chain(say.bind(1), say), r"a chain takes calls, .* not <job flows.say>: write say\.bind\(…\)$"),
+        (lambda: chain(say.bind(1), 2), r"a chain takes calls, made by a definition's bind\(…\), not 2$"),
+        (lambda: group([say.bind(1), say.register(2)]), r"a group takes calls"),
+        (lambda: group(say.bind(1)), r"pass a list of calls"),
+        (lambda: chord([say.bind(1)], say), r"a chain takes calls, .*: write say\.bind\(…\)$"),
+    ],
+)
+def test_parts_of_a_canvas_are_calls(wrong: Any, words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        wrong()
 
 
 def test_async_callers_have_the_same() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.test import TestCase
 
-from django_pgjobs import Batch, Flow, chord, job
+from django_pgjobs import Batch, Flow, job
+from django_pgjobs.canvas import chord
 from django_pgjobs.models import Job
 from django_pgjobs.testing import run_jobs
 
@@ -57,7 +58,7 @@ class FlowTestCase(TestCase):
     def test_a_batch_is_retried_and_its_callback_runs_once(self) -> None:
         with Batch(succeeded=say.bind("all"), failed=say.bind("some"), settled=say.bind("over")) as batch:
             batch.add_many([double.bind(1), fail.bind()])
-        chord([double.bind(1)], say.bind("chord"))
+        chord([double.bind(1)], say.bind("chord")).register()
         run_jobs()
         assert sorted(seen) == ["chord", "over", "some"]
         assert batch.retry().changed == 1

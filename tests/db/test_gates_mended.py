@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import Batch, Cron, Flow, group, job
+from django_pgjobs import Batch, Cron, Flow, job
+from django_pgjobs.canvas import group
 from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob

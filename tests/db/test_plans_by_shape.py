@@ -20,12 +20,13 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, Event, JobDefinition, Unique, job, pausing, register_many, reverting
+from django_pgjobs import Cron, Event, Unique, job, pausing, register_many, reverting
 from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
 from django_pgjobs.flows.undoing import parts_of
 from django_pgjobs.inspection.results import read_results
+from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import explaining, firing, gating, keeping, keys, memos

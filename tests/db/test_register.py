@@ -19,9 +19,10 @@ from django.db.models.signals import post_init
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import JobContext, JobDefinition, job, register_many
+from django_pgjobs import JobContext, job, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering

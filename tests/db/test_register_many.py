@@ -13,8 +13,8 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import BoundJob, JobDefinition, Limit, job, register_many
-from django_pgjobs.jobs import aregister_many
+from django_pgjobs import Limit, job, register_many
+from django_pgjobs.jobs import BoundJob, JobDefinition, aregister_many
 from django_pgjobs.models import Job
 from tests.db.registering_ground import anything, as_django_reads, on_disk, pay, send, total
 

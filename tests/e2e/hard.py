@@ -12,7 +12,8 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_pgjobs import Backoff, JobContext, JobInterrupted, job
+from django_pgjobs import Backoff, JobContext, job
+from django_pgjobs.exceptions import JobInterrupted
 from tests.e2e import stage
 
 NOW = Backoff(0)

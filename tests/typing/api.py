@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, a
 from django_pgjobs import (
     Backoff,
     Batch,
-    BoundJob,
     Cron,
     Event,
     Flow,
     JobContext,
-    JobDefinition,
     Next,
     Snooze,
     Unique,
-    chain,
-    chord,
     current_context,
-    group,
     job,
     register_many,
 )
+from django_pgjobs.canvas import Canvas, chain, chord, group
 from django_pgjobs.durable import Settled
 from django_pgjobs.flows.flow import Node
+from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.models import CronEntry, Job, JobQuerySet
 from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.batching import Steered
@@ -192,9 +189,9 @@ def waiting_for_others() -> None:
         assert_type(batch.add_many(plain.bind(number) for number in range(3)), int)
     assert_type(batch.figures.pending, int)
     assert_type(plain.using(after=[flow.register(), 7], when="settled").register(7), JobOf[str])
-    assert_type(chain(plain.bind(7), send.bind("a@example.org")), Job)
-    assert_type(chord(group_of_calls(), plain.bind(7)), Job)
-    assert_type(group(group_of_calls()), Job)
+    steps = chain(plain.bind(7), group(group_of_calls()), chord(group_of_calls(), plain.bind(7)))
+    assert_type(steps, Canvas)
+    assert_type(steps.register(), Job)
 
 
 def group_of_calls() -> list[BoundJob]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django_pgjobs import JobContext, JobDefinition, job
+from django_pgjobs import JobContext, job
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.jobs import JobDefinition
 
 
 @job

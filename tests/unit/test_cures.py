@@ -11,6 +11,7 @@ import pytest
 
 from django_pgjobs import Cron, JobContext, Limit, Unique
 from django_pgjobs import job as declare
+from django_pgjobs.canvas import chain
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.durable import OPTIONS
 from django_pgjobs.exceptions import InvalidJob
@@ -120,6 +121,11 @@ SAID = {
         "decorate the callback by on_abandon": "on_failure on_error",
         "write @job(description=…)": "describe",
     },
+    "canvas": {
+        "write register()": "apply_async delay apply enqueue defer send",
+        "options are its calls': task.using(…).bind(…)": "using set",
+        'use Flow, and add(call, after=…, when="failed")': "link link_error on_error",
+    },
 }  # fmt: skip
 """Where it is written → the sentence that is printed → the words that it answers, each with the value 3."""
 
@@ -157,6 +163,11 @@ def test_a_guess_is_answered_by_what_to_write(where: str, word: str, sentence: s
             getattr(job(order), word)
         assert str(wrong.value) == f"job '{__name__}.order' has no {word}(): {sentence}"
         return
+    if where == "canvas":
+        with pytest.raises(AttributeError) as wrong:
+            getattr(chain(job(order).bind(1)), word)
+        assert str(wrong.value) == f"a canvas has no {word}(): {sentence}"
+        return
     with pytest.raises(InvalidJob) as raised:
         WRITTEN[where](word)
     assert str(raised.value).endswith(f": unknown option {word!r}: {sentence}")
@@ -192,6 +203,8 @@ def test_only_a_number_is_counted_on(value: object, sentence: str) -> None:
 def test_a_word_that_nobody_guesses_is_only_unknown() -> None:
     with pytest.raises(InvalidJob, match=r"unknown option 'colour'$"):
         job(colour="red")(order)
+    with pytest.raises(AttributeError, match=r"^a canvas has no colour$"):
+        _ = chain().colour
     with pytest.raises(
         InvalidJob, match="unknown option 'colour': a step has atomic, attempts, backoff, key, name, un"
     ):

@@ -12,10 +12,11 @@ import pytest
 from django.test import override_settings
 from django.utils.functional import SimpleLazyObject
 
-from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition
+from django_pgjobs import Backoff, JobContext
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.jobs import BoundJob, JobDefinition
 from tests.unit.job_functions import (
     add,
     async_one_argument,
