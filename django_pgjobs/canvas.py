@@ -37,7 +37,8 @@ class Canvas:
     description: str = ""
 
     def __post_init__(self) -> None:
-        for part in self.parts:
+        parts: tuple[object, ...] = self.parts
+        for part in parts:
             if not isinstance(part, BoundJob | Canvas):
                 cure = f": write {part.__name__}.bind(…)" if isinstance(part, JobDefinition) else ""
                 raise InvalidJob(f"a {self.kind} takes calls, made by a definition's bind(…), not {part!r}{cure}")
@@ -64,13 +65,15 @@ class Canvas:
         return await sync_to_async(self.register)()
 
     def _add_to(self, flow: Flow, after: Sequence[Node]) -> Sequence[Node]:
-        """Add the calls to a flow, after these nodes; return the nodes that the next ones come after."""
-        ends: list[Node] = []
+        """Add the calls to a flow, after these nodes; return its own last ones."""
+        ends: Sequence[Node] = ()
         for part in self.parts:
-            before = ends or after if self.kind == "chain" else after
-            added = [flow.add(part, before)] if isinstance(part, BoundJob) else part._add_to(flow, before)
-            ends = [*added] if self.kind == "chain" else [*ends, *added]
-        return ends or after
+            added = [flow.add(part, after)] if isinstance(part, BoundJob) else part._add_to(flow, after)
+            if self.kind == "group":
+                ends = [*ends, *added]
+            elif added:
+                ends = after = added
+        return ends
 
 
 def chain(*calls: BoundJob | Canvas, description: str = "") -> Canvas:

@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.plans import Plans, Variant
-    from django_pgjobs.models import Job
+    from django_pgjobs.models import Job, QueueState
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
+    from django_pgjobs.steering.until import Until
 
     V = TypeVar("V")
     Result = TypeVar("Result")
@@ -287,6 +288,38 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         ``ImportError`` where there is no ``django.tasks``.
         """
         return made_task(self, backend)
+
+    # Pausing
+
+    def pause(
+        self, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+    ) -> QueueState:
+        """Stop jobs of this definition from starting, in any queue and under its former names; return the pause.
+
+        In the caller's transaction. ``by``, ``reason`` and ``until`` are those of ``Queue.pause``; ``database``: an
+        alias. Raises ``InvalidJob`` as that does. Repeatable.
+        """
+        from django_pgjobs.queues import pauses  # here for start-up time
+
+        return pauses.pause("job", self.name, by=by, reason=reason, until=until, database=database)
+
+    def resume(self, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
+        """Resume jobs of this definition, in the caller's transaction; return whether they were paused. Repeatable."""
+        from django_pgjobs.queues import pauses  # here for start-up time
+
+        return pauses.resume("job", self.name, by=by, reason=reason, database=database)
+
+    async def apause(
+        self, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+    ) -> QueueState:
+        """``pause`` for async callers."""
+        return await sync_to_async(self.pause)(by=by, reason=reason, until=until, database=database)
+
+    async def aresume(self, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
+        """``resume`` for async callers."""
+        return await sync_to_async(self.resume)(by=by, reason=reason, database=database)
+
+    # Many at once
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row in one statement; return the ids in the order of the rows.

@@ -13,10 +13,10 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from django_pgjobs import pausing
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, JobQuerySet, QueueState
 from django_pgjobs.models.jobs import Job
+from django_pgjobs.queues import pauses
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.batching import CHANGED, Steered
 from django_pgjobs.steering.trail import REVERSIBLE
@@ -142,15 +142,12 @@ def _until(pause: Any) -> datetime | None:
 
 
 def _revert_pause(action: Any, using: str, by: object, reason: str) -> Steered:
-    is_queue = action.kind == QueueState.Kind.QUEUE
     with at_read_committed(using):
         if not _standing(action, using, lock=True):
             return Steered(0, {CHANGED: 1})
         if action.verb == "pause":
-            resume: Any = pausing.resume_queue if is_queue else pausing.resume_job
-            return Steered(int(resume(action.subject, by=by, reason=reason, database=using)))
+            return Steered(int(pauses.resume(action.kind, action.subject, by=by, reason=reason, database=using)))
         former = _former_pause(action)
-        pause: Any = pausing.pause_queue if is_queue else pausing.pause_job
         words = f"{former.reason[:400]} ({reason})" if former.reason else reason
-        pause(action.subject, by=by, reason=words, until=_until(former), database=using)
+        pauses.pause(action.kind, action.subject, by=by, reason=words, until=_until(former), database=using)
     return Steered(1)

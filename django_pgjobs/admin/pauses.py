@@ -18,15 +18,16 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgjobs import pausing
 from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.models import QueueState
+from django_pgjobs.queues import pauses
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
+from django_pgjobs.steering.until import REASON_CHARS
 from django_pgjobs.store.transactions import written_at
 
 MOST_NOTICES = 5
@@ -37,7 +38,7 @@ def notices_for_list(queue: str, name: str) -> list[SafeString]:
     """Notices above a list of jobs: the pauses of the queue and the name that it filters by."""
     found = [
         state
-        for state in pausing.paused()
+        for state in pauses.current()
         if state.name == {"queue": queue, "job": name}.get(state.kind) or not (queue or name)
     ]
     sentences = [_sentence(state) for state in found[:MOST_NOTICES]]
@@ -49,7 +50,7 @@ def notices_for_list(queue: str, name: str) -> list[SafeString]:
 
 def notices_for_job(job: Any) -> list[SafeString]:
     """Notices above a job's page: the pauses of its queue and its name."""
-    return [_sentence(state) for state in pausing.pauses_of(job.queue, job.name, job._state.db)]
+    return [_sentence(state) for state in pauses.pauses_of(job.queue, job.name, job._state.db)]
 
 
 def _sentence(state: QueueState) -> SafeString:
@@ -74,7 +75,7 @@ class KnownNamesInput(AdminTextInputWidget):
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         """Add the list that the field names."""
-        names = sorted({*pausing.known_queues(), *registry.names()})[:MOST_OFFERED]
+        names = sorted({*pauses.known_queues(), *registry.names()})[:MOST_OFFERED]
         field = super().render(name, value, {**(attrs or {}), "list": "pgjobs-known"}, renderer)
         offered = format_html_join("", '<option value="{}"></option>', ((each,) for each in names))
         return format_html('{}<datalist id="pgjobs-known">{}</datalist>', field, offered)
@@ -84,7 +85,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
     """Asks for the queue or job to pause, the reason, and the end. Pausing again replaces the earlier values."""
 
     reason = forms.CharField(
-        label=capfirst(_("reason")), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
+        label=capfirst(_("reason")), required=False, max_length=REASON_CHARS, widget=AdminTextInputWidget
     )
     name = forms.CharField(
         label=capfirst(_("name")),
@@ -125,7 +126,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
             try:
                 if given["kind"] == QueueState.Kind.JOB:
                     registry.get(given["name"])  # a user who types a name does not choose which module is imported here
-                pausing.names_of(given["kind"], given["name"])
+                pauses.names_of(given["kind"], given["name"])
             except (InvalidJob, UnknownJob) as error:
                 self.add_error("name", visible(error))
             else:
@@ -136,7 +137,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         """Ask before pausing a queue that no job, definition or setting knows: it may be a typo."""
         if given["kind"] != QueueState.Kind.QUEUE or given.get("anyway"):
             return
-        known = pausing.known_queues()
+        known = pauses.known_queues()
         if given["name"] not in known:
             self.fields["anyway"].widget = forms.CheckboxInput()
             text = _("No job or setting knows a queue %(queue)s%(hint)s. To pause it anyway, check the box below.")
@@ -184,10 +185,9 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Pause, in the name of the user."""
         lasts = form.cleaned_data.get("lasts")
         words = {"by": request.user, "reason": obj.reason, "until": int(lasts) if lasts else obj.until}
-        pause: Any = pausing.pause_queue if obj.kind == QueueState.Kind.QUEUE else pausing.pause_job
-        obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pausing.known_queues()
+        obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pauses.known_queues()
         with recorded_as(ADMIN):
-            obj.pk = pause(obj.name, **words, database=router.db_for_write(QueueState)).pk
+            obj.pk = pauses.pause(obj.kind, obj.name, **words, database=router.db_for_write(QueueState)).pk
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Go to the list: there is nothing to edit."""
@@ -223,9 +223,8 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Resume the selected pauses."""
         done: list[str] = []
         for state in queryset:
-            go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
             with recorded_as(ADMIN):
-                resumed = go_on(state.name, by=request.user, database=written_at(state))
+                resumed = pauses.resume(state.kind, state.name, by=request.user, database=written_at(state))
             if resumed:
                 self.log_change(request, state, now_translated("Resumed."))
                 done.append(f"{state.get_kind_display()} {visible(state.name)}")

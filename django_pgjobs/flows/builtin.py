@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS
 
@@ -30,6 +30,8 @@ from django_pgjobs.values.backoff import Backoff
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
     from django_pgjobs.store.registering import NewJob
+
+Each = TypeVar("Each")
 
 MEMBERS_AT_ONCE = 1000
 BUSY_SECONDS = 5
@@ -89,7 +91,7 @@ def with_undo(new: NewJob, on_failure: str | None) -> NewJob:
     return new._replace(flow=new.flow | Bits.UNDOABLE, options={**(new.options or {}), "undo_on_failure": on_failure})
 
 
-def checked_calls(calls: Iterable[BoundJob]) -> Iterable[BoundJob]:
+def checked_calls(calls: Iterable[Each]) -> Iterable[Each]:
     """Return ``calls``. Raises ``InvalidJob`` for a single one."""
     if isinstance(calls, BoundJob):
         raise InvalidJob(f"pass a list of calls, not the call of {calls.name!r} alone")

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_pgjobs import pausing
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import QueueState
+from django_pgjobs.queues import pauses
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.transactions import at_read_committed
 
@@ -41,7 +41,7 @@ def add_subcommands(subcommands: Any) -> None:
 def pause(command: BaseCommand, options: Options) -> None:
     """Pause, and print each pause and its end; an invalid name pauses nothing."""
     database = filters.database_of(options)
-    found = pausing.paused(database) if options["list"] else _pause(options, database)
+    found = list(pauses.current(database)) if options["list"] else _pause(options, database)
     output.answer(command, options, {"paused": [_as_json(state) for state in found]}, map(_line, found))
     if options["format"] == "json":
         return
@@ -54,11 +54,9 @@ def pause(command: BaseCommand, options: Options) -> None:
 def _pause(options: Options, database: str) -> list[QueueState]:
     until, by, reason = filters.end_of_pause(options), options["by"], options["reason"]
     words: dict[str, Any] = {"by": by, "reason": reason, "until": until, "database": database}
-    queues, jobs = _names_of(options)
     try:
         with at_read_committed(database):
-            found = [pausing.pause_queue(queue, **words) for queue in queues]
-            return found + [pausing.pause_job(name, **words) for name in jobs]
+            return [pauses.pause(kind, name, **words) for kind, name in _named(options)]
     except InvalidJob as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
 
@@ -88,16 +86,15 @@ def _line(state: QueueState) -> str:
 def resume(command: BaseCommand, options: Options) -> None:
     """Resume, and print what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
-    queues, jobs = _names_of(options)
-    answers = [("queue", queue, pausing.resume_queue(queue, by=by, database=database)) for queue in queues]
-    answers += [("job", name, pausing.resume_job(name, by=by, database=database)) for name in jobs]
+    answers = [(kind, name, pauses.resume(kind, name, by=by, database=database)) for kind, name in _named(options)]
     fields = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
     lines = (f"resumed {kind} {name}" if was else f"{kind} {name} was not paused" for kind, name, was in answers)
     output.answer(command, options, {"resumed": fields}, map(output.plain, lines))
     output.exit_if(not all(was for _, _, was in answers))
 
 
-def _names_of(options: Options) -> tuple[Sequence[str], Sequence[str]]:
+def _named(options: Options) -> list[tuple[str, str]]:
+    """Return kind and name of what to pause or resume."""
     if not options["queues"] and not options["job"]:
         raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
-    return options["queues"], options["job"]
+    return [*(("queue", name) for name in options["queues"]), *(("job", name) for name in options["job"])]

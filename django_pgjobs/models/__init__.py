@@ -20,7 +20,7 @@ from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
 from django_pgjobs.models.memos import EventState, Memo
 from django_pgjobs.models.numbers import Depth, Minute, Notice, Total
-from django_pgjobs.models.operators import Action, ActionPart, QueueState
+from django_pgjobs.models.operators import Action, ActionPart, QueueState, QueueStateQuerySet
 from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Overview, Statistic
 
 __all__ = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import models
 
+from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.models.base import asynchronous, written_at
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ class Steerable(models.Model):
 
     def _itself(self) -> models.QuerySet[Self]:
         return models.QuerySet(type(self), using=written_at(self)).filter(pk=self.pk)
+
+    @property
+    def arguments(self) -> Mapping[str, Any] | None:
+        """The arguments by name, as registered, sensitive ones hidden; None if this process cannot read them."""
+        from django_pgjobs.definition.registry import registry  # here for start-up time
+        from django_pgjobs.serialization import payload  # here for start-up time
+
+        job: Any = self
+        definition = registry.resolved(job.name)
+        if definition is None:
+            return None
+        try:
+            args, kwargs = definition.load(json.dumps(job.payload))
+        except UnreadablePayload:
+            return None
+        return payload.redact(definition.signature, args, kwargs, definition.sensitive)
 
     def why(self) -> Reason:
         """Return why this job does not run, or what happens to it, and what to do; reads the database, takes no lock.

@@ -18,8 +18,8 @@ class QueueStateQuerySet(models.QuerySet["QueueState"]):
     """Pauses, also those that are over."""
 
     def current(self) -> QueueStateQuerySet:
-        """Keep the pauses that have not ended, by the database's clock."""
-        return self.filter(Q(until=None) | Q(until__gt=Now()))
+        """Keep the pauses that have not ended, by the database's clock: queues first, by name."""
+        return self.filter(Q(until=None) | Q(until__gt=Now())).order_by("-kind", "name")
 
 
 class QueueState(PostgresModel):

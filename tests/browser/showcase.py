@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 from django.db.models.functions import Now
 
-from django_pgjobs import job, pausing
+from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Attempt, Claim, Depth, Heartbeat, Job, Minute
+from django_pgjobs.queues import Queue
 from django_pgjobs.states import TREND
 from django_pgjobs.store.database import on
 from tests.db.cron_ground import declare
@@ -43,7 +44,7 @@ def showcase() -> Iterator[None]:
         _count(beginning(60))
         CronRows(Leader(AUTHOR)).tick(on("default"))
         _fire()
-        pausing.pause_queue("imports", by="auth.User:1 anna", reason="the warehouse moves")
+        Queue("imports").pause(by="auth.User:1 anna", reason="the warehouse moves")
         lead()
         yield
 

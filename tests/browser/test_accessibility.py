@@ -10,10 +10,11 @@ from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
-from django_pgjobs import job, pausing
+from django_pgjobs import job
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Heartbeat, Job, QueueState
+from django_pgjobs.queues import Queue
 from django_pgjobs.store.database import on
 from tests.browser.test_admin_pages import LogIn, jobs_known, rows  # noqa: F401 (fixtures)
 from tests.browser.test_overview import fleet  # noqa: F401 (a fixture)
@@ -44,7 +45,7 @@ def filled(fleet: dict[str, Job]) -> dict[str, Job]:  # noqa: F811
     definition: Any = job(name="shop.report", queue="mail", schedulable=True)(report)
     definition.schedule("0 7 * * 1-5", name="report:acme").register(tenant_id=7)
     CronRows(Leader(AUTHOR)).tick(on("default"))
-    pausing.pause_queue("payments", by="auth.User:1 anna", reason="the bank moves")
+    Queue("payments").pause(by="auth.User:1 anna", reason="the bank moves")
     fleet["abandoned"].retry(by="auth.User:1 anna", reason="the bank is back")
     fleet["scheduled"].reschedule(delay=60, by="auth.User:1 anna")
     return fleet

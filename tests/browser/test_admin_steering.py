@@ -12,13 +12,14 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from django_pgjobs import Cron, job, pausing
+from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.maintenance.cron_declaring import MISSING_SECONDS, CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job, QueueState
+from django_pgjobs.queues import Queue
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import run_jobs
 from tests.browser.test_admin_pages import LogIn, Picture, operator
@@ -131,7 +132,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
     expect(row_of(page, "mail").locator(".field-shown_until")).to_have_text(chosen)
     expect(row_of(page, "mail").locator(".field-shown_until")).to_have_css("white-space", "nowrap")
     picture("pauses")
-    [paused] = pausing.paused()
+    [paused] = QueueState.objects.current()
     assert (paused.kind, paused.name, paused.reason) == ("queue", "mail", "the server moves")
     assert paused.until is not None
     assert f"{timezone.localtime(paused.until):%Y-%m-%d %H:%M:%S}" == chosen
@@ -153,7 +154,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
     notice.get_by_role("link", name="All pauses").click()
     choose(page, "mail", "resume")
     expect(said(page)).to_have_text("Resumed: queue mail.")
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
     page.goto(f"{JOBS}{waiting.pk}/change/")
     expect(page.locator(".pgjobs-state").first).to_have_text("ready")
     expect(notice).to_have_count(0)
@@ -164,7 +165,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
 def test_a_job_is_paused_by_its_name_after_a_slip_of_the_pen(page: Page, log_in: LogIn, picture: Picture) -> None:
     held = _definition("shop.jobs.remind").register("ann")
     other = _definition("shop.jobs.charge").register(5)
-    pausing.pause_queue("mail", by="bert")
+    Queue("mail").pause(by="bert")
     log_in(operator("view_job", "view_queuestate", "pause_queue"))
     page.goto(f"{PAUSES}add/")
     page.get_by_label("Kind").select_option("job")
@@ -172,12 +173,15 @@ def test_a_job_is_paused_by_its_name_after_a_slip_of_the_pen(page: Page, log_in:
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator(".field-name .errorlist")).to_contain_text("did you mean 'shop.jobs.remind'?")
     picture("pause-misspelt")
-    assert [state.name for state in pausing.paused()] == ["mail"]
+    assert [state.name for state in QueueState.objects.current()] == ["mail"]
     page.get_by_label("Name").fill("shop.jobs.remind")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(said(page)).to_have_text("Job shop.jobs.remind is paused.")
     expect(row_of(page, "shop.jobs.remind").locator(".field-shown_kind")).to_have_text("job")
-    assert [(state.kind, state.name) for state in pausing.paused()] == [("queue", "mail"), ("job", "shop.jobs.remind")]
+    assert [(state.kind, state.name) for state in QueueState.objects.current()] == [
+        ("queue", "mail"),
+        ("job", "shop.jobs.remind"),
+    ]
 
     page.goto(f"{JOBS}{held.pk}/change/")
     expect(page.locator(".pgjobs-pause strong")).to_have_text(["mail", "shop.jobs.remind"])
@@ -313,7 +317,7 @@ def test_an_entry_is_run_once_and_stopped_with_its_job(page: Page, log_in: LogIn
 
 
 def test_who_may_only_look_finds_no_button(page: Page, log_in: LogIn, picture: Picture) -> None:
-    pausing.pause_queue("mail", by="bert", reason="the server moves")
+    Queue("mail").pause(by="bert", reason="the server moves")
     log_in(operator("view_cronentry", "view_queuestate"))
     for address, words in ((CRONS, "daily digest"), (DIGEST, "0 3 * * *"), (PAUSES, "the server moves")):
         page.goto(address)
@@ -339,12 +343,12 @@ def test_all_of_it_works_without_javascript(unscripted: Page) -> None:
     page.fill("#id_until_1", "08:00")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(said(page)).to_have_text("Queue mail is paused.")
-    [paused] = pausing.paused()
+    [paused] = QueueState.objects.current()
     assert paused.until is not None
     assert f"{timezone.localtime(paused.until):%Y-%m-%d %H:%M}" == "2070-01-31 08:00"
     choose(page, "mail", "resume")
     expect(said(page)).to_have_text("Resumed: queue mail.")
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
 
     page.goto(DIGEST)
     page.get_by_text("Pause…").click()

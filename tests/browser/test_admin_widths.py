@@ -6,8 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from django_pgjobs import pausing
 from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.queues import Queue
 from tests.browser.test_admin_pages import LogIn, Picture, jobs_known, rows  # noqa: F401 (fixtures)
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -27,7 +27,7 @@ def filled(rows: dict[str, Job]) -> dict[str, Job]:  # noqa: F811
     rows["ready"].cancel(by="auth.User:1 anna", reason="the customer called and does not want it any more")
     others = Job.objects.filter(name="shop.jobs.charge").exclude(state__in=["ready", "running"])
     others.cancel(by="release script", reason="wrong import")
-    pausing.pause_queue("payments", by="auth.User:1 anna", reason="the bank moves its servers this weekend")
+    Queue("payments").pause(by="auth.User:1 anna", reason="the bank moves its servers this weekend")
     for number in range(3):
         Heartbeat.objects.create(
             name=f"worker-7d9f8b6c5-x{number}kzq.shop-production-{number}", host="ip-10-0-17-231.eu-central-1.example",

@@ -21,7 +21,7 @@ from django_pgjobs.admin.bulk import register_bulk
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job, Memo, QueueState
-from django_pgjobs.pausing import pause_job, pause_queue, resume_job
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, Hold, MemoKind, Outcome
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.jobs import close_batches
@@ -125,11 +125,11 @@ class Operators:
             self.done[f"send:{'sent' if memo.job.send(compounds.GO, step.number, by=BY) else 'again'}"] += 1
 
     def _pause(self, step: Step) -> None:
-        name = (compounds.part, compounds.part_undo, compounds.saga, compounds.durable)[step.target % 4]
-        pause_job(name, by=BY, reason="for a try")
+        paused = (compounds.part, compounds.part_undo, compounds.saga, compounds.durable)[step.target % 4]
+        paused.pause(by=BY, reason="for a try")
         self.done["pause:paused"] += 1
         self.over.wait(step.seconds)
-        resume_job(name, by=BY)
+        paused.resume(by=BY)
 
     def _prune(self, step: Step) -> None:
         """Parts and what undoes them; none that something needs goes."""
@@ -178,14 +178,14 @@ class Operators:
             if act is Act.REGISTER_AGAIN:
                 row.register_again()
             else:
-                pause_job(row.name, by=BY)
+                pauses.pause("job", row.name, by=BY)
         except InvalidJob as error:
             if why not in str(error):
                 self.surprises.append(f"{what} of job {row.pk}: {error} instead of {why!r}")
         else:
             self.surprises.append(f"{what} of job {row.pk} was done")
         try:
-            pause_queue(OWN_QUEUE, by=BY)
+            Queue(OWN_QUEUE).pause(by=BY)
         except InvalidJob:
             self.done[f"{what}:refused"] += 1
         else:
@@ -214,7 +214,7 @@ class Operators:
     def settle(self) -> None:
         """Take every pause back."""
         for state in QueueState.objects.filter(kind="job"):
-            resume_job(state.name, by=BY)
+            pauses.resume("job", state.name, by=BY)
 
     def take_up(self) -> bool:
         """Undo again what is not undone; return whether all is undone, or nobody wants it."""

@@ -11,10 +11,10 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import pausing
 from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.filters import STATES
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.serialization.escapes import visible
 from tests.plugins.fix_admin import CLAIM, LIST, WORKER, act, html, ids_on, make, make_one_of_each, now_plus
 
@@ -95,7 +95,7 @@ def test_a_job_that_cancelled_itself_says_why(root: Client) -> None:
 
 
 def test_a_pause_without_an_end_says_so(root: Client) -> None:
-    pausing.pause_queue("mail")
+    Queue("mail").pause()
     assert cell(root.get("/admin/pgjobs/queuestate/"), "shown_until") == "no end"
 
 
@@ -119,7 +119,7 @@ def test_a_reason_is_told_once(root: Client) -> None:
 
 def test_pages_with_buttons_send_nobody_to_the_shell_for_what_the_buttons_do(root: Client) -> None:
     rows = make_one_of_each()
-    pausing.pause_job("shop.charge")
+    pauses.pause("job", "shop.charge")
     rows["held"] = make()
     Job.objects.filter(pk=rows["running"].pk).update(cancel_requested_at=timezone.now(), cancel_mode="ask")
     for state, row in rows.items():

@@ -9,8 +9,9 @@ from django.contrib import admin
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import job, pausing
-from django_pgjobs.models import CronEntry, Heartbeat, Job
+from django_pgjobs import job
+from django_pgjobs.models import CronEntry, Heartbeat, Job, QueueState
+from django_pgjobs.queues import Queue
 from tests.plugins.fix_admin import html, make, now_plus
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
@@ -35,7 +36,7 @@ def a_row_of_every_kind(charge_known: None) -> None:
     job(name="shop.report", schedulable=True)(report)
     row = make(outcome="abandoned", finished_at=now_plus(-1))
     Job.objects.filter(pk=row.pk).retry(by="anna")
-    pausing.pause_queue("default")
+    Queue("default").pause()
     Heartbeat.objects.create(name="web-1", host="h", pid=1, processes=1, threads=1, async_slots=1, version="1")
     CronEntry.objects.bulk_create([
         CronEntry(
@@ -88,7 +89,7 @@ def test_what_cannot_be_an_id_cannot_be_chosen(root: Client, model: str, action:
         assert page.status_code == 200
         refused = "The selection has invalid" in html(page)
         assert refused == (model != "cronentry" or "\0" in chosen), "any other text may be the name of an entry"
-    assert [pause.name for pause in pausing.paused()] == ["default"]
+    assert [pause.name for pause in QueueState.objects.current()] == ["default"]
 
 
 def test_odd_reasons_modes_and_dates_change_a_form_or_nothing(root: Client) -> None:

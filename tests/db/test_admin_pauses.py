@@ -14,9 +14,10 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import job, pausing
+from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.queues import Queue, pauses
 from tests.plugins.fix_admin import client_with, html, make, said, user_with
 
 pytestmark = pytest.mark.django_db
@@ -49,15 +50,15 @@ def asked(**changes: str) -> dict[str, str]:
 
 
 def test_the_list_says_what_who_why_and_until_when(operator: Client) -> None:
-    pausing.pause_queue("mail", by="anna", reason="server <moves>", until=timedelta(hours=1))
-    pausing.pause_job("shop.charge")
+    Queue("mail").pause(by="anna", reason="server <moves>", until=timedelta(hours=1))
+    pauses.pause("job", "shop.charge")
     text = html(operator.get(PAUSES))
     for words in ("mail", "anna", "server &lt;moves&gt;", "shop.charge", "shop.pay", "no end"):
         assert words in text
 
 
 def test_a_pause_that_is_over_is_not_listed(operator: Client) -> None:
-    pausing.pause_queue("mail", until=60)
+    Queue("mail").pause(until=60)
     QueueState.objects.update(until=timezone.now() - timedelta(hours=1))
     assert "0 paused queues and jobs" in html(operator.get(PAUSES))
 
@@ -65,7 +66,7 @@ def test_a_pause_that_is_over_is_not_listed(operator: Client) -> None:
 def test_a_queue_is_paused_in_the_name_of_the_user(operator: Client) -> None:
     page = operator.post(ADD, asked(reason="server moves"), follow=True)
     assert said(page) == ["Queue mail is paused."]
-    [state] = pausing.paused()
+    [state] = QueueState.objects.current()
     assert (state.kind, state.name, state.reason, state.until) == ("queue", "mail", "server moves", None)
     assert "anna" in state.paused_by
     assert LogEntry.objects.get().object_id == str(state.pk)
@@ -83,7 +84,7 @@ def test_a_queue_that_nobody_knows_is_paused_when_that_is_meant_and_the_message_
     page = operator.post(ADD, asked(name="night", anyway="on"), follow=True)
     assert said(page) == ["Queue night is paused. No job or setting knows this queue."]
     assert [message.level_tag for message in get_messages(page.wsgi_request)] == ["warning"]
-    assert [state.name for state in pausing.paused()] == ["night"]
+    assert [state.name for state in QueueState.objects.current()] == ["night"]
 
 
 @pytest.mark.parametrize("known_by", ["job", "setting", "pause"])
@@ -93,7 +94,7 @@ def test_a_queue_is_known_by_jobs_settings_and_pauses(operator: Client, settings
     elif known_by == "setting":
         settings.PGJOBS = {"QUEUES": ["night"]}
     else:
-        pausing.pause_queue("night")
+        Queue("night").pause()
     assert 'name="anyway" type="checkbox"' not in html(operator.get(ADD))
     page = operator.post(ADD, asked(name="night"), follow=True)
     assert said(page) == ["Queue night is paused."]
@@ -102,7 +103,7 @@ def test_a_queue_is_known_by_jobs_settings_and_pauses(operator: Client, settings
 
 def test_pauses_in_the_admin_leave_their_traces(operator: Client) -> None:
     operator.post(ADD, asked(reason="server moves"))
-    [state] = pausing.paused()
+    [state] = QueueState.objects.current()
     operator.post(PAUSES, {"action": "resume", "_selected_action": [str(state.pk)]})
     found = Action.objects.order_by("pk").values_list("verb", "kind", "subject", "via", "reason")
     assert list(found) == [
@@ -112,15 +113,15 @@ def test_pauses_in_the_admin_leave_their_traces(operator: Client) -> None:
 
 def test_a_job_is_paused_with_its_former_names_until_an_instant(operator: Client) -> None:
     operator.post(ADD, asked(kind="job", name="shop.charge", until_0="2070-01-31", until_1="08:00"))
-    found = pausing.paused()
+    found = list(QueueState.objects.current())
     assert [state.name for state in found] == ["shop.charge", "shop.pay"]
     assert all(state.until and timezone.localtime(state.until).hour == 8 for state in found)
 
 
 def test_pausing_again_replaces_the_words(operator: Client) -> None:
-    pausing.pause_queue("mail", by="bob", reason="before")
+    Queue("mail").pause(by="bob", reason="before")
     operator.post(ADD, asked(reason="after"))
-    assert [state.reason for state in pausing.paused()] == ["after"]
+    assert [state.reason for state in QueueState.objects.current()] == ["after"]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +161,11 @@ def test_what_only_the_databases_clock_refuses_is_told(operator: Client, monkeyp
 
 
 def test_chosen_ones_are_resumed(operator: Client) -> None:
-    states = [pausing.pause_queue("mail"), pausing.pause_job("shop.charge")]
+    states = [Queue("mail").pause(), pauses.pause("job", "shop.charge")]
     chosen = {"action": "resume", "_selected_action": [str(state.pk) for state in states]}
     page = operator.post(PAUSES, chosen, follow=True)
     assert said(page) == ["Resumed: queue mail, job shop.charge."]
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
     assert LogEntry.objects.count() == 2
 
 
@@ -172,7 +173,7 @@ def test_chosen_ones_are_resumed(operator: Client) -> None:
 def test_a_pause_may_last_for_a_while_by_the_clock_of_the_database(operator: Client, lasts: str, seconds: int) -> None:
     before = timezone.now()
     operator.post(ADD, asked(lasts=lasts))
-    [state] = pausing.paused()
+    [state] = QueueState.objects.current()
     assert state.until is not None
     assert abs((state.until - before).total_seconds() - seconds) < 60
 
@@ -184,13 +185,13 @@ def test_how_long_and_until_when_are_not_both_taken(operator: Client) -> None:
 
 
 def test_a_row_is_resumed_by_its_own_button_and_by_no_link(operator: Client) -> None:
-    state = pausing.pause_queue("mail")
-    pausing.pause_job("shop.charge")
+    state = Queue("mail").pause()
+    pauses.pause("job", "shop.charge")
     [url] = re.findall(rf'formaction="([^"]+/{state.pk}/resume/)"', html(operator.get(PAUSES)))
     assert operator.get(url).status_code == 405
     assert said(operator.post(url, follow=True)) == ["Resumed: queue mail."]
     assert said(operator.post(url, follow=True)) == ["Nothing was paused anymore."]
-    assert [each.name for each in pausing.paused()] == ["shop.charge", "shop.pay"]
+    assert [each.name for each in QueueState.objects.current()] == ["shop.charge", "shop.pay"]
     assert Action.objects.filter(verb="resume", via="admin").count() == 1
     viewer = client_of_viewer()
     assert "formaction" not in html(viewer.get(PAUSES))
@@ -204,7 +205,7 @@ def client_of_viewer() -> Client:
 
 
 def test_who_may_only_look_pauses_and_resumes_nothing() -> None:
-    state = pausing.pause_queue("mail")
+    state = Queue("mail").pause()
     client = client_with("view_queuestate")
     assert client.get(PAUSES).status_code == 200
     assert client.get(ADD).status_code == 403
@@ -212,7 +213,7 @@ def test_who_may_only_look_pauses_and_resumes_nothing() -> None:
     client.post(PAUSES, {"action": "resume", "_selected_action": str(state.pk)})
     assert client.post(f"{PAUSES}{state.pk}/change/", asked(reason="x")).status_code == 403
     assert client.post(f"{PAUSES}{state.pk}/delete/", {"post": "yes"}).status_code == 403
-    assert [(found.name, found.reason) for found in pausing.paused()] == [("mail", "")]
+    assert [(found.name, found.reason) for found in QueueState.objects.current()] == [("mail", "")]
     assert client.get(f"{PAUSES}{state.pk}/change/").status_code == 200
 
 
@@ -221,8 +222,8 @@ def test_who_may_not_look_sees_nothing() -> None:
 
 
 def test_lists_of_jobs_say_what_is_paused(operator: Client) -> None:
-    pausing.pause_queue("mail", by="anna", reason="server moves.")
-    pausing.pause_job("shop.charge")
+    Queue("mail").pause(by="anna", reason="server moves.")
+    pauses.pause("job", "shop.charge")
     everything = html(operator.get("/admin/pgjobs/job/"))
     assert "Queue <strong>mail</strong> is paused by anna: server moves." in everything
     assert "Job <strong>shop.charge</strong> is paused." in everything
@@ -235,7 +236,7 @@ def test_lists_of_jobs_say_what_is_paused(operator: Client) -> None:
 
 def test_many_pauses_do_not_fill_the_page(operator: Client) -> None:
     for n in range(8):
-        pausing.pause_queue(f"q{n}")
+        Queue(f"q{n}").pause()
     text = html(operator.get("/admin/pgjobs/job/"))
     assert text.count("is paused") == 5
     assert "3 more are paused." in text
@@ -244,8 +245,8 @@ def test_many_pauses_do_not_fill_the_page(operator: Client) -> None:
 def test_the_page_of_a_job_says_that_its_queue_or_name_is_paused() -> None:
     row = make(queue="mail", payload={"args": [], "kwargs": {}})
     ended = make(queue="mail", outcome="succeeded", finished_at=timezone.now(), payload={"args": [], "kwargs": {}})
-    pausing.pause_queue("mail", reason="<b>moves</b>")
-    pausing.pause_job("shop.charge")
+    Queue("mail").pause(reason="<b>moves</b>")
+    pauses.pause("job", "shop.charge")
     client = client_with("view_job")
     text = html(client.get(f"/admin/pgjobs/job/{row.pk}/change/"))
     assert "Queue <strong>mail</strong> is paused: &lt;b&gt;moves&lt;/b&gt;." in text

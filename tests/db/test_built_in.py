@@ -20,7 +20,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management.steer import ACTIONS as SHELL_ACTIONS
 from django_pgjobs.models import CronEntry, Gate, Job, QueueState
-from django_pgjobs.pausing import pause_job, pause_queue, paused
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.jobs import close_batches
@@ -234,19 +234,19 @@ def test_ended_ones_are_pruned_as_all_jobs_are(name: str) -> None:
 @pytest.mark.parametrize("name", POLICY)
 def test_nobody_pauses_them(name: str, root: Client) -> None:
     with pytest.raises(InvalidJob) as refused:
-        pause_job(name)
+        pauses.pause("job", name)
     assert str(refused.value) == f"{refusal(name, Act.PAUSE)}."
     with pytest.raises(CommandError, match=f"^{name} "):
         call_command("pgjobs", "pause", "--job", name)
     page = root.post("/admin/pgjobs/queuestate/add/", {"kind": "job", "name": name, "lasts": ""})
     assert refusal(name, Act.PAUSE) in unescape(html(page))
-    assert paused() == []
+    assert not QueueState.objects.exists()
 
 
 def test_nobody_pauses_their_queue_or_registers_in_it() -> None:
     with pytest.raises(InvalidJob, match="Queue 'pgjobs' is this package's own"):
-        pause_queue(OWN_QUEUE)
-    assert paused() == []
+        Queue(OWN_QUEUE).pause()
+    assert not QueueState.objects.exists()
 
 
 @pytest.mark.parametrize("name", POLICY)

@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, Unique, job, pausing, register_many, signals
+from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, Unique, job, register_many, signals
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed, InvalidJob, JobDoesNotExist, NoWorkerAvailable
 from django_pgjobs.models import Attempt, Claim, Job
@@ -189,13 +189,14 @@ def test_what_it_gets_is_what_the_queue_would_have_given_it() -> None:
         send.using(bypass=True).register()  # type: ignore[call-arg]
 
 
-def test_it_is_invisible_to_list_and_status() -> None:
+def test_no_queue_shows_it() -> None:
     """A41."""
     wait.using(bypass=True, queue="mail").register()
     assert of_this_process.running == 1
-    assert list(Queue("mail").list()) == []
+    assert list(Queue("mail").jobs()) == []
+    assert not any(Queue("mail").status().jobs.values())
     with pytest.raises(JobDoesNotExist):
-        Queue("mail").status(0)
+        Queue("mail").job(0)
 
 
 def test_it_is_exempt_from_capacity_and_rate(settings: Any) -> None:
@@ -426,7 +427,7 @@ def test_nor_can_a_job_of_a_queue_with_a_limit(settings: Any) -> None:
 @pytest.mark.parametrize("kind", ["queue", "job"])
 def test_no_pause_stops_it(kind: str) -> None:
     """A pause is stored in the database, which is not asked."""
-    pausing.pause_queue("mail") if kind == "queue" else pausing.pause_job(send)
+    Queue("mail").pause() if kind == "queue" else send.pause()
     with CaptureQueriesContext(connection) as queries:
         send.using(bypass=True).register(1)
     assert len(queries) == 0

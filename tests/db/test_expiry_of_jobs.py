@@ -11,11 +11,12 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_pgjobs import Backoff, Cron, JobContext, Limit, Snooze, Unique, clock, job, pausing, register_many, sql
+from django_pgjobs import Backoff, Cron, JobContext, Limit, Snooze, Unique, clock, job, register_many, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import finalising, firing, keeping
 from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, isolated_registry, run_jobs
@@ -199,8 +200,8 @@ def test_the_leader_ends_expired_jobs_wherever_they_wait(raw: RawDatabase) -> No
     @job
     def paused() -> None: ...
 
-    pausing.pause_queue("mail")
-    pausing.pause_job(paused.name)
+    Queue("mail").pause()
+    pauses.pause("job", paused.name)
     found = [body.using(expires=60, queue="mail").register(), limited.using(expires=60).register()]
     found += [body.using(expires=60, unique="k").register(), paused.using(expires=60).register()]
     parked = body.using(expires=60).register()

@@ -20,10 +20,10 @@ from django.http import QueryDict
 from django.test import Client
 
 from django_pgjobs import job as declare_job
-from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.presentation.job_search import JobSearch
+from django_pgjobs.queues import Queue
 from django_pgjobs.store import leading
 from django_pgjobs.store.database import on
 from tests.db.cron_ground import declare
@@ -73,7 +73,7 @@ def rows(committed: None) -> Iterator[None]:
         assert leading.take_term(on("default"), AUTHOR, seconds=6000)
         declare(on("default"), "report", expression="0 7 1 1 *", zone="Europe/Berlin")
         declare(on("default"), "broken", expression="0 7 1 1 *", misfire="skip")
-        pausing.pause_queue("mail", by="ann", reason="The server moves.")
+        Queue("mail").pause(by="ann", reason="The server moves.")
         yield
 
 

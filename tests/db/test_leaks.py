@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_pgjobs import pausing
 from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.queues import pauses
 from tests.plugins.fix_admin import WORKER, html, make, make_one_of_each, now_plus, user_with
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
@@ -38,7 +38,7 @@ def filled() -> dict[str, Job]:
     ended = {"outcome": "abandoned", "finished_at": now_plus(-5), "error": ERROR, "error_class": "shop.Declined"}
     rows["failed"] = make(payload=secret, **ended)
     EventState.objects.create(name="approval", payload={"card": CARD})
-    pausing.pause_job("shop.charge", by="anna", reason="bank")
+    pauses.pause("job", "shop.charge", by="anna", reason="bank")
     rows["failed"].retry(by="anna", reason="again")
     Heartbeat.objects.filter(pk=WORKER).update(running=1)
     CronEntry.objects.bulk_create([

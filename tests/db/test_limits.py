@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs.models import Admission, Job, QueueState
-from django_pgjobs.pausing import pause_queue
+from django_pgjobs.queues import Queue
 from django_pgjobs.store import finalising, keeping, registering, steering
 from django_pgjobs.store.admitting import Bounds
 from django_pgjobs.store.claiming import Pair
@@ -316,7 +316,7 @@ def test_what_was_let_in_beside_a_pause_gives_its_place_back(raw: RawDatabase, o
     both = [terms(of_job=Bounds(3)), terms(of_job=Bounds(3), queue="mail")]
     other.query("SELECT 1")
     assert entered(other, both[0]) == 3
-    pause_queue("default")
+    Queue("default").pause()
     other.commit()
     assert admitted_ids() == ids
     assert entered(raw, *both) == 1

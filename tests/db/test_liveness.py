@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 from django.db.models.functions import Now
 
-from django_pgjobs import pausing
 from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
 from django_pgjobs.presentation.job_rows import fate
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import JobState
 from django_pgjobs.store import admitting, counting, explaining, finalising, keeping, steering
 from django_pgjobs.store.keeping import Rescued
@@ -210,10 +210,10 @@ def test_a_job_that_was_paused_waits_since_that_was_over(raw: RawDatabase, kind:
     one = old(raw)
     QueueState.objects.create(kind=kind, name="default" if kind == "queue" else "test.job")
     if kind == "queue":
-        assert pausing.resume_queue("default")
+        assert Queue("default").resume()
     else:
         Job.objects.filter(pk=one).update(hold="paused")
-        assert pausing.resume_job("test.job")
+        assert pauses.resume("job", "test.job")
         assert unpause(raw) == 1
     assert waited(raw) < 60
 

@@ -15,10 +15,10 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import pausing
 from django_pgjobs.admin.overview.drawing import LEFT, WIDTH
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Action, Claim, Depth, Heartbeat, Job, LeaderTerm, Minute, Statistic
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store.database import on
 from django_pgjobs.values.interval import Interval
@@ -167,7 +167,7 @@ def test_pausing_a_failing_job_is_one_form_away(root: Client) -> None:
     [group] = section(root.get(PAGE), "failures")["groups"]
     form = html(root.get(group["pause_url"]))
     assert re.search(r'<input[^>]+name="name"[^>]+value="shop.charge"|value="shop.charge"[^>]+name="name"', form)
-    pausing.pause_job("shop.charge")
+    pauses.pause("job", "shop.charge")
     [group] = section(root.get(PAGE), "failures")["groups"]
     assert group["paused"]
     assert not group["pause_url"]
@@ -328,8 +328,8 @@ def test_pauses_are_begun_and_ended_where_the_viewer_may(permissions: tuple[str,
     for queue in ("mail", "payments"):
         make(queue=queue, run_at=now_plus(-10))
     make(error_class="E", finished_at=now_plus(-5), outcome="abandoned")
-    pausing.pause_queue("mail")
-    pausing.pause_job("shop.charge")
+    Queue("mail").pause()
+    pauses.pause("job", "shop.charge")
     viewer = client_with(*permissions)
     page = html(viewer.get(PAGE))
     assert {word for word in ("Pause…", "Resume…") if f">{word}<" in page} == offered
@@ -354,7 +354,7 @@ def test_hostile_names_neither_break_nor_spoof_it(root: Client) -> None:
     make(name=name, queue=name, run_at=now_plus(-10))
     make(name=name, queue=name, error_class=name, finished_at=now_plus(-5), outcome="abandoned")
     beat(id=WORKER, name=name, release=name)
-    pausing.pause_job("shop.charge", reason=name)
+    pauses.pause("job", "shop.charge", reason=name)
     Depth.objects.create(minute=now_plus(-60), queue=name, ready=7, scheduled=0, running=0, held=0)
     Minute.objects.create(
         worker=TREND, minute=now_plus(-60), queue="", name="", outcome="succeeded", release=name, jobs=1, run_seconds=1,

@@ -12,12 +12,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_pgjobs import job as define
-from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import unpausing
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.models import Job, QueueState
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import finalising
 from django_pgjobs.store import pausing as stored_pauses
 from django_pgjobs.store.database import Database
@@ -52,42 +52,42 @@ def hold(raw: RawDatabase, limit: int = 1000) -> list[int]:
 
 def test_a_pause_says_who_why_and_until_when(raw: RawDatabase) -> None:
     before = timezone.now()
-    state = pausing.pause_queue("mail", by="anna", reason="server moves", until=timedelta(hours=1))
+    state = Queue("mail").pause(by="anna", reason="server moves", until=timedelta(hours=1))
     assert (state.kind, state.name, state.paused_by, state.reason) == ("queue", "mail", "anna", "server moves")
     assert state.until is not None
     assert abs(state.until - before - timedelta(hours=1)) < timedelta(seconds=patience(20))
-    assert pausing.paused() == [state]
+    assert list(QueueState.objects.current()) == [state]
     assert stored_pauses.read_pauses(raw) == Pauses(frozenset({"mail"}))
 
 
 def test_until_is_an_instant_or_a_time_from_the_databases_now(raw: RawDatabase) -> None:
     """X9: the database's clock."""
     instant = datetime(2070, 1, 1, tzinfo=UTC)
-    assert pausing.pause_queue("a", until=instant).until == instant
-    pausing.pause_queue("b", until=90)
+    assert Queue("a").pause(until=instant).until == instant
+    Queue("b").pause(until=90)
     left = "SELECT extract(epoch FROM until - statement_timestamp())::float8 FROM pgjobs_queue_state WHERE name = 'b'"
     assert 90 - patience(20) < raw.value(left) <= 90
-    assert pausing.pause_queue("c").until is None
+    assert Queue("c").pause().until is None
 
 
 def test_pausing_again_replaces_the_words_and_not_the_beginning(raw: RawDatabase) -> None:
-    first = pausing.pause_queue("mail", by="anna", reason="one", until=60)
-    again = pausing.pause_queue("mail", by="bob", reason="two")
+    first = Queue("mail").pause(by="anna", reason="one", until=60)
+    again = Queue("mail").pause(by="bob", reason="two")
     assert (again.paused_at, again.paused_by, again.reason, again.until) == (first.paused_at, "bob", "two", None)
     over(raw)
-    assert pausing.pause_queue("mail").paused_at > first.paused_at, "the one before was over"
+    assert Queue("mail").pause().paused_at > first.paused_at, "the one before was over"
 
 
 def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
-    pausing.pause_queue("mail")
-    assert (pausing.resume_queue("mail"), pausing.resume_queue("mail")) == (True, False)
-    pausing.pause_queue("mail", until=60)
+    Queue("mail").pause()
+    assert (Queue("mail").resume(), Queue("mail").resume()) == (True, False)
+    Queue("mail").pause(until=60)
     over(raw)
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
     assert not stored_pauses.read_pauses(raw)
-    assert not pausing.resume_queue("mail"), "it was over"
-    pausing.pause_queue("mail", until=60)
-    pausing.pause_queue("other")
+    assert not Queue("mail").resume(), "it was over"
+    Queue("mail").pause(until=60)
+    Queue("other").pause()
     over(raw)
     raw.query("UPDATE pgjobs_queue_state SET until = NULL WHERE name = 'other'")
     expire_pauses(raw)
@@ -98,9 +98,9 @@ def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
 
 
 def test_former_names_of_a_job_are_paused_and_resumed_with_it(raw: RawDatabase, known: Any) -> None:
-    assert pausing.pause_job(known, reason="no").name == "test.job"
+    assert known.pause(reason="no").name == "test.job"
     assert set(stored_pauses.read_pauses(raw).names) == {"test.job", "test.former"}
-    assert pausing.resume_job("test.former")
+    assert pauses.resume("job", "test.former")
     assert not stored_pauses.read_pauses(raw)
 
 
@@ -116,41 +116,41 @@ def test_a_pause_waits_for_nobody_who_holds_a_job(raw: RawDatabase, other: RawDa
 
 def test_a_pause_belongs_to_the_callers_transaction(raw: RawDatabase) -> None:
     with transaction.atomic():
-        pausing.pause_queue("mail")
+        Queue("mail").pause()
         transaction.set_rollback(True)
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
 
 
-def test_asynchronous_twins(raw: RawDatabase) -> None:
+def test_asynchronous_twins(raw: RawDatabase, known: Any) -> None:
     async def both() -> list[Any]:
-        await pausing.apause_queue("mail")
-        await pausing.apause_job("test.job")
-        found = await pausing.apaused()
-        await pausing.aresume_job("test.job")
-        return [*found, await pausing.aresume_queue("mail")]
+        await Queue("mail").apause()
+        await known.apause()
+        found = [state async for state in QueueState.objects.current()]
+        await known.aresume()
+        return [*found, await Queue("mail").aresume()]
 
     queue, former, now, resumed = async_to_sync(both)()
     assert [(s.kind, s.name) for s in (queue, former, now)] == [
         ("queue", "mail"), ("job", "test.former"), ("job", "test.job"),
     ]  # fmt: skip
     assert resumed
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: pausing.pause_queue("no good"), "no queue 'no good'"),
-        (lambda: pausing.pause_queue(""), "no queue ''"),
-        (lambda: pausing.pause_job("test.jop"), "did you mean 'test.job'"),
-        (lambda: pausing.pause_queue("mail", until=0), "a time from now"),
-        (lambda: pausing.pause_queue("mail", until=float("nan")), "a time from now"),
-        (lambda: pausing.pause_queue("mail", until=-timedelta(1)), "a time from now"),
-        (lambda: pausing.pause_queue("mail", until=1e12), "at most ten years"),
-        (lambda: pausing.pause_queue("mail", until=datetime(2070, 1, 1)), "aware"),
-        (lambda: pausing.pause_queue("mail", until=datetime(2001, 1, 1, tzinfo=UTC)), "is in the past"),
-        (lambda: pausing.pause_queue("mail", reason="x" * 501), "500 characters"),
-        (lambda: pausing.pause_queue("mail", by="a\0b"), "NUL"),
+        (lambda: pauses.pause("queue", "no good"), "no queue 'no good'"),
+        (lambda: pauses.pause("queue", ""), "no queue ''"),
+        (lambda: pauses.pause("job", "test.jop"), "did you mean 'test.job'"),
+        (lambda: Queue("mail").pause(until=0), "a time from now"),
+        (lambda: Queue("mail").pause(until=float("nan")), "a time from now"),
+        (lambda: Queue("mail").pause(until=-timedelta(1)), "a time from now"),
+        (lambda: Queue("mail").pause(until=1e12), "at most ten years"),
+        (lambda: Queue("mail").pause(until=datetime(2070, 1, 1)), "aware"),
+        (lambda: Queue("mail").pause(until=datetime(2001, 1, 1, tzinfo=UTC)), "is in the past"),
+        (lambda: Queue("mail").pause(reason="x" * 501), "500 characters"),
+        (lambda: Queue("mail").pause(by="a\0b"), "NUL"),
     ],
 )
 def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, settings: Any, wrong: Any, words: str) -> None:
@@ -163,15 +163,29 @@ def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, settings: An
 def test_a_queue_that_the_settings_do_not_list_is_refused(raw: RawDatabase, settings: Any) -> None:
     settings.PGJOBS = {**getattr(settings, "PGJOBS", {}), "QUEUES": ["default", "mail"]}
     with pytest.raises(InvalidJob, match="no queue 'mial'"):
-        pausing.pause_queue("mial")
+        pauses.pause("queue", "mial")
+
+
+def test_a_queue_shows_its_own_pause(raw: RawDatabase) -> None:
+    mail: Any = Queue("mail")
+    assert mail.paused is None
+    Queue("other").pause()
+    pauses.pause("job", "test.job")
+    assert mail.paused is None
+    state = mail.pause(by="anna")
+    assert (mail.paused, mail.status().pause) == (state, state)
+    over_at_once = mail.pause(until=60)
+    assert mail.paused == over_at_once
+    over(raw)
+    assert (mail.paused, mail.status().pause) == (None, None)
 
 
 def test_why_a_job_may_not_start(raw: RawDatabase) -> None:
-    pausing.pause_queue("default", reason="one")
-    pausing.pause_job("test.job", reason="two")
-    pausing.pause_queue("other")
-    assert [state.reason for state in pausing.pauses_of("default", "test.job")] == ["one", "two"]
-    assert pausing.pauses_of("elsewhere", "test.unknown") == []
+    Queue("default").pause(reason="one")
+    pauses.pause("job", "test.job", reason="two")
+    Queue("other").pause()
+    assert [state.reason for state in pauses.pauses_of("default", "test.job")] == ["one", "two"]
+    assert pauses.pauses_of("elsewhere", "test.unknown") == []
 
 
 # What waits for a limit
@@ -184,7 +198,7 @@ def test_jobs_that_a_limit_has_let_in_give_their_places_back(raw: RawDatabase) -
     raw.query("UPDATE pgjobs_job SET limit_key = 'k' WHERE id <> %s", [ids[1]])
     running = claim(raw).ids[0]
     raw.query("UPDATE pgjobs_job SET ending = 'cancelled' WHERE id = %s", [ids[4]])
-    pausing.pause_queue("default")
+    Queue("default").pause()
     assert running == ids[0]
     assert [job(i).hold for i in (*ids, *elsewhere)] == [None, None, "limited", "limited", None, None]
 
@@ -206,7 +220,7 @@ def test_the_pausing_statement_does_not_read_the_queue(raw: RawDatabase) -> None
 
 def test_a_held_job_waits_uncharged_and_goes_on(raw: RawDatabase) -> None:
     ids = register(3)
-    pausing.pause_job("test.job")
+    pauses.pause("job", "test.job")
     assert sorted(hold(raw)) == ids
     row = job(ids[0])
     assert (row.state, row.hold_reason, row.attempt, row.claim_id, row.deadline_at) == (
@@ -214,7 +228,7 @@ def test_a_held_job_waits_uncharged_and_goes_on(raw: RawDatabase) -> None:
     )  # fmt: skip
     assert claim(raw, 10).ids == [], "each is claimed once at most"
     assert unpause(raw) == 0
-    pausing.resume_job("test.job")
+    pauses.resume("job", "test.job")
     assert unpause(raw) == 3
     assert (job(ids[0]).state, job(ids[0]).hold_reason) == ("ready", "")
     assert sorted(claim(raw, 10).ids) == ids
@@ -222,7 +236,7 @@ def test_a_held_job_waits_uncharged_and_goes_on(raw: RawDatabase) -> None:
 
 def test_held_jobs_go_on_when_the_time_of_the_pause_has_come(raw: RawDatabase) -> None:
     register(2)
-    pausing.pause_job("test.job", until=60)
+    pauses.pause("job", "test.job", until=60)
     hold(raw)
     assert unpause(raw) == 0
     over(raw)
@@ -249,7 +263,7 @@ def test_names_that_are_still_paused_cost_no_look_at_their_jobs(raw: RawDatabase
     register(2000)
     register(3, name="other.job")
     hold(raw, 3000)
-    pausing.pause_job("test.job")
+    pauses.pause("job", "test.job")
     raw.query("VACUUM (ANALYZE) pgjobs_job")
     assert unpause(raw) == 3
     raw.query("SELECT pg_stat_force_next_flush()")
@@ -293,7 +307,7 @@ def test_several_let_them_go_at_once(raw: RawDatabase, db_connection: Any, backg
 def test_steering_of_a_paused_job(raw: RawDatabase, kind: str) -> None:
     """A held job is unclaimed: it can be cancelled, given up and moved; there is nothing to retry or release."""
     ids = register()
-    pausing.pause_job("test.job")
+    pauses.pause("job", "test.job")
     hold(raw)
     options: dict[str, Any] = {"delay": 60} if kind == "reschedule" else {}
     steered = getattr(Job.objects.filter(pk__in=ids), kind)(**options)
@@ -328,27 +342,27 @@ def test_a_job_that_was_cancelled_after_its_claim_is_not_held(raw: RawDatabase) 
 def test_run_jobs_leaves_alone_what_is_paused(raw: RawDatabase) -> None:
     """As a worker would."""
     ids = register(2) + register(queue="mail")
-    pausing.pause_queue("default")
+    Queue("default").pause()
     assert run_jobs().ran == ids[2:]
-    pausing.resume_queue("default")
-    pausing.pause_job("test.job")
+    Queue("default").resume()
+    pauses.pause("job", "test.job")
     assert run_jobs().ran == []
-    pausing.resume_job("test.job")
+    pauses.resume("job", "test.job")
     assert run_jobs().ran == ids[:2]
 
 
 def test_a_pause_and_its_end_are_heard_of_at_the_commit(raw: RawDatabase, other: RawDatabase) -> None:
     raw.query("LISTEN pgjobs")
-    pausing.pause_queue("mail")
-    pausing.resume_queue("mail")
-    pausing.resume_queue("mail")
+    Queue("mail").pause()
+    Queue("mail").resume()
+    Queue("mail").resume()
     wait_until(lambda: raw.query("SELECT 1"), 5, "an answer")
     heard = [notice.payload for notice in raw.raw.notifies(timeout=1.0)]
     assert heard == ["pauses", "pauses"], "nothing is told of what was not paused"
 
 
 def test_the_words_of_a_held_job(raw: RawDatabase) -> None:
-    pausing.pause_job("test.job", by="anna", reason="no")
+    pauses.pause("job", "test.job", by="anna", reason="no")
     assert stored_pauses.read_pauses(raw).names["test.job"] == "Jobs of this name are paused by anna: no"
-    pausing.pause_job("test.job")
+    pauses.pause("job", "test.job")
     assert stored_pauses.read_pauses(raw).names["test.job"] == "Jobs of this name are paused."

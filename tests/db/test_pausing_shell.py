@@ -12,8 +12,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_pgjobs import job as define
-from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.models import QueueState
 from tests.plugins.fix_db import RawDatabase
 from tests.plugins.shell import printed
 
@@ -36,12 +36,12 @@ def test_queues_and_jobs_are_paused_and_resumed(raw: RawDatabase) -> None:
         "paused queue bulk until it is resumed by anna: server moves\n"
         "paused job mail.send until it is resumed by anna: server moves\n",
     )
-    assert [(state.kind, state.name, state.reason) for state in pausing.paused()] == [
+    assert [(state.kind, state.name, state.reason) for state in QueueState.objects.current()] == [
         ("queue", "bulk", "server\nmoves"), ("queue", "mail", "server\nmoves"), ("job", "mail.send", "server\nmoves"),
     ]  # fmt: skip
     assert printed("resume", "mail", "--job", "mail.send") == (0, "resumed queue mail\nresumed job mail.send\n")
     assert printed("resume", "mail", "bulk") == (1, "queue mail was not paused\nresumed queue bulk\n")
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
 
 
 def test_a_queue_that_no_job_is_declared_with_is_paused_and_remarked(raw: RawDatabase) -> None:
@@ -52,13 +52,13 @@ def test_a_queue_that_no_job_is_declared_with_is_paused_and_remarked(raw: RawDat
     assert aside.getvalue() == (
         "No job in this process declares queue 'mial' (did you mean 'mail'?); it is paused anyway.\n"
     )
-    assert [state.name for state in pausing.paused()] == ["mail", "mial"]
+    assert [state.name for state in QueueState.objects.current()] == ["mail", "mial"]
 
 
 def test_until_when(raw: RawDatabase) -> None:
     printed("pause", "a", "--until", "2070-01-31T08:00+01:00")
     printed("pause", "b", "--for", "2h")
-    a, b = pausing.paused()
+    a, b = QueueState.objects.current()
     assert a.until == datetime(2070, 1, 31, 7, tzinfo=UTC)
     assert b.until is not None
     assert 7100 < (b.until - b.paused_at).total_seconds() <= 7200
@@ -67,13 +67,13 @@ def test_until_when(raw: RawDatabase) -> None:
 def test_who_is_the_user_of_the_shell(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "carol")
     printed("pause", "mail")
-    assert pausing.paused()[0].paused_by == "carol"
+    assert QueueState.objects.get().paused_by == "carol"
 
 
 def test_the_list_and_its_json(raw: RawDatabase) -> None:
     assert printed("pause", "--list") == (0, "Nothing is paused.\n")
     status, told = printed("pause", "mail", "--by", "anna", "--for", "60", "--format", "json")
-    state = pausing.paused()[0]
+    state = QueueState.objects.get()
     assert state.until is not None
     expected = {
         "kind": "queue", "name": "mail", "by": "anna", "reason": "", "paused_at": state.paused_at.isoformat(),
@@ -105,4 +105,4 @@ def test_the_list_and_its_json(raw: RawDatabase) -> None:
 def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, arguments: list[str], words: str) -> None:
     with pytest.raises(CommandError, match=words):
         printed(*arguments)
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []

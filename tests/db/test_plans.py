@@ -402,7 +402,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "abandon_jobs", "cancel_jobs", "request_release", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special_jobs", "copy_jobs",
         "reserve_ids", "find_keys", "find_members", "free_keys", "postpone_jobs", "count_unfinished", "count_prunable",
-        "pause", "read_why", "list_queue", "read_blockers", "admit_one",
+        "pause", "read_why", "read_blockers", "admit_one",
     }  # fmt: skip
     elsewhere |= {
         "count_due",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from io import StringIO
-from itertools import islice
 from typing import Any, cast
 
 import psycopg
@@ -20,7 +19,7 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, Event, Unique, job, pausing, register_many, reverting
+from django_pgjobs import Cron, Event, Unique, job, register_many, reverting
 from django_pgjobs.context import Inputs
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobFailed, QueueFull
@@ -28,8 +27,8 @@ from django_pgjobs.flows.undoing import parts_of
 from django_pgjobs.inspection.results import read_results
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Action, CronEntry, Job
-from django_pgjobs.queues import PAGE, Queue
-from django_pgjobs.store import explaining, firing, gating, keeping, keys, memos
+from django_pgjobs.queues import Queue, pauses
+from django_pgjobs.store import explaining, firing, keeping, keys, memos
 from django_pgjobs.store.database import PINS, on
 from django_pgjobs.store.memos import NewMemo
 from tests.db.test_plans import ENDED
@@ -40,7 +39,6 @@ READY = 40_000
 KEYED = 20_000
 PAIRS = 3001
 BATCH = 100
-LISTED = PAGE
 
 INSERT = (
     "INSERT INTO pgjobs_job (name, payload, queue, priority, run_at, outcome, finished_at, claim_id, key, key_scope, "
@@ -289,9 +287,9 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "undo a retry": (2 * BATCH, lambda: undone(lambda: some("ended").retry())),
     "undo a move": (2 * BATCH, lambda: undone(lambda: some("plain").reschedule(delay=60, priority=3))),
     "run now": (BATCH, lambda: some("plain").reschedule(delay=0)),
-    "pause a queue whose jobs a limit has let in": (BATCH, lambda: pausing.pause_queue("limited")),
-    "pause a job": (BATCH, lambda: pausing.pause_job("shapes.plain")),
-    "resume a job": (BATCH, lambda: pausing.resume_job("shapes.plain")),
+    "pause a queue whose jobs a limit has let in": (BATCH, lambda: Queue("limited").pause()),
+    "pause a job": (BATCH, lambda: pauses.pause("job", "shapes.plain")),
+    "resume a job": (BATCH, lambda: pauses.resume("job", "shapes.plain")),
     "run a cron entry": (BATCH, lambda: CronEntry.objects.get().run_now()),
     "stop a cron entry": (BATCH, lambda: CronEntry.objects.get().stop()),
     "why is it not run": (explaining.MOST_COUNTED + 1, lambda: one("plain").why()),
@@ -306,11 +304,8 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "those of both that failed": (BATCH, lambda: list(inputs().failed())),
     "how they went": (BATCH, lambda: read_results("default", IDS["running"] + IDS["ended"])),
     "what blocks it": (BATCH, lambda: one("limited").blocked_by()),
-    "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),
-    "one of a queue by its key": (BATCH, lambda: Queue("default").status("k77")),
-    "next to the end of a queue": (
-        LISTED, lambda: gating.list_queue(on("default"), "default", after=("2020-01-01", 0), limit=LISTED),
-    ),
+    "the parked ones of a queue": (BATCH, lambda: list(Queue("default").jobs("parked"))),
+    "one of a queue by its key": (BATCH, lambda: Queue("default").job("k77")),
 }  # fmt: skip
 """What is run → how many jobs it may cost."""
 

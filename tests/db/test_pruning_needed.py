@@ -12,11 +12,12 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import F
 
-from django_pgjobs import Batch, Flow, JobContext, job, pausing, sql
+from django_pgjobs import Batch, Flow, JobContext, job, sql
 from django_pgjobs.exceptions import Abandon
 from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
-from django_pgjobs.models import Job
+from django_pgjobs.models import Job, QueueState
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import FlowFlag as Flags
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.database import on
@@ -204,13 +205,13 @@ def left_alone() -> None: ...
 
 
 def queue_paused() -> None:
-    pausing.pause_queue(LATE)
+    Queue(LATE).pause()
 
 
 def names_paused() -> None:
     unfinished = Job.objects.filter(finished_at=None).exclude(name__startswith="pgjobs.")
     for name in unfinished.values_list("name", flat=True).distinct():
-        pausing.pause_job(name)
+        pauses.pause("job", name)
 
 
 def moved() -> None:
@@ -257,8 +258,8 @@ def test_what_something_unfinished_points_to_is_not_pruned(
     pruned(settings)
     # Without retention an end deletes no row that has a bit in ``flow``: so nothing of this either.
     assert not Job.objects.exclude(finished_at=None).filter(flow=0).exists()
-    for pause in pausing.paused():
-        (pausing.resume_queue if pause.kind == "queue" else pausing.resume_job)(pause.name)
+    for pause in QueueState.objects.current():
+        pauses.resume(pause.kind, pause.name)
     run_jobs()
     assert said == expected
     assert not Job.objects.filter(finished_at=None).exists()

@@ -10,10 +10,11 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections
 from django.test import Client
 
-from django_pgjobs import Cron, job, pausing
+from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobNotFinished
-from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.models import CronEntry, Job, QueueState
+from django_pgjobs.queues import Queue
 from django_pgjobs.store import firing, registering
 from django_pgjobs.store.database import on
 from django_pgjobs.store.registering import NewJob
@@ -110,9 +111,9 @@ def test_a_cron_entry_is_steered_in_the_admin(replica: str, root: Client, verb: 
 
 
 def test_a_pause_is_ended_in_the_admin(replica: str, root: Client) -> None:
-    state = pausing.pause_queue("default", by="ann")
+    state = Queue("default").pause(by="ann")
     assert root.post(PAUSES, {"action": "resume", "_selected_action": [state.pk]}).status_code == 302
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
 
 
 def test_what_was_read_from_an_alias_that_somebody_named_is_steered_there(second: str) -> None:

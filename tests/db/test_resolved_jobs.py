@@ -12,15 +12,15 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import pausing
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.maintenance import unparking
-from django_pgjobs.models import Job
+from django_pgjobs.models import Job, QueueState
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments
+from django_pgjobs.queues import pauses
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import on
 from django_pgjobs.testing import isolated_registry, run_jobs
@@ -145,9 +145,9 @@ def test_only_its_sensitive_arguments_are_hidden() -> None:
 
 def test_it_can_be_paused_by_its_path() -> None:
     waiting()
-    pausing.pause_job(NAME, by="ops")
-    assert [pause.name for pause in pausing.paused()] == [NAME, "distant.settle"]
-    assert pausing.resume_job(NAME, by="ops")
+    pauses.pause("job", NAME, by="ops")
+    assert [pause.name for pause in QueueState.objects.current()] == [NAME, "distant.settle"]
+    assert pauses.resume("job", NAME, by="ops")
 
 
 def test_actions_ask_for_no_names_where_nobody_could_find_them() -> None:

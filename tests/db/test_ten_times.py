@@ -18,7 +18,7 @@ from django.test import Client
 from django_pgjobs import Backoff, Batch, Cron, Event, Flow, JobContext, Limit, job
 from django_pgjobs.exceptions import BatchClosed, InvalidJob, QueueFull
 from django_pgjobs.models import Job
-from django_pgjobs.pausing import pause_job, pause_queue
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_admin import LIST, html, ids_on
 
@@ -146,9 +146,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "key of an event": (lambda: approval.send("k" * 2000), r"1 to 200 characters"),
     "name of an event": (lambda: Event("e" * 2000), r"1 to 200 characters"),
-    "reason of a pause": (lambda: pause_queue("q", reason="r" * 5000), r"at most 500 characters, not 5000"),
-    "reason of a job's pause": (lambda: pause_job("ten.pay", reason="r" * 5000), r"at most 500 .*, not 5000"),
-    "end of a pause": (lambda: pause_queue("q", until=YEARS), r"at most ten years"),
+    "reason of a pause": (lambda: Queue("q").pause(reason="r" * 5000), r"at most 500 characters, not 5000"),
+    "reason of a job's pause": (lambda: pauses.pause("job", "ten.pay", reason="r" * 5000), r"at most 500 .*, not 5000"),
+    "end of a pause": (lambda: Queue("q").pause(until=YEARS), r"at most ten years"),
 }
 
 

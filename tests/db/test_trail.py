@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import Cron, pausing
+from django_pgjobs import Cron
 from django_pgjobs import job as define
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_declaring import CronSync, declared_for
@@ -21,6 +21,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.presentation.job_search import JobSearch
+from django_pgjobs.queues import Queue
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store import acting
 from django_pgjobs.store.database import on, statement
@@ -100,7 +101,7 @@ def test_what_changed_nothing_leaves_no_row() -> None:
     [one] = register()
     Job.objects.filter(pk=one).retry(by="anna")
     Job.objects.none().cancel(by="anna")
-    pausing.resume_queue("nobody-paused-it")
+    Queue("nobody-paused-it").resume()
     assert not Action.objects.exists()
 
 
@@ -166,7 +167,7 @@ def test_pauses_of_queues_and_jobs_leave_traces_in_code_and_shell() -> None:
     with registry.isolated():
         define(name="shop.charge", aliases=("shop.pay",))(nothing)
         until = timezone.now() + timedelta(hours=1)
-        pausing.pause_queue("mail", by="anna", reason="server moves", until=until)
+        Queue("mail").pause(by="anna", reason="server moves", until=until)
         call_command("pgjobs", "pause", "--job", "shop.charge", "--by", "bob")
         call_command("pgjobs", "resume", "mail", "--by", "bob")
     found = Action.objects.order_by("pk").values_list("verb", "kind", "subject", "via", "acted_by", "reason", "changed")

@@ -15,10 +15,11 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 
-from django_pgjobs import Batch, job, pausing, reverting
+from django_pgjobs import Batch, job, reverting
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Action, ActionPart, Job, QueueState
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import WAKE, FlowFlag
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import acting
@@ -266,41 +267,41 @@ def test_a_claim_and_an_undo_at_the_same_time_never_both_win(other: RawDatabase)
 
 def test_a_pause_is_resumed_and_a_resume_paused_again() -> None:
     until = now_plus(3600).replace(microsecond=0)
-    pausing.pause_queue("mail", by="anna", reason="relay is down", until=until)
+    Queue("mail").pause(by="anna", reason="relay is down", until=until)
     assert undo() == Steered(1)
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
     resumed = Action.objects.latest("pk")
     assert (resumed.verb, resumed.reason) == ("resume", f"undo of action {resumed.pk - 1}")
     assert undo() == Steered(1)
-    [state] = pausing.paused()
+    [state] = QueueState.objects.current()
     assert (state.name, state.until, state.paused_by) == ("mail", until, "bob")
     assert state.reason == f"relay is down (undo of action {resumed.pk})"
 
 
 def test_a_pause_of_a_job_is_resumed() -> None:
-    pausing.pause_job("undoing.charge")
+    pauses.pause("job", "undoing.charge")
     assert undo() == Steered(1)
-    assert pausing.paused() == []
+    assert list(QueueState.objects.current()) == []
     assert undo() == Steered(1)
-    assert [state.name for state in pausing.paused()] == ["undoing.charge"]
+    assert [state.name for state in QueueState.objects.current()] == ["undoing.charge"]
 
 
 def test_what_somebody_has_paused_or_resumed_since_stays() -> None:
-    pausing.pause_queue("mail", reason="first")
+    Queue("mail").pause(reason="first")
     first = Action.objects.latest("pk")
-    pausing.pause_queue("mail", reason="second", until=3600)
+    Queue("mail").pause(reason="second", until=3600)
     assert reverting.prospect(first) == reverting.Prospect(0, {"changed": 1})
     assert undo(first) == Steered(0, {"changed": 1})
-    pausing.resume_queue("mail")
+    Queue("mail").resume()
     resumed = Action.objects.latest("pk")
-    pausing.pause_queue("mail", reason="third")
+    Queue("mail").pause(reason="third")
     assert undo(resumed) == Steered(0, {"changed": 1})
-    assert [state.reason for state in pausing.paused()] == ["third"]
+    assert [state.reason for state in QueueState.objects.current()] == ["third"]
 
 
 def test_a_pause_that_would_be_over_is_not_paused_again() -> None:
-    pausing.pause_queue("mail", until=3600)
-    pausing.resume_queue("mail")
+    Queue("mail").pause(until=3600)
+    Queue("mail").resume()
     Action.objects.filter(verb="pause").update(mode=f"until={now_plus(-5).isoformat(timespec='seconds')}")
     assert undo() == Steered(0, {"changed": 1})
     Action.objects.filter(verb="pause").delete()
@@ -388,7 +389,7 @@ def test_who_may_do_the_opposite_may_undo(verb: str, needed: tuple[str, ...]) ->
     if verb == "reschedule":
         some(ids).reschedule(delay=60)
     if verb == "pause":
-        pausing.pause_queue("mail")
+        Queue("mail").pause()
     action = Action.objects.latest("pk")
     assert action.verb == verb
     everything = {"retry_job", "abandon_job", "cancel_job", "reschedule_job", "pause_queue", "view_payload"}

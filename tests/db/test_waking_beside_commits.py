@@ -12,9 +12,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgjobs import Cron, Limit, Unique, job, pausing, register_many
+from django_pgjobs import Cron, Limit, Unique, job, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import firing, registering, waking
 from django_pgjobs.store.database import on
 from tests.chaos.ground import ChaosServer, django_on
@@ -39,7 +40,7 @@ def known(chaos_server: ChaosServer, django_db_blocker: Any, settings: Any) -> I
         firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
         yield
         Group.objects.all().delete()
-        pausing.resume_queue("mail")
+        Queue("mail").resume()
 
 
 JOBS: dict[str, Any] = {}
@@ -100,9 +101,9 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "reschedule far back": lambda: one().reschedule(run_at=Job.objects.get().created_at - timedelta(days=1)),
     "replace": replace,
     "postpone": postpone,
-    "pause": lambda: pausing.pause_queue("mail"),
-    "resume": lambda: (pausing.pause_queue("mail"), pausing.resume_queue("mail")),
-    "pause a job": lambda: pausing.pause_job("waking.plain", until=60),
+    "pause": lambda: Queue("mail").pause(),
+    "resume": lambda: (Queue("mail").pause(), Queue("mail").resume()),
+    "pause a job": lambda: pauses.pause("job", "waking.plain", until=60),
     "run now": lambda: entry().run_now(),
     "pause a cron entry": lambda: entry().pause(),
     "resume a cron entry": lambda: (entry().pause(), entry().resume()),

@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import pausing
 from django_pgjobs.admin import bulk
 from django_pgjobs.models import Action, ActionPart, Job
+from django_pgjobs.queues import Queue
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import WorkerProcess, Workers
 
@@ -48,7 +48,7 @@ def test_a_bulk_action_waits_for_no_pause_and_for_nobody_who_serves_the_queue(
 ) -> None:
     """The queue that it is to clear is paused, the only worker serves another one, and a limit lets nothing start."""
     monkeypatch.setattr(bulk, "AT_ONCE", 10)
-    pausing.pause_queue("default", reason="a flood")
+    Queue("default").pause(reason="a flood")
     Job.objects.bulk_create([Job(name="flood", payload={"args": [], "kwargs": {}}) for _ in range(3000)])
     worker("--queues", "mail", conf={"POLL_SECONDS": 1, "QUEUE_LIMITS": {"*": {"rate": 1, "per": 86400}}})
     root = Client()

@@ -10,8 +10,8 @@ import pytest
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from django_pgjobs import pausing
 from django_pgjobs.models import Job
+from django_pgjobs.queues import Queue
 from tests import jobs as cast
 from tests.e2e import jobs, receivers
 from tests.plugins.fix_db import patience, wait_until
@@ -103,7 +103,7 @@ def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: Worker
 def test_a_job_that_expired_is_told_as_cancelled(shared_worker: WorkerProcess, *, held: bool) -> None:
     """In a paused queue nobody claims it; it says expired either way, and its body is not called."""
     if held:
-        pausing.pause_queue("held")
+        Queue("held").pause()
     late = jobs.effect.using(queue="held", run_at=timezone.now() - timedelta(seconds=9), expires=0.001)
     one, started = late.register("late"), jobs.waits.using(expires=2.0).register("punctual")
     wait_until(lambda: shared_worker.stage.count("start", "punctual") == 1, 10, "it has started")
@@ -115,7 +115,7 @@ def test_a_job_that_expired_is_told_as_cancelled(shared_worker: WorkerProcess, *
     wait_until(past.exists, 10, "it runs past its expiry")
     shared_worker.stage.open("punctual")
     assert ended(started)[0].outcome == "succeeded"
-    pausing.resume_queue("held")
+    Queue("held").resume()
 
 
 def test_a_receiver_that_leaves_takes_nobody_along(shared_worker: WorkerProcess) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import pytest
 from django.db.models import Max
 
-from django_pgjobs import pausing
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm
+from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState
 from tests.chaos.helping import FAST, Record, Recovery, running
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
@@ -177,7 +176,7 @@ def test_a_duty_that_fails_stops_no_other(
     other.rollback()
     assert ended(jobs.effect.register("after"), timeout=20)[0].outcome == "succeeded"
     if table != "pgjobs_claim":
-        assert pausing.paused() == []
+        assert list(QueueState.objects.current()) == []
 
 
 def test_what_is_due_at_an_election_begins_at_once(worker: Workers, raw: RawDatabase) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_pgjobs import pausing, register_many
+from django_pgjobs import register_many
 from django_pgjobs.models import Claim, Job
+from django_pgjobs.queues import Queue
 from tests.chaos.helping import FAST, Record
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
@@ -48,9 +49,9 @@ def test_pausing_under_load_stops_starts_within_a_second(
     load = register_many(jobs.effect.using(queue="load").bind(f"load-{n}", SECONDS) for n in range(500))
     wait_until(lambda: len(begun(stage)) > 40, 20, "both are at it")
     if kind == "queue":
-        pausing.pause_queue("load", by="anna")
+        Queue("load").pause(by="anna")
     else:
-        pausing.pause_job(jobs.effect, by="anna")
+        jobs.effect.pause(by="anna")
     paused_at = time.monotonic()
     for process in crew:
         process.wait_for_log("pauses have changed")
@@ -65,7 +66,7 @@ def test_pausing_under_load_stops_starts_within_a_second(
     assert left.count() > 200
     assert set(left.values_list("attempt", flat=True)) == {0}
     assert set(left.values_list("state", flat=True)) <= ({"ready"} if kind == "queue" else {"ready", "paused"})
-    (pausing.resume_queue("load") if kind == "queue" else pausing.resume_job(jobs.effect))
+    (Queue("load").resume() if kind == "queue" else jobs.effect.resume())
     after = ended(*Job.objects.filter(pk__in=load), timeout=60)
     assert {(job.outcome, job.attempt) for job in after} == {("succeeded", 1)}
     assert stage.count("effect") == 520, "each once"
@@ -76,14 +77,14 @@ def test_running_jobs_go_on_and_their_retry_waits(worker: Workers, stage: Stage)
     worker()
     running, failing = jobs.waits.register("go"), jobs.watched.register("fail")
     wait_until(lambda: stage.count("start") == 2, 20, "both run")
-    pausing.pause_queue("default")
+    Queue("default").pause()
     stage.open("go")
     assert ended(running)[0].outcome == "succeeded"
     stage.open("fail")
     wait_until(lambda: read(failing).claim_id is None, 10, "its attempt has failed")
     passed(1.5)
     assert (read(failing).state, read(failing).attempt, stage.count("start", "fail")) == ("ready", 1, 1)
-    pausing.resume_queue("default")
+    Queue("default").resume()
     wait_until(lambda: stage.count("start", "fail") >= 2, 10, "it is tried again, perhaps twice by now")
     Job.objects.filter(pk=failing.pk).cancel()
     ended(failing)
@@ -93,7 +94,7 @@ def test_running_jobs_go_on_and_their_retry_waits(worker: Workers, stage: Stage)
 def test_a_pause_ends_by_itself_by_the_databases_clock(worker: Workers, stage: Stage, kind: str) -> None:
     """Nobody resumes; NOTIFY, which nobody sends then, is off. The job comes when the worker knows of the pause."""
     process = worker(conf={"NOTIFY": False})
-    state = pausing.pause_queue("default", until=3.0) if kind == "queue" else pausing.pause_job(jobs.effect, until=3.0)
+    state = Queue("default").pause(until=3.0) if kind == "queue" else jobs.effect.pause(until=3.0)
     process.wait_for_log("pauses have changed")
     row = jobs.effect.register("k")
     (after,) = ended(row)
@@ -105,8 +106,8 @@ def test_a_pause_ends_by_itself_by_the_databases_clock(worker: Workers, stage: S
 
 def test_a_worker_that_starts_knows_of_the_pause_before_its_first_claim(worker: Workers, stage: Stage) -> None:
     """Not one job slips through; a name's jobs are claimed once at most and held with the reason."""
-    pausing.pause_queue("mail")
-    pausing.pause_job(jobs.effect, by="anna", reason="not today")
+    Queue("mail").pause()
+    jobs.effect.pause(by="anna", reason="not today")
     mail = register_many(jobs.aeffect.using(queue="mail").bind(n) for n in range(20))
     named = register_many(jobs.effect.bind(n) for n in range(20))
     worker()
@@ -123,8 +124,8 @@ def test_a_worker_that_starts_knows_of_the_pause_before_its_first_claim(worker: 
 @pytest.mark.parametrize("mode", ["--until-idle", "--inline"])
 def test_what_is_paused_is_not_due_for_a_worker_that_leaves_when_idle(worker: Workers, stage: Stage, mode: str) -> None:
     """It leaves, and has run the others."""
-    pausing.pause_queue("mail")
-    pausing.pause_job(jobs.effect)
+    Queue("mail").pause()
+    jobs.effect.pause()
     paused = register_many([jobs.aeffect.using(queue="mail").bind("mail"), jobs.effect.bind("named")])
     other = jobs.aeffect.register("other")
     process = worker("--until-idle", *([mode] if mode == "--inline" else []), ready=False)
@@ -158,13 +159,13 @@ def test_a_callback_of_a_paused_job_waits_whoever_asked_for_it(
     """No code of it starts: not that of a cancelled job, not that of an abandoned one; and after the pause it does."""
     both = jobs.watched.register("k"), jobs.doomed.register()
     assert (both[0].cancel().changed, both[1].abandon().changed) == (1, 1)
-    pausing.pause_queue("default") if kind == "queue" else [pausing.pause_job(j) for j in (jobs.watched, jobs.doomed)]
+    Queue("default").pause() if kind == "queue" else [j.pause() for j in (jobs.watched, jobs.doomed)]
     process = worker("--until-idle", *mode, ready=False)
     assert process.wait(60) == 0, process.log
     assert stage.count() == 0
     state = "ready" if kind == "queue" else "paused"
     assert set(Job.objects.values_list("ending", "state")) == {("cancelled", state), ("abandoned", state)}
-    pausing.resume_queue("default") if kind == "queue" else [pausing.resume_job(j) for j in (jobs.watched, jobs.doomed)]
+    Queue("default").resume() if kind == "queue" else [j.resume() for j in (jobs.watched, jobs.doomed)]
     worker(*mode, ready=False)
     assert [job.outcome for job in ended(*both)] == ["cancelled", "abandoned"]
     assert (stage.count("on_cancel"), stage.count("on_abandon"), stage.count() - stage.count("ended_by")) == (1, 1, 2)
@@ -180,21 +181,21 @@ def test_a_callback_waits_whose_job_was_paused_while_it_ran(
     registered = jobs.watched.register("k")
     wait_until(lambda: stage.count("start") == 1, 20, "it runs")
     registered.cancel()
-    pausing.pause_queue("default") if kind == "queue" else pausing.pause_job(jobs.watched)
+    Queue("default").pause() if kind == "queue" else jobs.watched.pause()
     if not mode:
         process.wait_for_log("pauses have changed")
     stage.open("k")
     state = "ready" if kind == "queue" else "paused"
     wait_until(lambda: (read(registered).ending, read(registered).state) == ("cancelled", state), 20, "it waits")
     assert stage.count("on_cancel") == 0
-    pausing.resume_queue("default") if kind == "queue" else pausing.resume_job(jobs.watched)
+    Queue("default").resume() if kind == "queue" else jobs.watched.resume()
     assert ended(registered)[0].outcome == "cancelled"
     assert stage.count("on_cancel") == 1
 
 
 def test_due_jobs_of_a_paused_queue_keep_no_worker_awake(worker: Workers) -> None:
     """It sleeps as if there were none, whatever is registered there; far from one claim after the other."""
-    pausing.pause_queue("mail")
+    Queue("mail").pause()
     register_many(jobs.effect.using(queue="mail").bind(n) for n in range(100))
     process = worker()
     began = time.monotonic()
@@ -215,7 +216,7 @@ def test_a_worker_that_is_killed_leaves_nothing_paused_behind(worker: Workers, s
     running = jobs.waits.register("k")
     wait_until(lambda: stage.count("start", "k") == 1, 20, "one runs")
     behind = [jobs.waits.register("k") for _ in range(5)]
-    pausing.pause_queue("default") if kind == "queue" else pausing.pause_job(jobs.waits)
+    Queue("default").pause() if kind == "queue" else jobs.waits.pause()
     victim.wait_for_log("pauses have changed")
     wait_until(lambda: Job.objects.exclude(claim_id=None).count() == 1, 10, "only the running one is claimed")
     for pid in [victim.pid, *victim.executors()]:
@@ -226,7 +227,7 @@ def test_a_worker_that_is_killed_leaves_nothing_paused_behind(worker: Workers, s
     wait_until(lambda: history(running) == [(1, "lost")], 20, "it is rescued")
     passed(1.5)
     assert stage.count("start", "k") == 1
-    pausing.resume_queue("default") if kind == "queue" else pausing.resume_job(jobs.waits)
+    Queue("default").resume() if kind == "queue" else jobs.waits.resume()
     after = ended(running, *behind)
     assert [(job.outcome, job.attempt) for job in after] == [("succeeded", 2)] + [("succeeded", 1)] * 5
     assert heir.process.poll() is None

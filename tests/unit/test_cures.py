@@ -204,7 +204,7 @@ def test_a_word_that_nobody_guesses_is_only_unknown() -> None:
     with pytest.raises(InvalidJob, match=r"unknown option 'colour'$"):
         job(colour="red")(order)
     with pytest.raises(AttributeError, match=r"^a canvas has no colour$"):
-        _ = chain().colour
+        _ = chain().colour  # type: ignore[attr-defined]
     with pytest.raises(
         InvalidJob, match="unknown option 'colour': a step has atomic, attempts, backoff, key, name, un"
     ):

@@ -1,0 +1,10 @@
+"""A queue as a whole: pause and resume it, look at its jobs, cancel one of them.
+
+``Queue`` and ``QueueStatus`` are public; ``pauses`` is internal, and also pauses jobs by name.
+"""
+
+from __future__ import annotations
+
+from django_pgjobs.queues.queue import Queue, QueueStatus
+
+__all__ = ["Queue", "QueueStatus"]
