@@ -26,7 +26,7 @@ from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.queues import pauses
 from django_pgjobs.registering.token_bucket import of_this_process
-from django_pgjobs.states import JobState, Outcome
+from django_pgjobs.states import Hold, JobState, Outcome
 
 if TYPE_CHECKING:
     from django_pgjobs.models.jobs import JobQuerySet
@@ -85,8 +85,7 @@ class Queue:
 
         Running jobs continue; every worker honours it within a second. ``by``: a user or a text. ``until``: an aware
         instant, or seconds or a ``timedelta`` from now, by the database's clock; None until the queue is resumed.
-        Pausing again replaces who, why and until when. Raises ``InvalidJob`` for an end in the past, and for this
-        package's own queue. Repeatable.
+        Pausing again replaces who, why and until when. Raises ``InvalidJob`` for an end in the past. Repeatable.
         """
         return pauses.pause("queue", self.name, by=by, reason=reason, until=until, database=self.database)
 
@@ -193,8 +192,8 @@ class Queue:
         for state in states:
             if state not in list(JobState):
                 raise ValueError(f"no job is {state!r}: its states are {', '.join(JobState)}")
-        # Both arms, since jobs with a hold and jobs without one have different partial indexes.
-        unfinished = Q(hold=None, finished_at=None) | Q(hold__isnull=False, finished_at=None)
+        # Jobs with a hold and jobs without one have different indexes; without statistics, the words find the better one.
+        unfinished = Q(hold=None, finished_at=None) | Q(hold__in=list(Hold), finished_at=None)
         asked = Q(state__in=states) if states else unfinished
         return Job.objects.using(self.database).filter(asked, queue=self.name).order_by("run_at", "pk")
 

@@ -21,7 +21,7 @@ from django_pgjobs.admin.bulk import register_bulk
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.pruning import Pruner, PruneRule
 from django_pgjobs.models import Job, Memo, QueueState
-from django_pgjobs.queues import Queue, pauses
+from django_pgjobs.queues import pauses
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, Hold, MemoKind, Outcome
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.jobs import close_batches
@@ -185,7 +185,7 @@ class Operators:
         else:
             self.surprises.append(f"{what} of job {row.pk} was done")
         try:
-            Queue(OWN_QUEUE).pause(by=BY)
+            pauses.pause("queue", OWN_QUEUE, by=BY)
         except InvalidJob:
             self.done[f"{what}:refused"] += 1
         else:

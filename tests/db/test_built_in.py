@@ -20,7 +20,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management.steer import ACTIONS as SHELL_ACTIONS
 from django_pgjobs.models import CronEntry, Gate, Job, QueueState
-from django_pgjobs.queues import Queue, pauses
+from django_pgjobs.queues import pauses
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.jobs import close_batches
@@ -245,7 +245,7 @@ def test_nobody_pauses_them(name: str, root: Client) -> None:
 
 def test_nobody_pauses_their_queue_or_registers_in_it() -> None:
     with pytest.raises(InvalidJob, match="Queue 'pgjobs' is this package's own"):
-        Queue(OWN_QUEUE).pause()
+        pauses.pause("queue", OWN_QUEUE)
     assert not QueueState.objects.exists()
 
 
