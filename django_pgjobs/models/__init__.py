@@ -47,6 +47,7 @@ __all__ = [
     "Overview",
     "PostgresModel",
     "QueueState",
+    "QueueStateQuerySet",
     "Statistic",
     "Steerable",
     "SteerableCron",

@@ -192,7 +192,7 @@ class Queue:
         for state in states:
             if state not in list(JobState):
                 raise ValueError(f"no job is {state!r}: its states are {', '.join(JobState)}")
-        # Jobs with a hold and jobs without one have different indexes; without statistics, the words find the better one.
+        # Jobs with a hold and jobs without one have different indexes; the words find the better one of the first.
         unfinished = Q(hold=None, finished_at=None) | Q(hold__in=list(Hold), finished_at=None)
         asked = Q(state__in=states) if states else unfinished
         return Job.objects.using(self.database).filter(asked, queue=self.name).order_by("run_at", "pk")
