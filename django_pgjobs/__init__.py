@@ -20,7 +20,7 @@ from django_pgjobs.jobs import aregister_many, job, register_many
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.limit import Limit
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "Abandon",

@@ -49,6 +49,7 @@ class PgJobsConfig(AppConfig):
         _import_modules()
         _discover_tasks()
         register_check(_check_project, "pgjobs")
+        register_check(_check_driver, "pgjobs", deploy=True)
         register_check(_check_names, Tags.database)
         _register_metrics()
 
@@ -85,6 +86,12 @@ def _check_project(**given: Any) -> Iterable[CheckMessage]:
     from django_pgjobs.checks import check_project  # here for start-up time
 
     return check_project(**given)
+
+
+def _check_driver(**given: Any) -> Iterable[CheckMessage]:
+    from django_pgjobs.checks import check_driver  # here for start-up time
+
+    return check_driver(**given)
 
 
 def _check_names(**given: Any) -> Iterable[CheckMessage]:

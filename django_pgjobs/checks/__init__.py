@@ -37,6 +37,7 @@ pgjobs.W011    jobs of tasks are deleted as they succeed, so there are no result
 pgjobs.W012    an alias of ``TASKS`` has ``ENQUEUE_ON_COMMIT``, which does nothing
 pgjobs.W013    a pattern of ``MODULES`` names no module
 pgjobs.W014    a job or cron entry is declared in a module that workers do not import
+pgjobs.W015    with ``--deploy``: psycopg runs in Python, without its C extension
 =============  =========================================================================================
 
 E021 to E023 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
@@ -45,7 +46,8 @@ Every check is a generator. Django runs them all under the tag ``pgjobs``, in th
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,
 ``definition``, ``middleware`` and ``conf``. A check judges settings, models and declarations; it must never query the
 database. ``check_names`` alone does, in the databases that Django passes to it, so it is not among ``CHECKS``: it has
-the tag ``database`` instead, as from Django 6.1 on a check whose tag is named runs on every database. Checks that need
+the tag ``database`` instead, as from Django 6.1 on a check whose tag is named runs on every database. ``check_driver``
+is not among them either: it matters only where workers are deployed. Checks that need
 valid settings stay silent while E001 to E004 report invalid ones.
 """
 
@@ -56,7 +58,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from django_pgjobs.checks.database import check_atomic_jobs, check_database
+from django_pgjobs.checks.database import check_atomic_jobs, check_database, check_driver
 from django_pgjobs.checks.jobs import check_definitions, check_modules
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
 from django_pgjobs.checks.names import check_names
@@ -77,6 +79,7 @@ __all__ = [
     "check_database",
     "check_defaults",
     "check_definitions",
+    "check_driver",
     "check_foreign_keys",
     "check_indexes",
     "check_middleware",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import psycopg
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import DEFAULT_DB_ALIAS, connections, router
@@ -46,6 +47,16 @@ def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
             f"write to {DEFAULT_DB_ALIAS!r}: {', '.join(atomic[:MOST_NAMED])}{', …' if atomic[MOST_NAMED:] else ''}.",
             hint=f"Keep the jobs beside the data that they change; if these write to {using!r} only, silence this.",
             id="pgjobs.W005",
+        )
+
+
+def check_driver(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that psycopg has its C extension; for deployments."""
+    if psycopg.pq.__impl__ == "python":
+        yield Warning(
+            "psycopg runs without its C extension, so each statement takes several times as much CPU.",
+            hint='Install "django-pgjobs[binary]", or "django-pgjobs[c]" to build it here.',
+            id="pgjobs.W015",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections
 
 from django_pgjobs import clock
+from django_pgjobs.checks import check_driver
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import listed, safe_logger
 from django_pgjobs.maintenance.cron_declaring import declared_for
@@ -68,6 +69,8 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | No
 
     Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only.
     """
+    for found in check_driver():
+        log.warning("psycopg runs in Python: %s", found.hint)
     tries = 0
     while not stopped.is_set():
         try:

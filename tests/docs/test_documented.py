@@ -121,7 +121,7 @@ def test_options_named_on_any_page_exist():
     options += [option for name in from_settings.subcommands() for option in from_settings.subcommand_options(name)]
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
-    foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel"}  # make bench, manage.py test
+    foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel", "--deploy"}  # make bench, manage.py
     foreign |= {"--bind", "--no-cache-dir", "--detach"}  # gunicorn, pip, docker compose
     foreign |= {"--queue-name"}  # db_worker of django-tasks-db
     foreign |= {"--serve", "--data", "--major", "--clean"}  # django_pgjobs.embedded

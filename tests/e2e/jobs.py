@@ -21,7 +21,6 @@ from django.db import connection, transaction
 from django.urls import get_script_prefix
 from django.utils import timezone, translation
 
-import django_pgjobs
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
 from django_pgjobs.exceptions import SoftDeadlinePassed
 from django_pgjobs.models import Job
@@ -53,8 +52,6 @@ if os.environ.get("PGJOBS_TEST_BOOT") == "killed" and "executor" in sys.argv and
     os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("PGJOBS_TEST_BOOT") == "sleeps" and "executor" in sys.argv:
     time.sleep(60)
-if os.environ.get("PGJOBS_TEST_BOOT") == "deployed" and "executor" in sys.argv and stage.here().is_open("deployed"):
-    django_pgjobs.__version__ = "99.0"
 if os.environ.get("PGJOBS_TEST_BOOT") == "breaks" and "executor" in sys.argv and stage.here().is_open("broken"):
     raise RuntimeError("the new code of this project cannot be imported")
 if os.environ.get("PGJOBS_TEST_CRON"):

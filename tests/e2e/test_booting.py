@@ -42,6 +42,16 @@ def test_a_first_executor_that_somebody_kills_while_it_boots_is_started_again(wo
     assert ended(jobs.effect.register("k"))[0].outcome == "succeeded"
 
 
+@pytest.mark.parametrize("how", [(), ("--inline",)])
+def test_a_psycopg_without_its_extension_is_named_once_with_its_cure(worker: Workers, how: tuple[str, ...]) -> None:
+    process = worker("--until-idle", *how, ready=False, env={"PSYCOPG_IMPL": "python"})
+    done = jobs.effect.register("slow")
+    assert process.wait(60) == 0, process.log
+    assert ended(done)[0].outcome == "succeeded"
+    assert process.log.count("psycopg runs in Python") == 1
+    assert process.said(r'psycopg runs in Python: Install "django-pgjobs\[binary\]"')
+
+
 def test_check_errors_refuse_the_start_with_their_own_text(worker: Workers) -> None:
     """§2 configuration: the same text as ``manage.py check``."""
     process = worker(ready=False, conf={"LEASE_SECOND": 3})

@@ -59,15 +59,35 @@ def test_an_executor_that_holds_too_much_memory_is_replaced(worker: Workers, sta
     wait_until(lambda: len(process.executors()) == 1, 5, "it has gone")
 
 
-def test_another_version_beneath_a_worker_stops_it(worker: Workers, stage: Stage) -> None:
+@pytest.fixture
+def copied(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A copy of the package, and the environment of a worker that runs it."""
+    package = Path(django_pgjobs.__file__).parent
+    copy = tmp_path / "django_pgjobs"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy, {"PYTHONPATH": f"{tmp_path}:{package.parent}", "PGJOBS_TEST_CWD": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "said"),
+    [
+        ("__init__.py", '__version__ = "', '__version__ = "99.', "it runs version 99."),
+        ("clock.py", "from __future__", "# of another build\nfrom __future__", "it runs version "),
+    ],
+)
+def test_another_version_or_build_beneath_a_worker_stops_it(
+    worker: Workers, stage: Stage, copied: tuple[Path, dict[str, str]], path: str, old: str, new: str, said: str
+) -> None:
     """Protocol trap 18: what runs is finished by the code that has begun it, then whoever restarts it gets the new."""
-    process = worker(processes=2, env={"PGJOBS_TEST_BOOT": "deployed"})
+    package, environment = copied
+    process = worker(processes=2, env=environment)
     running = jobs.waits.register("one")
     wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
-    stage.open("deployed")
+    replaced = package / path
+    replaced.write_text(replaced.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     (idle,) = set(process.executors()) - {stage.traces("start", "one")[0].pid}
     os.kill(idle, signal.SIGKILL)
-    process.wait_for_log("another version was deployed, worker stops")
+    process.wait_for_log(f"another version was deployed, worker stops.*{said}")
     assert process.process.poll() is None
     stage.open("one")
     assert process.wait() == 1, process.log
@@ -75,14 +95,12 @@ def test_another_version_beneath_a_worker_stops_it(worker: Workers, stage: Stage
 
 
 def test_statements_replaced_beneath_a_worker_are_those_it_started_with(
-    worker: Workers, stage: Stage, tmp_path: Path
+    worker: Workers, stage: Stage, copied: tuple[Path, dict[str, str]]
 ) -> None:
     """Protocol trap 18: an upgrade replaces files; a worker stays of one piece until somebody restarts it."""
-    package = Path(django_pgjobs.__file__).parent
-    shutil.copytree(package, tmp_path / "django_pgjobs", ignore=shutil.ignore_patterns("__pycache__"))
-    root = package.parent
-    process = worker(env={"PYTHONPATH": f"{tmp_path}:{root}", "PGJOBS_TEST_CWD": str(tmp_path)})
-    for statement in (tmp_path / "django_pgjobs" / "sql").glob("*.sql"):
+    package, environment = copied
+    process = worker(env=environment)
+    for statement in (package / "sql").glob("*.sql"):
         statement.write_text("-- of another version\nSELECT this is no statement")
     after = ended(jobs.effect.register("one"), jobs.doomed.register(), jobs.spins.using(timeout=0.2).register())
     assert [job.outcome for job in after] == ["succeeded", "abandoned", "abandoned"]

@@ -104,6 +104,17 @@ def test_each_wrong_key_is_an_error(settings: Any, given: Any, found: list[str])
         assert list(check(app_configs=None)) == [], "said once is enough"
 
 
+@pytest.mark.parametrize(("implementation", "found"), [("binary", []), ("c", []), ("python", ["pgjobs.W015"])])
+def test_a_deployment_is_warned_of_a_psycopg_without_its_extension(
+    monkeypatch: pytest.MonkeyPatch, implementation: str, found: list[str]
+) -> None:
+    monkeypatch.setattr("psycopg.pq.__impl__", implementation)
+    assert django_checks.run_checks(tags=["pgjobs"]) == []
+    messages = django_checks.run_checks(tags=["pgjobs"], include_deployment_checks=True)
+    assert [message.id for message in messages] == found
+    assert all('"django-pgjobs[binary]"' in str(message.hint) for message in messages)
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [

@@ -48,7 +48,18 @@ MESSAGES: list[FromExecutor] = [
     Interrupted(0.25, ""),
     Learned("shop.pay", ["on_success"]),
     StackRead(3, "line 1"),
-    Ready({"protocol": 1, "version": "1.0", "pid": 2, "identity": ["it"], "jobs": 3, "rss": 4, "listens": []}),
+    Ready(
+        {
+            "protocol": 1,
+            "version": "1.0",
+            "build": "b",
+            "pid": 2,
+            "identity": ["it"],
+            "jobs": 3,
+            "rss": 4,
+            "listens": [],
+        }
+    ),
     BootFailed("it cannot reach its database", True),
 ]
 ORDERS: list[ToExecutor] = [
@@ -152,7 +163,9 @@ def test_an_executor_ignores_orders_that_it_does_not_know(sockets: tuple[socket.
 
 def test_a_supervisor_of_another_version_understands_who_introduces_itself() -> None:
     """By READY it learns that code was replaced, and stops: whatever else has changed, this frame has not."""
-    hello = Ready({"protocol": 1, "version": "99", "pid": 2, "identity": [], "jobs": 3, "rss": 4, "listens": []})
+    hello = Ready(
+        {"protocol": 1, "version": "99", "build": "b", "pid": 2, "identity": [], "jobs": 3, "rss": 4, "listens": []}
+    )
     tag, told = encode(hello)
     assert (tag, told["protocol"], told["version"]) == ("READY", 1, "99")
 

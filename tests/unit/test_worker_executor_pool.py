@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from django_pgjobs import __version__, clock
 from django_pgjobs.worker.executor import lifecycle
 from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.build import build, digest
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
     Bye,
@@ -52,6 +55,7 @@ from tests.unit.worker_fakes import child_of, end_of, run_of
 HELLO: Hello = {
     "protocol": channel.PROTOCOL,
     "version": __version__,
+    "build": build(),
     "pid": 0,
     "identity": ["it"],
     "listens": list(EVERY_KIND),
@@ -581,18 +585,43 @@ def test_a_storm_of_deaths_is_slowed_down_and_one_long_life_ends_it(
     assert (pool.short_lives, len(pool.children)) == (0, 3)
 
 
-def test_another_version_stops_the_worker(pool: ExecutorPool, failed: list[str], mortal: None) -> None:
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"version": "99.0"}, f"version 99.0 of django-pgjobs (protocol {channel.PROTOCOL}, build {build()})"),
+        ({"build": "0f0f"}, f"version {__version__} of django-pgjobs (protocol {channel.PROTOCOL}, build 0f0f)"),
+    ],
+)
+def test_another_version_or_build_stops_the_worker(
+    pool: ExecutorPool, failed: list[str], mortal: None, other: Any, named: str
+) -> None:
     """Protocol trap 18: new code in an old worker."""
     booted(pool)
     pool.spawn()
-    pool._on_message(pool.children[-1], Ready({**HELLO, "version": "99.0"}))
+    pool._on_message(pool.children[-1], Ready({**HELLO, **other}))
     assert failed == ["another version was deployed"]
-    assert (
-        f"version 99.0 of django-pgjobs (protocol {channel.PROTOCOL}), this worker {__version__}"
-        in pool.children[-1].boot_error
+    assert pool.children[-1].boot_error == (
+        f"it runs {named}, this worker {__version__} ({channel.PROTOCOL}, {build()})"
     )
     assert pool.children[-1].state == KILLED
     assert len(pool.children) == 4
+
+
+def test_a_build_is_another_once_a_file_of_the_package_was_replaced_added_or_removed(tmp_path: Path) -> None:
+    for name in ("a.py", "b.sql"):
+        (tmp_path / name).write_text("1\n")
+    seen = [digest(tmp_path)]
+    (tmp_path / "notes.txt").write_text("no code")
+    assert digest(tmp_path) == seen[0]
+    (tmp_path / "replacement").write_text("2\n")
+    os.utime(tmp_path / "replacement", ns=(0, 0))
+    (tmp_path / "replacement").rename(tmp_path / "b.sql")
+    seen.append(digest(tmp_path))
+    (tmp_path / "c.py").touch()
+    seen.append(digest(tmp_path))
+    (tmp_path / "a.py").unlink()
+    seen.append(digest(tmp_path))
+    assert len(set(seen)) == 4
 
 
 def test_after_a_pause_of_the_worker_a_job_is_led_up_rung_by_rung_all_the_same(

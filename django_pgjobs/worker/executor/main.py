@@ -44,6 +44,7 @@ from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.shared import channel, process
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.build import build
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
     Bye,
@@ -108,6 +109,7 @@ class Executor:
         return {
             "protocol": channel.PROTOCOL,
             "version": __version__,
+            "build": build(),
             "pid": self.pid,
             "identity": identity,
             "jobs": len(registry.definitions()),

@@ -26,6 +26,7 @@ class Hello(TypedDict):
 
     protocol: int
     version: str
+    build: str
     pid: int
     identity: list[Any]
     jobs: int

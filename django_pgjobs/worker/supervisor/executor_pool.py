@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared.build import build
 from django_pgjobs.worker.shared.channel import PROTOCOL
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
@@ -104,6 +105,7 @@ class ExecutorPool:
         self.spawned = 0
         self.deaths = dict.fromkeys(REASONS, 0)
         self.relay = relay
+        self.build = build()
 
     # Life
 
@@ -273,7 +275,7 @@ class ExecutorPool:
             log.info("thread of an executor was interrupted pid=%d seconds=%.3f", child.pid, message.held_seconds)
 
     def _on_ready(self, child: ExecutorProcess, hello: Hello) -> None:
-        if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):
+        if (hello["protocol"], hello["version"], hello["build"]) != (PROTOCOL, __version__, self.build):
             self._stop_for_another_version(child, hello)
         elif hello["identity"] != self.identity:
             child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"
@@ -297,8 +299,8 @@ class ExecutorPool:
 
     def _stop_for_another_version(self, child: ExecutorProcess, hello: Hello) -> None:
         """The code was replaced beneath us. Old and new code do not talk; a worker started now is of one piece."""
-        theirs = f"version {hello['version']} of django-pgjobs (protocol {hello['protocol']})"
-        child.boot_error = f"it runs {theirs}, this worker {__version__} ({PROTOCOL})"
+        theirs = f"version {hello['version']} of django-pgjobs (protocol {hello['protocol']}, build {hello['build']})"
+        child.boot_error = f"it runs {theirs}, this worker {__version__} ({PROTOCOL}, {self.build})"
         log.critical("another version was deployed, worker stops pid=%d: %s", child.pid, child.boot_error)
         self.failed("another version was deployed")
 
