@@ -123,6 +123,7 @@ def test_options_named_on_any_page_exist():
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel", "--deploy"}  # make bench, manage.py
     foreign |= {"--bind", "--no-cache-dir", "--detach"}  # gunicorn, pip, docker compose
+    foreign |= {"--exclude-table-data", "--file", "--no-owner", "--dbname", "--table"}  # pg_dump, pg_restore
     foreign |= {"--queue-name"}  # db_worker of django-tasks-db
     foreign |= {"--serve", "--data", "--major", "--clean"}  # django_pgjobs.embedded
     for page in pages():

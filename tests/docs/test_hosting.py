@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 import yaml
-from django.core.management import get_commands, load_command_class
+from django.apps import apps
+from django.core.management import call_command, get_commands, load_command_class
 from django.db import connection
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.metrics.families import FLEET, TOTALS, WORKER
-from django_pgjobs.models import Job
+from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.testing import run_jobs
 from tests.docs.pages import DOCS, ROOT, Block, blocks, pages
-from tests.jobs import succeeds
+from tests.jobs import fails, succeeds
 from tests.plugins.shell import pgjobs
 
 GRACE = 15
@@ -185,8 +187,47 @@ def test_the_table_of_sizes_follows_its_formula() -> None:
 @pytest.mark.django_db
 def test_the_figures_that_a_script_reads_are_printed() -> None:
     page = (DOCS / "how-to" / "autoscaling.md").read_text(encoding="utf-8")
-    [filtered] = re.findall(r"jq '.queues\[\] \| \{(.+)\}'", page)
+    named = re.findall(r"`(\w+)`", page.rpartition("## Without Kubernetes")[2].partition("```")[0])
     succeeds.using(queue="mail").register()
     status, printed, _ = pgjobs("stats", "--queue", "mail", "--format", "json")
     assert status == 0
-    assert set(filtered.split(", ")) <= set(json.loads(printed)["queues"][0])
+    [queue] = json.loads(printed)["queues"]
+    assert named == ["ready", "running", "oldest_ready_seconds", "queues"]
+    assert set(named) - {"queues"} <= set(queue)
+
+
+def kept_on_a_copy() -> tuple[set[str], set[str], str]:
+    """Return the tables that the page empties, those that it keeps, and its statement."""
+    page = DOCS / "how-to" / "backup.md"
+    [statement] = [block.text for block in blocks(page) if block.language == "sql"]
+    kept = re.findall(r"`(pgjobs_\w+)`", page.read_text(encoding="utf-8").partition("Pause each schedule")[0])
+    return set(re.findall(r"pgjobs_\w+", statement)), set(kept) - {"pgjobs_job"}, statement
+
+
+def test_a_copy_of_production_has_each_table_either_emptied_or_kept() -> None:
+    emptied, kept, _ = kept_on_a_copy()
+    assert not emptied & kept
+    assert emptied | kept == {model._meta.db_table for model in apps.get_app_config("pgjobs").get_models()}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_copy_of_production_that_was_emptied_runs_nothing_old_and_all_that_is_new() -> None:
+    succeeds.register(1)
+    fails.register()
+    nightly = CronEntry(
+        name="nightly", job_name=succeeds.name, declared_expression="0 0 * * *", declared_zone="UTC",
+        declared_payload={"args": [], "kwargs": {}}, declared_options={},
+    )  # fmt: skip
+    CronEntry.objects.bulk_create([nightly])
+    assert run_jobs(limit=1).ran
+    emptied, _, statement = kept_on_a_copy()
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        for table in emptied:
+            cursor.execute(f"SELECT count(*) FROM {table}")
+            assert cursor.fetchone() == (0,), table
+    CronEntry.objects.get(name="nightly").pause(by="ann", reason="a copy of production")
+    job = succeeds.register(2)
+    call_command("runjobs", until_idle=True, processes=1)
+    assert job.value(timeout=0) == 2
+    assert list(Job.objects.values_list("pk", flat=True)) == [job.pk]
