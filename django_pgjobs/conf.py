@@ -260,7 +260,8 @@ class Conf:
     """Rate at which one process may register into a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     A dict of ``"tokens"`` (30), ``"seconds_per_token"`` (0.5) and the price of each action in tokens: ``"register"``
-    (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). If the tokens run out, registering raises ``RateLimited``.
+    (3), ``"cancel"`` (3), ``"status"`` (1; also of one job), ``"list"`` (1). If the tokens run out, registering raises
+    ``RateLimited``.
     """
 
     bypass_workers: int = part(4, rules.whole(1, 1000))

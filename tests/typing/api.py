@@ -25,7 +25,8 @@ from django_pgjobs.canvas import Canvas, chain, chord, group
 from django_pgjobs.durable import Settled
 from django_pgjobs.flows.flow import Node
 from django_pgjobs.jobs import BoundJob, JobDefinition
-from django_pgjobs.models import CronEntry, Job, JobQuerySet
+from django_pgjobs.models import CronEntry, Job, JobQuerySet, QueueState
+from django_pgjobs.queues import Queue, QueueStatus
 from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.tasks import enqueue_many, job_of, policy, result_of
@@ -192,6 +193,20 @@ def waiting_for_others() -> None:
     steps = chain(plain.bind(7), group(group_of_calls()), chord(group_of_calls(), plain.bind(7)))
     assert_type(steps, Canvas)
     assert_type(steps.register(), Job)
+
+
+async def pausing() -> None:
+    mail = Queue("mail")
+    assert_type(mail.pause(by="anna", until=timedelta(hours=1)), QueueState)
+    assert_type(mail.paused, QueueState | None)
+    assert_type(mail.resume(), bool)
+    assert_type(plain.pause(reason="wrong"), QueueState)
+    assert_type(await plain.aresume(), bool)
+    assert_type(mail.status(), QueueStatus)
+    assert_type(mail.job(7), Job)
+    assert_type(mail.jobs("parked"), JobQuerySet)
+    assert_type(await mail.ajobs(), JobQuerySet)
+    assert_type(mail.cancel("welcome:7"), Steered)
 
 
 def group_of_calls() -> list[BoundJob]:
