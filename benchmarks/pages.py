@@ -26,7 +26,7 @@ SELECT
     now() - (%(jobs)s - g) * interval '0.26 s',
     now() + CASE WHEN g %% 100 = 98 THEN interval '1 day' ELSE interval '0' END,
     CASE WHEN g %% 1000 = 998 THEN 2 WHEN g %% 100 < 95 THEN 1 ELSE 0 END, now(), 0.5,
-    CASE WHEN g %% 100 = 99 THEN (ARRAY['parked', 'limited', 'waiting', 'paused'])[1 + g %% 4] END,
+    CASE WHEN g %% 100 = 99 THEN (ARRAY['parked', 'limited', 'blocked', 'paused'])[1 + g %% 4] END,
     CASE WHEN g %% 50 = 0 THEN '["vip"]'::jsonb END, 0
 FROM generate_series(1, %(jobs)s) AS g
 """

@@ -39,6 +39,7 @@ INSTEAD: dict[str, str] = {
     "send": "an event is withdrawn on its own page, while no job has read it",
     "withdraw": "send the event again",
     "release": "what was released runs again",
+    "unblock": "what was unblocked may have run",
 }
 """Verb → why it cannot be undone, and what to do."""
 

@@ -56,7 +56,7 @@ class Ended(StrEnum):
 class Hold(StrEnum):
     """Why no worker may claim a job. New reasons are data, never a migration."""
 
-    WAITING = "waiting"
+    BLOCKED = "blocked"
     PARKED = "parked"
     LIMITED = "limited"
     PAUSED = "paused"
@@ -75,7 +75,7 @@ class JobState(StrEnum):
 
     READY = "ready"
     RUNNING = "running"
-    WAITING = "waiting"
+    BLOCKED = "blocked"
     PARKED = "parked"
     LIMITED = "limited"
     PAUSED = "paused"
@@ -200,7 +200,7 @@ RETRYING = (JobState.READY, JobState.LIMITED, JobState.PAUSED)
 """The states of a job that is *retrying*, if an attempt has failed and the time of the next has not come."""
 
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
-    JobState.WAITING: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.BLOCKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.LIMITED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PARKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
@@ -215,8 +215,8 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
         JobState.ABANDONED,
     ),
     JobState.SUCCEEDED: (),
-    JobState.CANCELLED: (JobState.READY, JobState.LIMITED, JobState.WAITING),
-    JobState.ABANDONED: (JobState.READY, JobState.LIMITED, JobState.WAITING),
+    JobState.CANCELLED: (JobState.READY, JobState.LIMITED, JobState.BLOCKED),
+    JobState.ABANDONED: (JobState.READY, JobState.LIMITED, JobState.BLOCKED),
 }
 """State → states that may follow it; an operator's retry leads from an end back to ready, or to waiting."""
 

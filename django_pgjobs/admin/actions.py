@@ -33,7 +33,7 @@ from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.memos import Suspension
 from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
 
-_UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
+_UNCLAIMED = frozenset({JobState.READY, JobState.BLOCKED, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 _RETRIABLE = frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED})
 
 REASONS: dict[str, Any] = {
@@ -179,9 +179,9 @@ class SteeringAction:
                 return bool(job.run_at > job.now) and (waits_for is None or waits_for.kind == MemoKind.STEP)
             case "release":
                 return job.release_requested_at is None
-            case "let_go_on":
+            case "unblock":
                 waits = waits_for is not None and waits_for.kind in (MemoKind.SLEEP, MemoKind.EVENT)
-                return waits or (job.state == JobState.WAITING and bool(job.flow & FlowFlag.GATED))
+                return waits or (job.state == JobState.BLOCKED and bool(job.flow & FlowFlag.GATED))
             case "close":
                 return around.gate is not None and around.gate.hands > 0
         return True
@@ -189,7 +189,7 @@ class SteeringAction:
     def notes(self, job: Any) -> list[Any]:
         """Return the notes for this job."""
         special = self.note_of_batch if job.name in GATHERING else ""
-        special = special or (self.note_of_suspended if job.state != JobState.WAITING else "")
+        special = special or (self.note_of_suspended if job.state != JobState.BLOCKED else "")
         note = special or self.note
         return [note] if note else []
 
@@ -260,11 +260,11 @@ _TABLE = (
         ),
     ),
     SteeringAction(
-        name="let_go_on", act=Act.LET_GO_ON, verb=_("let proceed"), permission="pgjobs.reschedule_job",
-        states=frozenset({JobState.WAITING}), takes_suspended=True, run=partial(JobQuerySet.release, force=True),
-        form=ReasonForm, always_confirms=True, button=_("Let it proceed"),
-        of_selected=_("Let selected %(verbose_name_plural)s proceed…"),
-        question=_("Let these jobs proceed without waiting any longer?"),
+        name="unblock", act=Act.UNBLOCK, verb=_("unblock"), permission="pgjobs.reschedule_job",
+        states=frozenset({JobState.BLOCKED}), takes_suspended=True, run=JobQuerySet.unblock,
+        form=ReasonForm, always_confirms=True, button=_("Unblock"),
+        of_selected=_("Unblock selected %(verbose_name_plural)s…"),
+        question=_("Let these jobs run, regardless of what they wait for?"),
         note=_(
             "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
             "not succeeded, it is abandoned."
@@ -286,7 +286,7 @@ _TABLE = (
     ),
     SteeringAction(
         name="close", act=Act.CLOSE, verb=_("close"), permission="pgjobs.reschedule_job",
-        states=frozenset({JobState.WAITING}), names=frozenset({BATCH}), run=_close, form=ReasonForm,
+        states=frozenset({JobState.BLOCKED}), names=frozenset({BATCH}), run=_close, form=ReasonForm,
         button=_("Close this batch"), of_selected=_("Close selected batches"),
         question=_("Close these batches? They end when their present members have ended."),
         note=_("Once its present members have ended, no more can be added from outside."),

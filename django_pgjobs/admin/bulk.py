@@ -43,7 +43,7 @@ FIRST = 100
 BATCH = 1000
 MOST_ATTEMPTS = 20
 
-_VERBS = {"run_now": "reschedule", "let_go_on": "release", "retry_members": "retry", "undo_again": "retry"}
+_VERBS = {"run_now": "reschedule", "retry_members": "retry", "undo_again": "retry"}
 
 
 def is_for_a_job(action: SteeringAction, jobs: Any) -> bool:

@@ -126,7 +126,7 @@ class Tab(NamedTuple):
 
 
 _COUNTED = {
-    "ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "running", "waiting": "held.waiting",
+    "ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "running", "blocked": "held.blocked",
     "parked": "held.parked", "limited": "held.limited", "paused": "held.paused",
 }  # fmt: skip
 

@@ -70,9 +70,9 @@ BUTTONS_INSTEAD: dict[str, Any] = {
     "retrying": _("Run now makes it due."),
     "paused": _("It continues when the pause ends or a user resumes it."),
     "not_needed": _("To run it all the same, retry it."),
-    "waiting_for_jobs": _("Let proceed runs it all the same."),
-    "sleeping": _("Let proceed ends its sleep."),
-    "waiting_for_event": _("Send the event below, or let it proceed as if the event had not come in time."),
+    "blocked_by_jobs": _("Unblock runs it all the same."),
+    "sleeping": _("Unblock ends its sleep."),
+    "waiting_for_event": _("Send the event below, or unblock it as if the event had not come in time."),
     "waiting_for_gather": _("Below is a link to them."),
     "step_retrying": _("Run now tries the step again."),
 }
@@ -80,7 +80,7 @@ BUTTONS_INSTEAD: dict[str, Any] = {
 
 BUTTONS_OF_BATCHES: dict[str, Any] = {
     "abandoned": _("Retry failed members lets it wait for them again."),
-    "waiting_for_members": _("Let proceed ends it by its figures so far."),
+    "blocked_by_members": _("Unblock ends it by its figures so far."),
     "open": _("If no more are added, close it."),
 }
 """The same for a batch or flow; *open* stands for one that waits for members and is open for more."""
@@ -313,7 +313,7 @@ def _advice_of(reason: Reason, job: Any, around: Surroundings) -> Any:
     gate = around.gate
     if job.name not in GATHERING:
         return BUTTONS_INSTEAD.get(reason.code, reason.advice)
-    is_open = reason.code == "waiting_for_members" and gate is not None and gate.hands
+    is_open = reason.code == "blocked_by_members" and gate is not None and gate.hands
     return BUTTONS_OF_BATCHES.get("open" if is_open else reason.code, reason.advice)
 
 

@@ -93,7 +93,7 @@ class JobAdmin(JobPage):
     )
     actions: Any = tuple(
         on_selected(ACTIONS[name])
-        for name in ("retry", "retry_members", "run_now", "release", "let_go_on", "close", "cancel", "abandon")
+        for name in ("retry", "retry_members", "run_now", "release", "unblock", "close", "cancel", "abandon")
     )
     posts = {"<int:job_id>/steer/<slug:name>/": "steer", "<int:job_id>/send/": "send"}
     change_list_template = "admin/pgjobs/job/change_list.html"

@@ -37,8 +37,8 @@ MOST_JOBS = 100
 
 VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
-    "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"), "run now": _("run now"),
-    "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
+    "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
+    "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
     "close": _("close"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Reason:
             text = _(
                 "All jobs that it gathers have ended, and nothing has woken it; the leader does so within two minutes."
             )
-            advice = _("To let it proceed now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+            advice = _("To let it continue now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
             return Reason("waiting_for_gather", text, advice)
         counts = {"pending": found.pending or 0, "total": found.total or 0, "batch": found.batch_id}
         text = _("It waits for %(pending)d of the %(total)d jobs that it gathers, in batch %(batch)s.") % counts
@@ -45,4 +45,4 @@ def words_of(job_id: int, now: datetime, found: Suspension) -> Reason:
         advice = _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
         return Reason("step_retrying", text % words, advice)
     text = _("It sleeps (%(name)s) until %(at)s, for another %(time)s.") % when
-    return Reason("sleeping", text, _("To let it proceed now: ") + f"manage.py pgjobs release --force {job_id}")
+    return Reason("sleeping", text, _("To let it continue now: ") + f"manage.py pgjobs unblock {job_id}")

@@ -37,7 +37,7 @@ def of(job_id: int, using: str) -> Reason:
     facts = explaining.read_why(on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
     if facts is None:
         return unknown(job_id)
-    if facts.state == JobState.WAITING and not facts.ending:
+    if facts.state == JobState.BLOCKED and not facts.ending:
         return _unstarted(facts, _waiting(facts, explaining.read_needs(on(using), job_id)))
     if facts.run_at > facts.now and not facts.ending and facts.state in (JobState.READY, JobState.LIMITED):
         suspension = memos.read_suspension(on(using), job_id)
@@ -133,7 +133,7 @@ def _running(facts: WhyFacts) -> Reason:
 def _suspect(facts: WhyFacts, worker: str) -> Reason:
     """An executor died with it. Its time counts from its new start, which the row does not know."""
     words = {"worker": worker, "at": clock_time(facts.suspects_since or facts.now), "tries": tries(facts)}
-    if facts.suspect == "waiting":
+    if facts.suspect == "blocked":
         text = _(
             "It has not started again: an executor of worker %(worker)s died with it, %(tries)s, and may have died of "
             "it. The worker runs such suspects alone since %(at)s, one group after the other; it waits for its turn."
@@ -194,22 +194,22 @@ def _other(facts: WhyFacts) -> Reason:
 
 def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
     if needs is None:
-        return Reason("waiting", _("It waits for another job%(why)s.") % {"why": quoted(facts.hold_reason)})
+        return Reason("blocked", _("It waits for another job%(why)s.") % {"why": quoted(facts.hold_reason)})
     words = {"pending": needs.pending, "total": needs.total}
     if needs.eager:
         ids = ", ".join(f"#{job_id}" for job_id in needs.first) + (", …" if needs.pending > len(needs.first) else "")
         text = _("It waits for %(pending)d of the %(total)d jobs that it needs: %(ids)s.")
-        advice = _("To run it all the same: ") + f"manage.py pgjobs release --force {facts.id}"
-        return Reason("waiting_for_jobs", text % {**words, "ids": ids}, advice)
+        advice = _("To run it all the same: ") + f"manage.py pgjobs unblock {facts.id}"
+        return Reason("blocked_by_jobs", text % {**words, "ids": ids}, advice)
     text = _("It waits for %(pending)d of its %(total)d members.") % words
     if facts.cancel_requested_at is not None:
-        return Reason("waiting_for_members", text + " " + _cancelling(facts))
+        return Reason("blocked_by_members", text + " " + _cancelling(facts))
     if needs.is_open:
         text += " " + _("It is open for more.")
         advice = _("If no more are added: ") + f"manage.py pgjobs close-batch {facts.id}"
-        return Reason("waiting_for_members", text, advice)
-    advice = _("To end it by its figures so far: ") + f"manage.py pgjobs release --force {facts.id}"
-    return Reason("waiting_for_members", text, advice)
+        return Reason("blocked_by_members", text, advice)
+    advice = _("To end it by its figures so far: ") + f"manage.py pgjobs unblock {facts.id}"
+    return Reason("blocked_by_members", text, advice)
 
 
 def _parked(facts: WhyFacts) -> Reason:
@@ -252,7 +252,7 @@ def _paused(facts: WhyFacts) -> Reason:
 
 
 _HELD: dict[str, Callable[[WhyFacts], Reason]] = {
-    "waiting": _waiting,
+    "blocked": _waiting,
     "parked": _parked,
     "paused": _paused,
 }

@@ -62,9 +62,14 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
     "release": SteeringCommand(
-        "Ask the workers of running jobs to release them, uncharged; with --force, let waiting jobs proceed instead.",
+        "Ask the workers of running jobs to release them: they run again, uncharged.",
         Q(state=JobState.RUNNING),
-        lambda jobs, options: jobs.release(force=options["force"], **_words(options)),
+        lambda jobs, options: jobs.release(**_words(options)),
+    ),
+    "unblock": SteeringCommand(
+        "Let blocked jobs and suspended durable functions run, regardless of what they wait for.",
+        Q(state=JobState.BLOCKED),
+        lambda jobs, options: jobs.unblock(**_words(options)),
     ),
     "reschedule": SteeringCommand(
         "Move jobs that are not running to another time, queue or priority.",
@@ -103,9 +108,6 @@ def _add_own(parser: argparse.ArgumentParser, verb: str) -> None:
         )
         modes = list(map(str, CancelMode))
         parser.add_argument("--mode", choices=modes, default=str(CancelMode.ASK), help=text)
-    if verb == "release":
-        text = "Let waiting jobs proceed without further waiting; running ones stay."
-        parser.add_argument("--force", action="store_true", help=text)
     if verb == "reschedule":
         text = "Run the jobs at this time: 2030-01-31T03:00, in the project's time zone."
         parser.add_argument("--run-at", metavar="INSTANT", type=filters.instant, help=text)
@@ -173,8 +175,8 @@ def _chosen(verb: str, options: Options) -> tuple[JobQuerySet, int]:
 
 
 def _takes(verb: str, options: Options) -> Q:
-    if options.get("force"):  # of the jobs that sleep or wait, the filter leaves no others
-        return Q() if options["suspended"] is not None else Q(state=JobState.WAITING)
+    if verb == "unblock" and options["suspended"] is not None:  # the filter leaves no others
+        return Q()
     return ACTIONS[verb].takes
 
 

@@ -160,7 +160,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("ready", "ready"),
                             ("running", "running"),
-                            ("waiting", "waiting"),
+                            ("blocked", "blocked"),
                             ("parked", "parked"),
                             ("limited", "limited"),
                             ("paused", "paused"),

@@ -90,11 +90,18 @@ class Steerable(models.Model):
         return steer.retry(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
-    def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
-        """Ask this job's worker to release it, or let it proceed though it waits; see ``JobQuerySet.release``."""
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
+        """Ask this job's worker to release it; see ``JobQuerySet.release``."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
-        return steer.release(self._itself(), written_at(self), by=by, reason=reason, force=force)
+        return steer.release(self._itself(), written_at(self), by=by, reason=reason)
+
+    @alters
+    def unblock(self, *, by: object = None, reason: str = "") -> Steered:
+        """Let this job run, regardless of what it waits for; see ``JobQuerySet.unblock``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
+        return steer.unblock(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
     def reschedule(
@@ -138,6 +145,7 @@ class Steerable(models.Model):
     aabandon = asynchronous(abandon)
     aretry = asynchronous(retry)
     arelease = asynchronous(release)
+    aunblock = asynchronous(unblock)
     areschedule = asynchronous(reschedule)
     asend = asynchronous(send)
 

@@ -69,18 +69,24 @@ class JobQuerySet(BoundedQuerySet["Job"]):
         return steer.retry(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
-    def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
-        """Ask the workers of these running jobs to release them, uncharged.
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
+        """Ask the workers of these running jobs to release them: they run again, uncharged. Repeatable."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
 
-        With ``force``: instead, let those of these jobs that wait proceed, regardless of what they wait for. A durable
-        function that sleeps continues; its wait for an event times out. A job that needs others runs; one that takes
-        the result of another that has not succeeded is abandoned. A batch or flow ends by its figures so far, and takes
-        no more members. Ends that come later count, and release nothing again. Waits for row locks for up to 5 s.
-        Repeatable.
+        return steer.release(self, self._alias(), by=by, reason=reason)
+
+    @_alters_queryset
+    def unblock(self, *, by: object = None, reason: str = "") -> Steered:
+        """Let these blocked jobs and suspended durable functions run, regardless of what they wait for.
+
+        A job that needs others runs; one that takes the result of another that has not succeeded is abandoned. A batch
+        or flow ends by its figures so far, and takes no more members. A durable function that sleeps continues; its
+        wait for an event times out. Ends that come later count, and unblock nothing again. Waits for row locks for up
+        to 5 s. Repeatable.
         """
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
-        return steer.release(self, self._alias(), by=by, reason=reason, force=force)
+        return steer.unblock(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def reschedule(
@@ -105,6 +111,7 @@ class JobQuerySet(BoundedQuerySet["Job"]):
     aabandon = asynchronous(abandon)
     aretry = asynchronous(retry)
     arelease = asynchronous(release)
+    aunblock = asynchronous(unblock)
     areschedule = asynchronous(reschedule)
 
     def tagged(self, *tags: str) -> JobQuerySet:
@@ -156,7 +163,7 @@ class Job(Steerable, PostgresModel):
 
         READY = JobState.READY, _("ready")
         RUNNING = JobState.RUNNING, _("running")
-        WAITING = JobState.WAITING, _("waiting")
+        BLOCKED = JobState.BLOCKED, _("blocked")
         PARKED = JobState.PARKED, _("parked")
         LIMITED = JobState.LIMITED, _("limited")
         PAUSED = JobState.PAUSED, _("paused")

@@ -113,7 +113,7 @@ class JobSearch:
         if not state:
             state = Outcome.ABANDONED.value if given["error"] else JobState.RUNNING if given["worker"] else ""
         if are_open:
-            state, name = state or JobState.WAITING, name or GATHERING[0]
+            state, name = state or JobState.BLOCKED, name or GATHERING[0]
         text, job_id = parse_search(search)
         found = cls(
             state="" if problem else state, suspended="" if problem else given["suspended"], batch=members_of,

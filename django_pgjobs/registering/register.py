@@ -341,7 +341,7 @@ def _special(new: NewJob) -> dict[str, Any]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
     if new.waits:
-        values |= {"hold": "waiting", "state": "waiting"}
+        values |= {"hold": "blocked", "state": "blocked"}
     elif new.limit_key is not None:
         values |= {"hold": "limited", "state": "limited"}
     return values | {name: getattr(new, name) for name in SPECIAL_COLUMNS}

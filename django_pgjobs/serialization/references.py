@@ -82,7 +82,7 @@ def is_id(value: object) -> bool:
 def check_ended(ends: Iterable[tuple[int, str | None, str | None]]) -> None:
     """Raise ``UnreadablePayload`` unless all of these jobs, each an id, an outcome and a result, have a result.
 
-    An operator may let a job proceed before what it needs has ended, or retry one that was cancelled because of it.
+    An operator may unblock a job before what it needs has ended, or retry one that was cancelled because of it.
     """
     for job_id, outcome, result in sorted(ends):
         if outcome != Outcome.SUCCEEDED:

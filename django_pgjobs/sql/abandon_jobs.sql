@@ -10,7 +10,7 @@ WITH locked AS MATERIALIZED (
       AND j.claim_id IS NULL
       AND j.ending IS NULL
       AND (
-          j.hold IS DISTINCT FROM 'waiting'
+          j.hold IS DISTINCT FROM 'blocked'
           OR (SELECT g.eager FROM pgjobs_gate AS g WHERE g.job_id = ANY (ARRAY[j.id])) IS DISTINCT FROM false
       )
     ORDER BY j.id

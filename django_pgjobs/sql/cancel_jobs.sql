@@ -38,7 +38,7 @@ cancelled AS (
                 CASE WHEN f.unclaimed AND f.later AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
             FROM (
                 SELECT
-                    j.claim_id IS NULL AND NOT (judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting') AS unclaimed,
+                    j.claim_id IS NULL AND NOT (judged.gathers AND j.hold IS NOT DISTINCT FROM 'blocked') AS unclaimed,
                     j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 AS later
             ) AS f
         )
@@ -48,7 +48,7 @@ cancelled AS (
         j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited,
         j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old, -- else a near scan finds it
-        judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting' AS gathers,
+        judged.gathers AND j.hold IS NOT DISTINCT FROM 'blocked' AS gathers,
         j.name, j.attempt, j.finished_at IS NOT NULL AS ended
 )
 SELECT id, queue, priority, waited, due, due AND old AS old, gathers, name, attempt, ended FROM cancelled

@@ -4,7 +4,7 @@
 -- Clock: none.
 SELECT
     j.id, j.outcome, j.parent_id, j.flow,
-    j.outcome IS NULL AND j.hold IS NOT DISTINCT FROM 'waiting' AS waits,
+    j.outcome IS NULL AND j.hold IS NOT DISTINCT FROM 'blocked' AS waits,
     j.attempt > 0 OR j.claim_id IS NOT NULL AND j.outcome IS NULL AS begun,
     j.cancel_requested_at IS NULL AND j.cancel_by IN ('pgjobs:flow', 'pgjobs:not_needed') AS by_gate,
     j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS well,

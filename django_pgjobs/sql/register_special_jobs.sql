@@ -50,7 +50,7 @@ inserted AS (
     SELECT
         id, name, queue, priority, max_attempts, timeout, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key,
-        CASE WHEN waits THEN 'waiting' WHEN limit_key IS NOT NULL THEN 'limited' END,
+        CASE WHEN waits THEN 'blocked' WHEN limit_key IS NOT NULL THEN 'limited' END,
         cron_entry, fire_at, tags, not_after, expires_at, options, flow, parent_id, target_id
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)

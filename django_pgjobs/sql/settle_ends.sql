@@ -85,7 +85,7 @@ free AS MATERIALIZED (
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
     WHERE locked.opens
-      AND j.hold IS NOT DISTINCT FROM 'waiting'
+      AND j.hold IS NOT DISTINCT FROM 'blocked'
       AND j.finished_at IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),

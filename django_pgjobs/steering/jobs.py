@@ -64,7 +64,7 @@ class Destination(NamedTuple):
 UNFINISHED = Q(finished_at=None)
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
-WAITING = UNCLAIMED & Q(hold=Hold.WAITING)
+BLOCKED = UNCLAIMED & Q(hold=Hold.BLOCKED)
 SUSPENDED = UNCLAIMED & Q(ending=None) & Q(GreaterThan(F("flow").bitand(FlowFlag.REMEMBERS.value), 0))
 RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
 """The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
@@ -150,18 +150,20 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
     return logged(trail, steer(jobs, using, Act.RETRY, RETRIABLE, keyed, trail))
 
 
-def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, force: bool = False) -> Steered:
+def unblock(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+    """Unblock: see ``JobQuerySet.unblock``."""
+    trail = Trail("unblock", who(by), reason)
+    return logged(trail, steer(jobs, using, Act.UNBLOCK, BLOCKED | SUSPENDED, KeyedWrite(using, _unblock), trail))
+
+
+def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
-    if force:
-        trail = Trail("release", who(by), reason, mode="force")
-        keyed = KeyedWrite(using, _open_by_force)
-        return logged(trail, steer(jobs, using, Act.LET_GO_ON, WAITING | SUSPENDED, keyed, trail))
     trail = Trail("release", who(by), reason)
     return logged(trail, steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
 
 
-def _open_by_force(db: Database, held: Sequence[int]) -> Moved:
-    # A batch that was let proceed takes no more members.
+def _unblock(db: Database, held: Sequence[int]) -> Moved:
+    # A batch that was unblocked takes no more members.
     opened = gates.open_gates(db, held, force=True, close=True)
     woken = memos.wake_suspended(db, held)
     notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
@@ -174,7 +176,7 @@ def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason:
     Waits for row locks as the other actions do. Jobs that are no open batches are skipped.
     """
     trail = Trail("close", who(by), reason)
-    return logged(trail, steer(jobs, using, Act.CLOSE, WAITING, KeyedWrite(using, _close), trail))
+    return logged(trail, steer(jobs, using, Act.CLOSE, BLOCKED, KeyedWrite(using, _close), trail))
 
 
 def _close(db: Database, held: Sequence[int]) -> Moved:

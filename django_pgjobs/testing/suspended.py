@@ -40,7 +40,7 @@ def waiting(using: str) -> set[int]:
     sent = EventState.objects.using(using).filter(name=OuterRef("event"), sent_at__isnull=False)
     waits = _open(using).filter(~Exists(sent), job_id=OuterRef("pk"), kind__in=WAITS, wake_at__gt=Now())
     jobs = Job.objects.using(using).filter(finished_at__isnull=True, claim_id__isnull=True)
-    return set(jobs.filter(Q(hold=Hold.WAITING) | Q(Exists(waits))).values_list("pk", flat=True))
+    return set(jobs.filter(Q(hold=Hold.BLOCKED) | Q(Exists(waits))).values_list("pk", flat=True))
 
 
 def released(using: str, before: Collection[int]) -> list[int]:

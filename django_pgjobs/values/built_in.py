@@ -28,7 +28,7 @@ class Act(StrEnum):
     ABANDON = "abandon"
     RETRY = "retry"
     RELEASE = "release"
-    LET_GO_ON = "let proceed"
+    UNBLOCK = "unblock"
     RESCHEDULE = "reschedule"
     CLOSE = "close"
     REGISTER_AGAIN = "register again"
@@ -55,10 +55,10 @@ _BY_NAME = {
 POLICY: Mapping[str, BuiltIn] = {
     BATCH: BuiltIn(
         "stands for a batch",
-        frozenset({Act.CANCEL, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE, Act.CLOSE}),
+        frozenset({Act.CANCEL, Act.RELEASE, Act.UNBLOCK, Act.RESCHEDULE, Act.CLOSE}),
         "steer its members",
         {
-            Act.ABANDON: "cancel it, or let it proceed",
+            Act.ABANDON: "cancel it, or unblock it",
             Act.RETRY: "retry its failed members",
             Act.REGISTER_AGAIN: "register a new batch, with its members",
             Act.SCHEDULE: "schedule a job that registers the batch",
@@ -67,10 +67,10 @@ POLICY: Mapping[str, BuiltIn] = {
     ),
     FLOW: BuiltIn(
         "stands for a flow",
-        frozenset({Act.CANCEL, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE}),
+        frozenset({Act.CANCEL, Act.RELEASE, Act.UNBLOCK, Act.RESCHEDULE}),
         "steer its nodes",
         {
-            Act.ABANDON: "cancel it, or let it proceed",
+            Act.ABANDON: "cancel it, or unblock it",
             Act.RETRY: "retry its failed members",
             Act.CLOSE: "it has all its nodes from the beginning",
             Act.REGISTER_AGAIN: "register a new flow, with its nodes",

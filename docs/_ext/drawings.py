@@ -34,7 +34,7 @@ def states() -> Picture:
     drawn.box(26, 122, 122, 126, kind="frame")
     drawn.box(38, 134, 98, 40, "parked", kind="strong")
     drawn.box(38, 196, 98, 40, "paused", kind="strong")
-    drawn.box(38, 264, 98, 40, "waiting", kind="strong")
+    drawn.box(38, 264, 98, 40, "blocked", kind="strong")
     drawn.box(226, 122, 122, 166, kind="frame")
     drawn.box(238, 146, 98, 40, "ready", kind="strong")
     drawn.box(238, 236, 98, 40, "limited", kind="strong")
@@ -45,7 +45,7 @@ def states() -> Picture:
     drawn.box(630, 296, 98, 40, "succeeded", kind="strong")
 
     stopped, queued, given_up = ("parked", "paused"), ("ready", "limited"), ("cancelled", "abandoned")
-    held = (*stopped, "waiting")
+    held = (*stopped, "blocked")
     drawn.line((156, 210), (226, 210), of=product(held, queued))
     drawn.line((156, 140), (187, 140), (187, 62), (700, 62), (700, 122), of=product(held, given_up))
     drawn.line((262, 122), (262, 62), tip=False, of=product(queued, given_up))
@@ -62,7 +62,7 @@ def states() -> Picture:
     drawn.text(322, 328, "cannot be run, or its name is paused")
     drawn.line((560, 158), (618, 158), of=product(["running"], given_up))
     drawn.line((530, 186), (530, 316), (630, 316), of=[("running", "succeeded")])
-    drawn.line((740, 210), (750, 210), (750, 372), (87, 372), (87, 304), of=product(given_up, ["waiting"]))
+    drawn.line((740, 210), (750, 210), (750, 372), (87, 372), (87, 304), of=product(given_up, ["blocked"]))
     drawn.text(420, 390, "an operator retries what it waits for")
     note = "A line at a frame stands for each state in it: a job is limited, not ready, where a limit holds for it."
     drawn.text(8, 424, note, anchor="start")

@@ -182,11 +182,6 @@ def check_options() -> str:
     return _options_of("check")
 
 
-def release_options() -> str:
-    """What ``pgjobs release`` takes beyond what ``pgjobs cancel`` does."""
-    return _options_of("release", but="cancel")
-
-
 def reschedule_options() -> str:
     """What ``pgjobs reschedule`` takes beyond what ``pgjobs cancel`` does."""
     return _options_of("reschedule", but="cancel")

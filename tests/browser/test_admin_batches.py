@@ -88,7 +88,7 @@ def test_failed_members_are_found_from_the_figures_of_their_batch_and_retried(
     page.locator("#pgjobs-retry_members").get_by_label("Reason").fill("room again")
     page.get_by_role("button", name="Retry failed members").click()
     expect(said(page)).to_have_text("Retry failed members: 3 changed. Reason: room again.")
-    expect(page.locator(".pgjobs-state").first).to_have_text("waiting")
+    expect(page.locator(".pgjobs-state").first).to_have_text("blocked")
     expect(fact(page, "Members")).to_contain_text("27 succeeded, 0 abandoned, 0 cancelled, 3 not ended")
     expect(page.get_by_role("button", name="Retry failed members")).to_have_count(0)
     picture("batch-retried")
@@ -98,7 +98,7 @@ def test_failed_members_are_found_from_the_figures_of_their_batch_and_retried(
     assert Action.objects.get().changed == 3
 
 
-def test_a_flow_is_walked_by_its_links_and_a_node_is_let_go_on(page: Page, log_in: LogIn, picture: Picture) -> None:
+def test_a_flow_is_walked_by_its_links_and_a_node_is_unblocked(page: Page, log_in: LogIn, picture: Picture) -> None:
     flow = Flow("monthly report")
     first, second = flow.add(send.bind(1)), flow.add(send.bind(2))
     last = flow.add(report.bind(), after=[first, second], when="settled")
@@ -106,7 +106,7 @@ def test_a_flow_is_walked_by_its_links_and_a_node_is_let_go_on(page: Page, log_i
     log_in(operator("view_job", "reschedule_job"))
     page.goto(f"{JOBS}{last.job_id}/change/")
     expect(page.get_by_text("It waits for 2 of the 2 jobs that it needs")).to_be_visible()
-    expect(page.get_by_text("Let proceed runs it all the same.")).to_be_visible()
+    expect(page.get_by_text("Unblock runs it all the same.")).to_be_visible()
     needed = [f"shop.jobs.send #{node.job_id} Send the newsletter ready (must end)" for node in (first, second)]
     expect(fact(page, "Needs").locator("div")).to_have_text(needed)
     picture("node-waits")
@@ -117,16 +117,16 @@ def test_a_flow_is_walked_by_its_links_and_a_node_is_let_go_on(page: Page, log_i
     page.go_back()
     fact(page, "Needed by").get_by_role("link").click()
 
-    page.get_by_text("Let proceed…").click()
-    form = page.locator("#pgjobs-let_go_on")
+    page.get_by_text("Unblock…").click()
+    form = page.locator("#pgjobs-unblock")
     expect(form).to_contain_text("it is abandoned")
     form.get_by_label("Reason").fill("the month is over")
     picture("node-let-go-on")
-    form.get_by_role("button", name="Let it proceed").click()
-    expect(said(page)).to_have_text("Let proceed: 1 changed. Reason: the month is over.")
+    form.get_by_role("button", name="Unblock").click()
+    expect(said(page)).to_have_text("Unblock: 1 changed. Reason: the month is over.")
     expect(page.locator(".pgjobs-state").first).to_have_text("ready")
-    expect(page.locator("#pgjobs-trail")).to_contain_text("Release (force)")
-    expect(page.get_by_text("Let proceed…")).to_have_count(0)
+    expect(page.locator("#pgjobs-trail")).to_contain_text("Unblock")
+    expect(page.get_by_text("Unblock…")).to_have_count(0)
     run_jobs(queues=["reports"])
     assert Job.objects.get(pk=last.job_id or 0).outcome == "succeeded"
     run_jobs()
@@ -185,9 +185,9 @@ def test_it_works_without_javascript(unscripted: Page) -> None:
     page.locator("#pgjobs-retry_members").get_by_label("Reason").fill("room again")
     page.get_by_role("button", name="Retry failed members").click()
     expect(said(page)).to_have_text("Retry failed members: 3 changed. Reason: room again.")
-    page.get_by_text("Let proceed…").click()
-    page.locator("#pgjobs-let_go_on").get_by_label("Reason").fill("no time")
-    page.get_by_role("button", name="Let it proceed").click()
-    expect(said(page)).to_have_text("Let proceed: 1 changed. Reason: no time.")
+    page.get_by_text("Unblock…").click()
+    page.locator("#pgjobs-unblock").get_by_label("Reason").fill("no time")
+    page.get_by_role("button", name="Unblock").click()
+    expect(said(page)).to_have_text("Unblock: 1 changed. Reason: no time.")
     run_jobs(queues=["default"])
     assert batch.job.outcome == "succeeded"

@@ -144,7 +144,7 @@ def _wrong_releases(world: World, programs: dict[str, Program], failed: Collecti
                 yield f"{name}: the gate of {new['job_id']} opened twice"
             if old["opened_at"] is not None and new["opened_at"] is None and programs[maker] is not scenes.retries_a:
                 yield f"{name}: the gate of {new['job_id']} closed again"
-        elif old["hold"] == "waiting" and new["hold"] != "waiting":
+        elif old["hold"] == "blocked" and new["hold"] != "blocked":
             opening = openings.pop((at, maker, new["id"]), None)
             if opening is not None:
                 released[maker] = released.get(maker, 0) + 1
@@ -156,7 +156,7 @@ def _wrong_releases(world: World, programs: dict[str, Program], failed: Collecti
             yield f"{programs[maker].__name__}: told of {count} releases and made {released.get(maker, 0)}"
     for _, maker, job_id in openings:
         hold = world.db.query("SELECT hold FROM pgjobs_job WHERE id = %s", [job_id])
-        if hold == [("waiting",)]:
+        if hold == [("blocked",)]:
             yield f"{programs[maker].__name__}: the gate of {job_id} opened and the job was not released"
 
 
@@ -183,7 +183,7 @@ def _wrong_at_rest(db: RawDatabase, *, retried: bool) -> Iterator[str]:
             yield f"the gate of {job_id} counts {counted}, and the rows say {figures}"
         if gate["due"]:
             yield f"the gate of {job_id} is due and nobody opens it"
-        if job["hold"] == "waiting":
+        if job["hold"] == "blocked":
             if _may_open(gate | figures):
                 yield f"job {job_id} waits and nothing keeps it"
             if gate["opened_at"] is not None:

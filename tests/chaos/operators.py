@@ -41,7 +41,7 @@ STEER: dict[Act, Callable[[Any], Steered]] = {
     Act.ABANDON: lambda jobs: jobs.abandon(by=BY, reason="for a try"),
     Act.RETRY: lambda jobs: jobs.retry(by=BY),
     Act.RELEASE: lambda jobs: jobs.release(by=BY),
-    Act.LET_GO_ON: lambda jobs: jobs.release(force=True, by=BY),
+    Act.UNBLOCK: lambda jobs: jobs.unblock(by=BY),
     Act.RESCHEDULE: lambda jobs: jobs.reschedule(priority=7, by=BY),
     Act.CLOSE: lambda jobs: close_batches(jobs, "default", by=BY, reason=""),
 }
@@ -80,7 +80,7 @@ class Operators:
             "retry": self._retry,
             "retry members": self._retry_members,
             "release": lambda step: self._open("release"),
-            "let go on": lambda step: self._open("release", force=True),
+            "unblock": lambda step: self._open("unblock"),
             "reschedule": lambda step: self._open("reschedule", delay=0),
             "abandon": lambda step: self._open("abandon", reason="for a try"),
             "send": self._send,

@@ -392,7 +392,7 @@ def met(raw: RawDatabase, background: Background, deeds: list[Callable[[], objec
     background(meeting.each, deeds).result()
     ender.result()
     open_due_gates(raw)
-    asleep = list(Job.objects.filter(hold="waiting").values_list("pk", flat=True))
+    asleep = list(Job.objects.filter(hold="blocked").values_list("pk", flat=True))
     off = Gate.objects.exclude(pending=0, due=False, succeeded=F("total"), opened_at__isnull=False)
     assert not asleep, f"seed {seed}: {asleep}"
     assert not off.exists(), f"seed {seed}"

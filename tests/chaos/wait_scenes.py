@@ -144,7 +144,7 @@ def waiting(world: World) -> None:
 def resumed(world: World) -> None:
     """A job that waits was released by an operator and runs again."""
     waiting(world)
-    Job.objects.filter(pk__in=world.jobs).release(force=True)
+    Job.objects.filter(pk__in=world.jobs).unblock()
     world.db.query("UPDATE pgjobs_memo SET wake_at = now() + interval '1 hour'")
     world.hold()
 
@@ -152,7 +152,7 @@ def resumed(world: World) -> None:
 def late(world: World) -> None:
     """A job that has waited long enough runs again."""
     waiting(world)
-    Job.objects.filter(pk__in=world.jobs).release(force=True)
+    Job.objects.filter(pk__in=world.jobs).unblock()
     world.db.query("UPDATE pgjobs_memo SET wake_at = now()")
     world.hold()
     world.outcomes = {"succeeded", "abandoned"}
@@ -184,7 +184,7 @@ def gathering(world: World) -> None:
     world.jobs = [gathers.register().pk]
     world.hold()
     world.run()
-    Job.objects.filter(pk__in=world.jobs).release(force=True)
+    Job.objects.filter(pk__in=world.jobs).unblock()
     world.db.query("UPDATE pgjobs_job SET run_at = now() WHERE id = ANY (%s)", [world.jobs])
     world.hold()
     world.held.sort(key=lambda held: held.name != gathers.name)
@@ -287,7 +287,7 @@ def cancels(world: World, actor: Actor) -> None:
 def releases(world: World, actor: Actor) -> None:
     """An operator lets the jobs go on."""
     world.outcomes.add("abandoned")
-    Job.objects.filter(pk__in=world.jobs).release(force=True, by="anna")
+    Job.objects.filter(pk__in=world.jobs).unblock(by="anna")
 
 
 def rescues(world: World, actor: Actor) -> None:

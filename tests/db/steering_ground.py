@@ -38,7 +38,7 @@ def parked(raw: RawDatabase) -> int:
 
 
 def waiting(raw: RawDatabase) -> int:
-    return held(raw, "waiting")
+    return held(raw, "blocked")
 
 
 def limited(raw: RawDatabase) -> int:
@@ -81,7 +81,7 @@ BECOMES: dict[str, dict[Callable[[RawDatabase], int], str]] = {
     "reschedule": {
         **dict.fromkeys((ready, scheduled, ending), "ready"),
         parked: "parked",
-        waiting: "waiting",
+        waiting: "blocked",
         limited: "limited",
         paused: "paused",
     },

@@ -300,7 +300,7 @@ def test_a_jobs_page_takes_at_most_twelve_queries(root: Client) -> None:
     assert len(queries) <= 12, [q["sql"][:100] for q in queries]
 
 
-HELD = ("waiting", "parked", "limited", "paused")
+HELD = ("blocked", "parked", "limited", "paused")
 
 INDEXES = {
     "": "pgjobs_job_pkey",
@@ -308,7 +308,7 @@ INDEXES = {
     "scheduled": "pgjobs_job_claim_order",
     "retrying": "pgjobs_job_claim_order",
     "running": "pgjobs_job_pkey",
-    "waiting": "pgjobs_job_held",
+    "blocked": "pgjobs_job_held",
     "parked": "pgjobs_job_held",
     "limited": "pgjobs_job_limited",
     "paused": "pgjobs_job_held",

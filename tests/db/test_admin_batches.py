@@ -86,12 +86,12 @@ def members(batch: Batch, **conditions: Any) -> list[int]:
 
 def test_a_batchs_page_offers_what_helps(root: Client) -> None:
     assert offered(root, failed().job) == {"retry_members"}, "a batch is not retried itself"
-    assert offered(root, opened().job) == {"let_go_on", "close", "cancel"}
+    assert offered(root, opened().job) == {"unblock", "close", "cancel"}
     with Batch("closed") as batch:
         batch.add(later.bind())
-    assert offered(root, batch.job) == {"let_go_on", "cancel"}
+    assert offered(root, batch.job) == {"unblock", "cancel"}
     waiting = member.using(after=batch.job).register()
-    assert offered(root, waiting) == {"let_go_on", "cancel", "abandon"}
+    assert offered(root, waiting) == {"unblock", "cancel", "abandon"}
     with Batch("well") as batch:
         batch.add(member.bind())
     run_jobs(queues=["default"])
@@ -103,14 +103,14 @@ def test_members_are_retried_while_the_others_run(root: Client) -> None:
     with Batch("b") as batch:
         batch.add_many([member.bind(5), later.bind()])
     run_jobs(queues=["default"])
-    assert offered(root, batch.job) == {"retry_members", "let_go_on", "cancel"}
+    assert offered(root, batch.job) == {"retry_members", "unblock", "cancel"}
 
 
 @pytest.mark.parametrize(
     ("permission", "on_failed", "on_open"),
     [
         ("retry_job", {"retry_members"}, set()),
-        ("reschedule_job", set(), {"let_go_on", "close"}),
+        ("reschedule_job", set(), {"unblock", "close"}),
         ("cancel_job", set(), {"cancel"}),
         ("view_payload", set(), set()),
     ],
@@ -121,7 +121,7 @@ def test_each_button_needs_its_permission(permission: str, on_failed: set[str], 
     assert offered(client, opened().job) == on_open
 
 
-@pytest.mark.parametrize("name", ["retry_members", "close", "let_go_on"])
+@pytest.mark.parametrize("name", ["retry_members", "close", "unblock"])
 def test_without_the_permission_it_is_refused(name: str) -> None:
     client = client_with("cancel_job", "abandon_job")
     rows = [failed().job, opened().job]
@@ -142,7 +142,7 @@ def test_the_failed_members_of_a_batch_are_retried_and_the_batch_waits_again() -
     client = client_with("retry_job")
     answer = client.post(steer_url(batch.job, "retry_members"), follow=True)
     assert said(answer) == ["Retry failed members: 2 changed."]
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     assert batch.figures.pending == 2
     action = Action.objects.get()
     assert (action.verb, action.via, action.changed) == ("retry", "admin", 2)
@@ -168,7 +168,7 @@ def test_a_reason_is_asked_before_the_members_of_one_batch_are_retried(root: Cli
     assert other.job.state == "abandoned"
     act(root, "retry_members", [other.job], confirmed="yes", reason="both are")
     assert Action.objects.latest("pk").reason == "both are"
-    assert other.job.state == "waiting"
+    assert other.job.state == "blocked"
 
 
 def test_the_failed_nodes_of_a_flow_are_retried(root: Client) -> None:
@@ -220,7 +220,7 @@ def test_failed_members_of_several_batches_are_retried_from_the_list(root: Clien
     plain = member.register()
     answer = act(root, "retry_members", [batches[0].job, batches[1].job, plain], confirmed="yes")
     assert "Retry failed members: 4 changed, 1 skipped: 1 no batch." in html(answer)
-    assert [batch.job.state for batch in batches] == ["waiting", "waiting", "abandoned"]
+    assert [batch.job.state for batch in batches] == ["blocked", "blocked", "abandoned"]
     logged = set(LogEntry.objects.values_list("object_id", flat=True))
     assert logged == {str(batch.job.pk) for batch in batches[:2]}, "in the history of the batches, not of the members"
 
@@ -231,7 +231,7 @@ def test_failed_members_of_all_batches_of_a_list_are_retried_after_the_question(
     asked = html(act(root, "retry_members", [batches[0].job], query, select_across="1"))
     assert '<strong id="pgjobs-count">2</strong>' in asked
     act(root, "retry_members", [batches[0].job], query, select_across="1", confirmed="yes")
-    assert {batch.job.state for batch in batches} == {"waiting"}
+    assert {batch.job.state for batch in batches} == {"blocked"}
     assert Action.objects.get().changed == 4
 
 
@@ -268,7 +268,7 @@ def test_selected_batches_are_closed_and_what_is_none_is_skipped(root: Client) -
         closed.add(later.bind())
     rows = [first.job, second.job, closed.job, later.register(), failed().job]
     answer = act(root, "close", rows)
-    assert "Close: 2 changed, 3 skipped: 1 abandoned, 1 no batch, 1 waiting." in html(answer)
+    assert "Close: 2 changed, 3 skipped: 1 abandoned, 1 blocked, 1 no batch." in html(answer)
     assert not Gate.objects.filter(hands=1).exists()
 
 
@@ -292,34 +292,34 @@ def test_a_cancel_says_that_members_are_cancelled_too(root: Client) -> None:
     assert batch.job.outcome == "cancelled"
 
 
-# Let proceed
+# Unblock
 
 
-def test_a_waiting_job_is_let_go_on_with_a_reason() -> None:
+def test_a_blocked_job_is_unblocked_with_a_reason() -> None:
     child = member.using(after=later.register()).register()
     client = client_with("reschedule_job")
     shown = page(client, child)
-    assert "Let proceed runs it all the same." in shown
+    assert "Unblock runs it all the same." in shown
     assert "manage.py" not in shown
-    answer = client.post(steer_url(child, "let_go_on"), {"reason": "no time"}, follow=True)
-    assert said(answer) == ["Let proceed: 1 changed. Reason: no time."]
+    answer = client.post(steer_url(child, "unblock"), {"reason": "no time"}, follow=True)
+    assert said(answer) == ["Unblock: 1 changed. Reason: no time."]
     action = Action.objects.get()
-    assert (action.verb, action.mode, action.via, action.reason) == ("release", "force", "admin", "no time")
-    assert "Release (force)" in page(client, child)
+    assert (action.verb, action.mode, action.via, action.reason) == ("unblock", "", "admin", "no time")
+    assert "Unblock" in page(client, child)
     assert LogEntry.objects.filter(object_id=str(child.pk)).count() == 1
     run_jobs(queues=["default"])
     child.refresh_from_db()
     assert child.outcome == "succeeded"
 
 
-def test_selected_jobs_are_let_go_on_after_the_question(root: Client) -> None:
+def test_selected_jobs_are_unblock_after_the_question(root: Client) -> None:
     children = [member.using(after=later.register()).register() for _ in range(2)]
     plain = later.register()
-    asked = html(act(root, "let_go_on", [*children, plain]))
+    asked = html(act(root, "unblock", [*children, plain]))
     assert '<strong id="pgjobs-count">2</strong>' in asked
     assert "if it takes the result of one that has not succeeded, it is abandoned" in asked
-    answer = act(root, "let_go_on", [*children, plain], confirmed="yes", reason="no time")
-    assert "Let proceed: 2 changed, 1 skipped: 1 ready. Reason: no time." in html(answer)
+    answer = act(root, "unblock", [*children, plain], confirmed="yes", reason="no time")
+    assert "Unblock: 2 changed, 1 skipped: 1 ready. Reason: no time." in html(answer)
 
 
 def test_advice_on_the_page_of_a_batch_names_its_buttons(root: Client) -> None:
@@ -329,7 +329,7 @@ def test_advice_on_the_page_of_a_batch_names_its_buttons(root: Client) -> None:
     }
     with Batch("closed") as batch:
         batch.add(later.bind())
-    advice[batch.job.pk] = "Let proceed ends it by its figures so far."
+    advice[batch.job.pk] = "Unblock ends it by its figures so far."
     for batch_id, words in advice.items():
         shown = page(root, batch_id)
         assert words in shown
@@ -367,7 +367,7 @@ def test_the_members_of_a_batch_are_listed_newest_first_and_by_state(root: Clien
 def test_members_that_wait_run_or_are_due_are_listed(root: Client) -> None:
     with Batch("b") as batch:
         batch.add_many([later.bind(), later.using(delay=3600).bind(), member.bind()])
-    expected = {"ready": 2, "scheduled": 1, "running": 0, "waiting": 0}
+    expected = {"ready": 2, "scheduled": 1, "running": 0, "blocked": 0}
     found = {state: len(ids_on(root.get(LIST, {"batch": str(batch.job.pk), "state": state}))) for state in expected}
     assert found == expected
 
@@ -423,7 +423,7 @@ def test_open_batches_are_found_behind_many_jobs_that_wait(root: Client, monkeyp
 
 def test_what_a_list_of_members_says_in_words() -> None:
     assert JobSearch.of({"batch": "17", "state": "abandoned"}, "").words == "state abandoned, members of 17"
-    assert JobSearch.of({"batch": "open"}, "").words == "state waiting, name pgjobs.batch, open batches"
+    assert JobSearch.of({"batch": "open"}, "").words == "state blocked, name pgjobs.batch, open batches"
 
 
 def test_all_members_in_a_state_are_steered_from_the_list(root: Client) -> None:
@@ -520,7 +520,7 @@ def test_members_are_listed_and_retried_in_the_shell() -> None:
     assert (status, len(out.splitlines())) == (0, 3)
     status, out, _ = pgjobs("retry", "--batch", batch.job.pk, "--state", "abandoned", "--yes")
     assert (status, out) == (0, "retry: 2 changed, 0 skipped\n")
-    assert [each.job.state for each in (batch, other)] == ["waiting", "abandoned"]
+    assert [each.job.state for each in (batch, other)] == ["blocked", "abandoned"]
     assert Action.objects.get().asked == f"state abandoned, members of {batch.job.pk}"
     with pytest.raises(CommandError, match="--batch: 'x' is not a job id"):
         pgjobs("list", "--batch", "x")

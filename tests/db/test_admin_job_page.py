@@ -191,7 +191,7 @@ OFFERED = {
     "scheduled": {"run_now", "cancel", "abandon"},
     "retrying": {"run_now", "cancel", "abandon"},
     "running": {"release", "cancel"},
-    "waiting": {"cancel", "abandon"},
+    "blocked": {"cancel", "abandon"},
     "parked": {"retry", "cancel", "abandon"},
     "limited": {"cancel", "abandon"},
     "paused": {"cancel", "abandon"},
@@ -239,7 +239,7 @@ def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
         ("retry_job", {"retry", "retry_members"}),
         ("cancel_job", {"cancel"}),
         ("abandon_job", {"abandon"}),
-        ("reschedule_job", {"run_now", "release", "let_go_on", "close"}),
+        ("reschedule_job", {"run_now", "release", "unblock", "close"}),
     ],
 )
 def test_each_action_has_its_permission(permission: str, offered: set[str]) -> None:

@@ -188,7 +188,7 @@ def test_a_gather_shows_how_its_jobs_ended_and_leads_to_them(root: Client) -> No
     assert f"/pgjobs/job/?batch={batch.pk}" in waits
     assert "3 of 3 have not ended" in words(waits)
     assert "Below is a link to them." in text
-    assert "let_go_on" not in offered(root, row), "its jobs have results that it needs"
+    assert "unblock" not in offered(root, row), "its jobs have results that it needs"
     run_jobs()
     assert "gather done" in words(section(page(root, row), "Steps"))
     assert "3 succeeded" in words(section(page(root, row), "Steps"))
@@ -355,26 +355,26 @@ def test_an_event_is_sent_by_post_and_with_a_token_only(root: Client) -> None:
     assert strict.post(send_url(row), {"event": "asteps.approval:7"}).status_code == 403
 
 
-def test_a_sleeping_job_is_let_go_on(root: Client) -> None:
+def test_a_sleeping_job_is_unblocked(root: Client) -> None:
     row = started(nap)
     text = page(root, row)
     assert words(section(text, "Waits for")).startswith("Sleep sleep Until")
-    assert "Let proceed ends its sleep." in text
-    assert offered(root, row) == {"let_go_on", "cancel", "abandon"}, "run now would only let it sleep again"
-    answer = root.post(steer_url(row, "let_go_on"), {"reason": "no time"}, follow=True)
-    assert said(answer) == ["Let proceed: 1 changed. Reason: no time."]
+    assert "Unblock ends its sleep." in text
+    assert offered(root, row) == {"unblock", "cancel", "abandon"}, "run now would only let it sleep again"
+    answer = root.post(steer_url(row, "unblock"), {"reason": "no time"}, follow=True)
+    assert said(answer) == ["Unblock: 1 changed. Reason: no time."]
     assert run_jobs().succeeded == [row.pk]
 
 
-def test_in_the_list_let_go_on_takes_those_that_sleep_and_no_other_scheduled_job(root: Client) -> None:
+def test_in_the_list_unblock_takes_those_that_sleep_and_no_other_scheduled_job(root: Client) -> None:
     asleep = started(nap)
     later = member.using(delay=3600).register(1)
-    answer = act(root, "let_go_on", [asleep, later], confirmed="yes", reason="")
-    assert said(answer)[0].startswith("Let proceed: 1 changed, 1 skipped: 1 ready.")
-    answer = act(root, "let_go_on", [later], "?suspended=sleeping", select_across="1")
+    answer = act(root, "unblock", [asleep, later], confirmed="yes", reason="")
+    assert said(answer)[0].startswith("Unblock: 1 changed, 1 skipped: 1 ready.")
+    answer = act(root, "unblock", [later], "?suspended=sleeping", select_across="1")
     assert answer.context["preview"].ids == [], "it is due by now"
     started(nap)
-    answer = act(root, "let_go_on", [later], select_across="1")
+    answer = act(root, "unblock", [later], select_across="1")
     assert len(answer.context["preview"].ids) == 1
 
 

@@ -39,12 +39,12 @@ pytestmark = pytest.mark.usefixtures("committed")
 # Ends
 
 
-def test_a_batch_whose_members_have_not_ended_is_not_let_go_on_by_mistake() -> None:
+def test_a_batch_whose_members_have_not_ended_is_not_unblock_by_mistake() -> None:
     """Whoever settles ends may find a member retried since it looked."""
     with Batch("waits") as batch:
         batch.add(work.bind(1))
     assert gates.open_gates(on("default"), [batch.job.pk]) == []
-    assert Job.objects.get(pk=batch.job.pk).state == "waiting"
+    assert Job.objects.get(pk=batch.job.pk).state == "blocked"
 
 
 def test_what_comes_after_a_batch_runs_once_all_members_have_ended() -> None:
@@ -74,7 +74,7 @@ def test_one_member_that_fails_is_enough() -> None:
 
 def test_an_empty_batch_ends_as_it_is_closed() -> None:
     with Batch("nothing", settled=note.bind("settled")) as batch:
-        assert batch.job.state == "waiting"
+        assert batch.job.state == "blocked"
     run_jobs()
     assert (notes(), batch.job.outcome) == (["settled"], "succeeded")
 
@@ -106,9 +106,9 @@ def test_an_open_batch_waits_even_when_its_members_have_ended() -> None:
     batch = Batch("slow producer", settled=note.bind("settled")).open()
     batch.add(work.bind(1))
     run_jobs()
-    assert (ran, batch.job.state) == ([1], "waiting")
+    assert (ran, batch.job.state) == ([1], "blocked")
     reason = why.of(batch.job.pk, "default")
-    assert reason.code == "waiting_for_members"
+    assert reason.code == "blocked_by_members"
     assert "close-batch" in reason.advice
     batch.close()
     batch.close()
@@ -123,7 +123,7 @@ def test_an_exception_leaves_a_batch_open() -> None:
         raise ZeroDivisionError
     run_jobs()
     assert Batch.of(batch.job).figures == Figures(1, 1, 0, 0, 0)
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
 
 
 def test_a_member_that_runs_adds_to_its_own_batch() -> None:
@@ -304,7 +304,7 @@ def test_a_cancel_reaches_all_members_and_the_batch_ends_last() -> None:
     batch = batch_of(5)
     steered = batch.job.cancel(by="an operator", reason="enough")
     assert steered.changed == 1
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     assert "was requested" in why.of(batch.job.pk, "default").text
     with pytest.raises(BatchClosed):
         batch.add(work.bind(9))
@@ -362,7 +362,7 @@ def test_a_cancel_ends_an_open_batch_without_members() -> None:
 def test_a_batch_that_waits_cannot_be_abandoned() -> None:
     batch = batch_of(2)
     assert batch.job.abandon() == Steered(0, {refusal("pgjobs.batch", Act.ABANDON): 1})
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
 
 
 # Retry
@@ -376,7 +376,7 @@ def test_a_retry_of_failed_members_lets_the_batch_wait_again() -> None:
     unlucky.clear()
     assert batch.retry(by="an operator").changed == 2
     assert batch.figures == Figures(5, 3, 0, 0, 2)
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     run_jobs()
     assert batch.figures == Figures(5, 5, 0, 0, 0)
     assert batch.job.outcome == "succeeded"
@@ -392,7 +392,7 @@ def test_a_batch_is_not_retried_itself() -> None:
     unlucky.clear()
     members = Job.objects.filter(outcome="abandoned")
     assert members.retry() == Steered(1, {refusal("pgjobs.batch", Act.RETRY): 1})  # which waits again all the same
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     run_jobs()
     assert batch.job.outcome == "succeeded"
 

@@ -48,11 +48,11 @@ def test_the_first_abandoned_member_of_a_batch_that_fails_fast_ends_the_others()
     assert batch.job.outcome == "succeeded"
 
 
-def test_a_batch_that_was_let_go_on_stops_nobody() -> None:
+def test_a_batch_that_was_unblock_stops_nobody() -> None:
     """Its members go on, as the operator was told."""
     unlucky.add(0)
     batch = batch_of(3, fail_fast=True)
-    assert batch.job.release(force=True).changed == 1
+    assert batch.job.unblock().changed == 1
     run_in_turn()
     assert batch.figures == Figures(3, 2, 1, 0, 0)
     assert not Job.objects.filter(name=CANCEL_MEMBERS).exists()
@@ -130,7 +130,7 @@ def test_a_batch_that_has_failed_fast_is_closed() -> None:
     batch = Batch("open", failed=note.bind("failed"), fail_fast=True).open()
     batch.add_many(work.bind(n) for n in range(2))
     run_jobs(limit=1)
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     with pytest.raises(BatchClosed, match="has failed fast"):
         batch.add(work.bind(7))
     run_in_turn()

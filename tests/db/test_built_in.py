@@ -35,14 +35,14 @@ from tests.plugins.fix_admin import act as act_on_chosen
 pytestmark = pytest.mark.django_db
 
 PAIRS = [(name, act) for name in POLICY for act in Act]
-STEERED = (Act.CANCEL, Act.ABANDON, Act.RETRY, Act.RELEASE, Act.LET_GO_ON, Act.RESCHEDULE, Act.CLOSE)
+STEERED = (Act.CANCEL, Act.ABANDON, Act.RETRY, Act.RELEASE, Act.UNBLOCK, Act.RESCHEDULE, Act.CLOSE)
 
 IN_SHELL: dict[Act, tuple[str, ...]] = {
     Act.CANCEL: ("cancel",),
     Act.ABANDON: ("abandon",),
     Act.RETRY: ("retry",),
     Act.RELEASE: ("release",),
-    Act.LET_GO_ON: ("release", "--force"),
+    Act.UNBLOCK: ("unblock",),
     Act.RESCHEDULE: ("reschedule", "--priority", "7"),
 }
 IN_ADMIN = {
@@ -50,7 +50,7 @@ IN_ADMIN = {
     Act.ABANDON: "abandon",
     Act.RETRY: "retry",
     Act.RELEASE: "release",
-    Act.LET_GO_ON: "let_go_on",
+    Act.UNBLOCK: "unblock",
     Act.RESCHEDULE: "run_now",
     Act.CLOSE: "close",
 }
@@ -59,7 +59,7 @@ BY_CODE: dict[Act, Callable[[Job], Steered]] = {
     Act.ABANDON: lambda row: row.abandon(),
     Act.RETRY: lambda row: row.retry(),
     Act.RELEASE: lambda row: row.release(),
-    Act.LET_GO_ON: lambda row: row.release(force=True),
+    Act.UNBLOCK: lambda row: row.unblock(),
     Act.RESCHEDULE: lambda row: row.reschedule(priority=7),
     Act.CLOSE: lambda row: close_batches(Job.objects.filter(pk=row.pk), "default", by="", reason=""),
 }
@@ -92,11 +92,11 @@ def made(name: str, act: Act) -> Job:
             fields = {"hold": None, "outcome": "abandoned", "finished_at": Now()}
         case Act.RELEASE:
             fields = {"hold": None, "claim_id": uuid4(), "claimed_at": Now()}
-        case Act.LET_GO_ON if name in SERVANTS:
-            fields = {"hold": "waiting", "flow": 16}
+        case Act.UNBLOCK if name in SERVANTS:
+            fields = {"hold": "blocked", "flow": 16}
             Gate.objects.create(job_id=row.pk, pending=1, total=1)
         case Act.CLOSE if name in SERVANTS:
-            fields = {"hold": "waiting"}
+            fields = {"hold": "blocked"}
     Job.objects.filter(pk=row.pk).update(**fields)
     return Job.objects.get(pk=row.pk)
 
@@ -347,7 +347,7 @@ def test_lists_show_them_only_when_asked(root: Client, name: str, capsys: pytest
     rows = {act: made(name, act) for act in (Act.CANCEL, Act.CLOSE, Act.RETRY)}
     Job.objects.filter(pk=rows[Act.RETRY].pk).update(outcome="cancelled")
     mine = member.register()
-    for query in ("", "?state=ready", "?state=waiting", "?state=cancelled", "?q=ownjobs"):
+    for query in ("", "?state=ready", "?state=blocked", "?state=cancelled", "?q=ownjobs"):
         assert {row.name for row in root.get(LIST + query).context["cl"].result_list} <= {mine.name}
     ids = {row.pk for row in rows.values()}
     for query in (f"?queue={OWN_QUEUE}", f"?name={name}", f"?q={name}"):

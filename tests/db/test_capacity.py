@@ -84,7 +84,7 @@ def test_a_full_queue_takes_no_more_and_an_end_frees_a_place(ten: None, raw: Raw
 def test_jobs_that_are_held_count_and_other_queues_do_not(ten: None, raw: RawDatabase) -> None:
     """A44: parked, limited, paused and waiting jobs are unfinished; so is one that runs."""
     ids = register(9, queue="mail")
-    for hold, job_id in zip(("parked", "limited", "paused", "waiting"), ids, strict=False):
+    for hold, job_id in zip(("parked", "limited", "paused", "blocked"), ids, strict=False):
         raw.query("UPDATE pgjobs_job SET hold = %s WHERE id = %s", [hold, job_id])
     claim(raw, 2, [Pair("mail", 0, "-infinity", 0)])  # type: ignore[arg-type]
     register(30, queue="bulk")

@@ -64,7 +64,7 @@ def test_a_future_job_is_not_claimed_and_one_that_is_due_is(raw: RawDatabase) ->
     assert claim(raw, 5).ids == [later]
 
 
-@pytest.mark.parametrize("hold", ["parked", "waiting", "limited", "something new"])
+@pytest.mark.parametrize("hold", ["parked", "blocked", "limited", "something new"])
 def test_a_held_job_is_not_claimed(raw: RawDatabase, hold: str) -> None:
     """P6: a row set aside is never claimed."""
     [held] = register()
@@ -350,7 +350,7 @@ def test_the_next_due_instant_is_of_an_unclaimed_job_of_the_pairs(raw: RawDataba
     register()
     register(queue="elsewhere", delay_seconds=5)
     [held] = register(delay_seconds=7)
-    Job.objects.filter(pk=held).update(hold="waiting")
+    Job.objects.filter(pk=held).update(hold="blocked")
     assert claiming.next_due(raw, pairs) is None
     register(delay_seconds=100)
     register(queue="mail", delay_seconds=50)

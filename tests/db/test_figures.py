@@ -45,7 +45,7 @@ def beat(**facts: Any) -> None:
 
 def fill(raw: RawDatabase) -> None:
     """Queue default has one job of each kind, two due ones with different priorities; mail has one scheduled job."""
-    for hold in ("waiting", "parked", "limited", "paused"):
+    for hold in ("blocked", "parked", "limited", "paused"):
         Job.objects.filter(pk=register()[0]).update(hold=hold)
     register(3)
     good, bad, _ = claim(raw), claim(raw), claim(raw)
@@ -92,7 +92,7 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
         "scheduled": 1,
         "retrying": 0,
         "running": 1,
-        "held": {"waiting": 1, "parked": 1, "limited": 1, "paused": 1},
+        "held": {"blocked": 1, "parked": 1, "limited": 1, "paused": 1},
         "ended": {"succeeded": 1, "cancelled": 0, "abandoned": 1},
         "workers": 1,
         "at_least": [],

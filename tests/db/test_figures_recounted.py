@@ -35,7 +35,7 @@ STATES = {
     "parked": f"{UNCLAIMED} AND hold = 'parked'",
     "limited": f"{UNCLAIMED} AND hold = 'limited'",
     "paused": f"{UNCLAIMED} AND hold = 'paused'",
-    "waiting": f"{UNCLAIMED} AND hold = 'waiting'",
+    "blocked": f"{UNCLAIMED} AND hold = 'blocked'",
 }
 """Tile → the condition of its jobs."""
 
@@ -99,7 +99,7 @@ def facts(dice: random.Random) -> dict[str, Any]:
     }  # fmt: skip
     match dice.choice(["ready", "ready", "held", "running", "ended"]):
         case "held":
-            hold = dice.choice(["waiting", "parked", "limited", "paused"])
+            hold = dice.choice(["blocked", "parked", "limited", "paused"])
             given |= {"hold": hold, "limit_key": "eu" if hold == "limited" else None}
         case "running":
             given |= {"claim_id": uuid4(), "worker": UUID(int=7), "attempt": 1}
@@ -141,7 +141,7 @@ def test_each_figure_is_what_sql_counts(seed: int) -> None:
         expected["succeeded"] = summed("succeeded", queue)
         assert {name: number(row[name]) if row else 0 for name in expected} == expected, queue
         held = {str(word): number(jobs) for jobs, word, _ in row["held"]} if row else {}
-        wanted = {name: recount(STATES[name], queue) for name in ("parked", "limited", "paused", "waiting")}
+        wanted = {name: recount(STATES[name], queue) for name in ("parked", "limited", "paused", "blocked")}
         assert held == {name: jobs for name, jobs in wanted.items() if jobs}, queue
     banner = shown["banner"]
     unfinished = recount("finished_at IS NULL AND claim_id IS NULL")

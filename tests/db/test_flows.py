@@ -395,7 +395,7 @@ def test_a_large_flow_is_retried_whole(raw: RawDatabase, nodes: int) -> None:
     raw.query("UPDATE pgjobs_gate SET pending = 0, abandoned = 1, unmet = 1, opened_at = now()")
     raw.query("UPDATE pgjobs_gate SET cancelled = %s, unmet = %s WHERE job_id = %s", [nodes - 1, nodes, job.pk])
     assert Job.objects.filter(pk=first.job_id or 0).retry().changed == 1
-    assert Job.objects.filter(state="waiting").count() == nodes
+    assert Job.objects.filter(state="blocked").count() == nodes
     assert Job.objects.get(pk=first.job_id or 0).state == "ready"
     assert Recount()(raw) == 0
 

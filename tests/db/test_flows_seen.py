@@ -83,8 +83,8 @@ def test_the_tree_of_a_node_in_the_shell_as_json() -> None:
     made = flow.register()
     status, out, _ = pgjobs("tree", second.job_id, "--format", "json")
     fields = json.loads(out)
-    assert (status, fields["id"], fields["state"]) == (0, second.job_id, "waiting")
-    assert fields["parent"] == {"id": made.pk, "name": "pgjobs.flow", "state": "waiting"}
+    assert (status, fields["id"], fields["state"]) == (0, second.job_id, "blocked")
+    assert fields["parent"] == {"id": made.pk, "name": "pgjobs.flow", "state": "blocked"}
     assert fields["needs"] == [{"rule": "settled", "id": first.job_id, "name": "seen.after", "state": "ready"}]
     assert (fields["members"], fields["dependents"]) == (None, [])
     assert (fields["more_needs"], fields["more_dependents"]) == (0, 0)

@@ -75,7 +75,7 @@ def test_an_end_is_met_or_not_before_and_after_the_registration(raw: RawDatabase
     """SQL and Python judge alike; what is not needed is cancelled, with the reason, and never begins."""
     parent = plain.register()
     early = waits.using(after=parent, when=rule.value).register()
-    assert (early.state, early.hold) == ("waiting", "waiting")
+    assert (early.state, early.hold) == ("blocked", "blocked")
     end(raw, claim(raw), "" if outcome == "succeeded" else outcome)
     late = waits.using(after=[parent], when=rule.value).register()
     met = is_met(rule, outcome)
@@ -92,9 +92,9 @@ def test_a_job_waits_for_all_that_it_needs(raw: RawDatabase) -> None:
     parents = [plain.register() for _ in range(3)]
     child = waits.using(after=parents).register()
     for left in (2, 1, 0):
-        assert row(child.pk).state == "waiting"
+        assert row(child.pk).state == "blocked"
         reason = why.of(child.pk, "default")
-        assert reason.code == "waiting_for_jobs"
+        assert reason.code == "blocked_by_jobs"
         assert f"{left + 1} of the 3 jobs" in reason.text
         end(raw, claim(raw))
         assert Gate.objects.get(pk=child.pk).pending == left
@@ -132,7 +132,7 @@ def test_many_rows_may_need_the_same(raw: RawDatabase) -> None:
     parent = plain.register()
     ids = waits.using(after=parent).register_many([() for _ in range(20)])
     mixed = register_many([plain.bind(), waits.using(after=parent).bind()])
-    assert {row(each).state for each in [*ids, mixed[1]]} == {"waiting"}
+    assert {row(each).state for each in [*ids, mixed[1]]} == {"blocked"}
     assert row(mixed[0]).state == "ready"
     assert len(end(raw, claim(raw))) == 21
 
@@ -400,7 +400,7 @@ def test_a_retry_revives_what_was_not_needed_level_by_level() -> None:
     assert [row(each.pk).outcome for each in chain[1:]] == ["cancelled"] * 3
     failing.clear()
     row(first.pk).retry()
-    assert [row(each.pk).state for each in chain] == ["ready", "waiting", "waiting", "waiting"]
+    assert [row(each.pk).state for each in chain] == ["ready", "blocked", "blocked", "blocked"]
     run_jobs()
     assert [row(each.pk).outcome for each in chain] == ["succeeded"] * 4
 
@@ -412,7 +412,7 @@ def test_a_retry_of_all_at_once_keeps_their_order() -> None:
     run_jobs()
     steered = Job.objects.filter(pk__in=[first.pk, second.pk]).retry()
     assert steered.changed == 2
-    assert (row(first.pk).state, row(second.pk).state) == ("ready", "waiting")
+    assert (row(first.pk).state, row(second.pk).state) == ("ready", "blocked")
 
 
 def test_what_still_lacks_another_is_not_revived() -> None:
@@ -423,7 +423,7 @@ def test_what_still_lacks_another_is_not_revived() -> None:
     assert row(child.pk).state == "cancelled"
     assert Gate.objects.get(pk=child.pk).unmet == 1
     row(both[1].pk).retry()
-    assert row(child.pk).state == "waiting"
+    assert row(child.pk).state == "blocked"
     assert Gate.objects.get(pk=child.pk).pending == 2
 
 

@@ -105,7 +105,7 @@ def test_a_recount_keeps_the_figures_of_needed_jobs_that_were_pruned(raw: RawDat
     failing.clear()
     assert pruning.prune_jobs(on("default"), [well.pk], until="infinity") == [well.pk]
     row(bad.pk).retry()
-    assert row(child.pk).state == "waiting"
+    assert row(child.pk).state == "blocked"
     Recount()(raw)
     run_jobs()
     assert row(child.pk).outcome == "succeeded"
@@ -261,8 +261,8 @@ def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:
     failing.clear()
     assert row(parent.pk).retry().changed == 1
     assert [(row(each.pk).state, row(each.pk).unique_key) for each in (first, second)] == [
-        ("waiting", "k"),
-        ("waiting", None),
+        ("blocked", "k"),
+        ("blocked", None),
     ]
 
 
@@ -274,7 +274,7 @@ def test_what_is_revived_does_not_expire_at_once() -> None:
     failing.clear()
     Job.objects.filter(pk=child.pk).update(expires_at=row(parent.pk).created_at)
     row(parent.pk).retry()
-    assert (row(child.pk).state, row(child.pk).expires_at) == ("waiting", None)
+    assert (row(child.pk).state, row(child.pk).expires_at) == ("blocked", None)
 
 
 def test_a_retry_of_a_job_that_was_cancelled_while_it_waited_lets_it_wait_again() -> None:
@@ -283,7 +283,7 @@ def test_a_retry_of_a_job_that_was_cancelled_while_it_waited_lets_it_wait_again(
     row(child.pk).cancel()
     run_jobs()
     assert row(child.pk).retry().changed == 1
-    assert row(child.pk).state == "waiting"
+    assert row(child.pk).state == "blocked"
 
 
 def test_a_need_that_had_ended_before_is_reopened_and_kept_all_the_same() -> None:
@@ -295,12 +295,12 @@ def test_a_need_that_had_ended_before_is_reopened_and_kept_all_the_same() -> Non
     assert row(child.pk).outcome == "cancelled"
     failing.clear()
     row(parent.pk).retry()
-    assert row(child.pk).state == "waiting"
+    assert row(child.pk).state == "blocked"
     run_jobs()
     assert row(child.pk).outcome == "succeeded"
     later = waits.using(after=[parent, maybe.using(delay=60).register()]).register()
     assert pruning.prune_jobs(on("default"), [parent.pk], until="infinity") == []
-    assert row(later.pk).state == "waiting"
+    assert row(later.pk).state == "blocked"
 
 
 # Ends of what does not run
@@ -336,7 +336,7 @@ def test_a_cancel_of_a_batch_comes_back_for_members_that_were_locked(
     other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [member.pk])
     batch.job.cancel()
     run_jobs()
-    assert (batch.figures.cancelled, batch.job.state) == (1, "waiting")
+    assert (batch.figures.cancelled, batch.job.state) == (1, "blocked")
     other.rollback()
     run_jobs(include_scheduled=True)
     assert (batch.figures.cancelled, batch.job.outcome) == (2, "cancelled")

@@ -53,7 +53,7 @@ def rows(committed: None) -> Iterator[None]:
     with registry.isolated():
         declare_job(name="shop.charge", queue="payments", sensitive=("card",), tags=("card",))(charge)
         made = make_one_of_each()
-        batch = make(name="pgjobs.batch", hold="waiting", queue="pgjobs", description="Month's end")
+        batch = make(name="pgjobs.batch", hold="blocked", queue="pgjobs", description="Month's end")
         make(queue="mail", parent_id=batch.pk, key="order-7", tags=["card", "eu"], description="Letter to ACME")
         Job.objects.filter(pk=made["abandoned"].pk).update(error_class="shop.errors.Declined")
         Attempt.objects.create(

@@ -219,7 +219,7 @@ def test_a_job_that_was_paused_waits_since_that_was_over(raw: RawDatabase, kind:
 
 
 @pytest.mark.parametrize("how", ["let in", "unparked", "run now", "moved", "cancelled", "abandoned"])
-def test_a_job_that_somebody_let_go_on_waits_since_then(raw: RawDatabase, how: str) -> None:
+def test_a_job_that_somebody_unblock_waits_since_then(raw: RawDatabase, how: str) -> None:
     one = old(raw)
     if how == "let in":
         Job.objects.filter(pk=one).update(hold="limited", limit_key="")

@@ -87,7 +87,7 @@ def test_each_tile_shows_the_number_of_the_list_it_leads_to(root: Client, led: b
     tiles = {tile["label"]: tile for tile in section(root.get(PAGE), "tiles")["tiles"]}
     assert {label: tile["number"] for label, tile in tiles.items()} == {
         "due": "2", "running": "1", "retrying": "1", "abandoned": "1", "parked": "1", "limited": "1", "paused": "1",
-        "waiting": "1",
+        "blocked": "1",
     }  # fmt: skip
     for label, tile in tiles.items():
         assert str(len(ids_on(root.get(tile["url"])))) == tile["number"], label

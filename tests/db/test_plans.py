@@ -305,7 +305,7 @@ def fill_gates(raw: RawDatabase) -> tuple[list[int], list[int]]:
     needed, waiting, members = register(20_000), register(20_000), register(20_000)
     [batch] = register()
     raw.query("UPDATE pgjobs_job SET flow = 2 WHERE id = ANY (%s)", [needed])
-    raw.query("UPDATE pgjobs_job SET flow = 16, hold = 'waiting' WHERE id = ANY (%s)", [[*waiting, batch]])
+    raw.query("UPDATE pgjobs_job SET flow = 16, hold = 'blocked' WHERE id = ANY (%s)", [[*waiting, batch]])
     raw.query("UPDATE pgjobs_job SET flow = 1, parent_id = %s WHERE id = ANY (%s)", [batch, members])
     raw.query(
         "INSERT INTO pgjobs_gate (job_id, pending, total, eager) SELECT unnest(%s::bigint[]), 2, 2, true", [waiting]

@@ -272,7 +272,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "send an event": (BATCH, lambda: approval.send(7, payload="x")),
     "send an event that nobody knows": (1, lambda: approval.send(1000, payload="x")),
     "why is it suspended": (BATCH, lambda: memos.read_suspension(on("default"), one("plain").pk)),
-    "let suspended jobs go on": (BATCH, lambda: some("plain").release(force=True)),
+    "let suspended jobs go on": (BATCH, lambda: some("plain").unblock()),
     "what they gather": (BATCH, lambda: memos.list_gathered(on("default"), IDS["running"])),
     "what they gathered": (BATCH, lambda: memos.list_gathered(on("default"), IDS["ended"], unasked=True)),
     "what is undone": (BATCH, lambda: memos.list_undone(on("default"), IDS["ended"])),

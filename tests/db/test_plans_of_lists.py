@@ -123,7 +123,7 @@ def fill_batch() -> None:
         " FROM (SELECT g, %s AS o, %s AS h FROM generate_series(%s, %s) AS g) AS rows"
     )
     sorts: list[tuple[str | None, str | None, int]] = [
-        ("abandoned", None, 3), ("cancelled", None, 3), (None, "parked", 3), (None, "waiting", 3),
+        ("abandoned", None, 3), ("cancelled", None, 3), (None, "parked", 3), (None, "blocked", 3),
         ("succeeded", None, 2000), (None, None, MEMBERS),
     ]  # fmt: skip
     with connection.cursor() as cursor:
@@ -132,7 +132,7 @@ def fill_batch() -> None:
             rows = [first, first + count - 1]
             cursor.execute(insert, [BATCH, "shapes.plain", BATCH, 1, outcome, hold, *rows])
             first += count
-        cursor.execute(insert, [2 * BATCH, "pgjobs.batch", None, 16, None, "waiting", 1, 500])
+        cursor.execute(insert, [2 * BATCH, "pgjobs.batch", None, 16, None, "blocked", 1, 500])
         cursor.execute(
             "INSERT INTO pgjobs_gate (job_id, pending, hands) SELECT %s + g, 1, (mod(g, 10) = 0 AND g < 500)::int"
             " FROM generate_series(1, %s) AS g",

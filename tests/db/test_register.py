@@ -497,7 +497,7 @@ def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() ->
     }  # fmt: skip
     assert [{name: getattr(row, name) for name in expected} for row in rows] == [expected] * 3
     assert [(row.key, row.unique_key) for row in rows] == [("k", "k"), ("k2", "k2"), ("k3", "k3")]
-    assert [(row.limit_key, row.hold) for row in rows] == [("l", "limited"), ("l", "limited"), (None, "waiting")]
+    assert [(row.limit_key, row.hold) for row in rows] == [("l", "limited"), ("l", "limited"), (None, "blocked")]
     assert [(row.flow, row.parent_id, row.target_id) for row in rows] == [(0, None, None), (0, None, None), (1, 5, 6)]
     assert rows[2].pk == 4_000_000
 

@@ -201,7 +201,7 @@ def test_it_asks_for_names_of_schedules_too() -> None:
     assert unparking.missing_names(on("default")) == ["b.one"]
 
 
-def test_what_it_has_resolved_is_let_go_on() -> None:
+def test_what_it_has_resolved_is_unblocked() -> None:
     park(NAME, "b.one")
     assert unparking.unpark(on("default")) == 0, "names are not resolved while threads run"
     for name in unparking.missing_names(on("default")):

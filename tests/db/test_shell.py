@@ -64,7 +64,7 @@ def ids(*arguments: object, status: int = 0) -> list[int]:
 def one_of_each(raw: RawDatabase) -> dict[str, int]:
     """A job of every state and label, and the worker of the running one."""
     keeping.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
-    made = {hold: register()[0] for hold in ("waiting", "parked", "limited", "paused")}
+    made = {hold: register()[0] for hold in ("blocked", "parked", "limited", "paused")}
     for hold, job_id in made.items():
         Job.objects.filter(pk=job_id).update(hold=hold)
     for state in ("succeeded", "cancelled", "abandoned", "running"):

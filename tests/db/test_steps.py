@@ -262,10 +262,10 @@ def test_what_cannot_be_remembered_is_refused_with_what_to_write_instead(what: s
 def test_a_wait_times_out_once_and_for_all() -> None:
     registered = order.register(9)
     run_jobs()
-    assert registered.release(force=True).changed == 1
+    assert registered.unblock().changed == 1
     run_jobs()
     assert registered.why().code == "waiting_for_event"
-    assert registered.release(force=True, by="anna").changed == 1
+    assert registered.unblock(by="anna").changed == 1
     run_jobs()
     registered.refresh_from_db()
     assert registered.outcome == "abandoned"

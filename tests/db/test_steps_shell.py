@@ -203,9 +203,9 @@ def test_sleeping_and_waiting_jobs_are_filters() -> None:
         pgjobs("list", "--sleeping", "--waiting-for-event")
 
 
-def test_those_that_sleep_are_let_go_on() -> None:
+def test_those_that_sleep_are_unblocked() -> None:
     asleep, waits = started(secret), started(order)
-    assert pgjobs("release", "--force", "--sleeping", "--yes") == (0, "release: 1 changed, 0 skipped\n", "")
+    assert pgjobs("unblock", "--sleeping", "--yes") == (0, "unblock: 1 changed, 0 skipped\n", "")
     assert Action.objects.get().asked == "sleeping"
     assert run_jobs().succeeded == [asleep.pk]
     assert waits.why().code == "waiting_for_event"

@@ -52,7 +52,7 @@ async def group_fails(context: JobContext) -> None:
 def test_a_task_group_wraps_the_suspension_of_a_task() -> None:
     registered = in_group.register()
     assert run_jobs().suspended == [registered.pk]
-    registered.release(force=True)
+    registered.unblock()
     run_jobs()
     registered.refresh_from_db()
     assert (registered.outcome, registered.result) == ("succeeded", 30)
@@ -78,7 +78,7 @@ def cleans_up(context: JobContext) -> None:
 def test_finally_runs_at_each_suspension() -> None:
     registered = cleans_up.register()
     run_jobs()
-    registered.release(force=True)
+    registered.unblock()
     run_jobs()
     registered.refresh_from_db()
     assert (registered.outcome, said) == ("succeeded", ["cleaned up"] * 2)

@@ -65,7 +65,7 @@ def test_a_job_does_not_wait_for_the_job_of_its_number_in_another_database(twins
     }
     with pytest.raises(InvalidJob, match=f"after names job {there.pk} of database 'far', and this is for .*'default'"):
         ways[way]()
-    assert work.using(after=here).register().state == "waiting"
+    assert work.using(after=here).register().state == "blocked"
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def replica() -> Iterator[str]:
 
 def test_a_job_that_was_read_from_a_replica_is_the_same_job(replica: str) -> None:
     read = Job.objects.using(replica).get(pk=work.register().pk)
-    assert work.using(after=[read]).register().state == "waiting"
+    assert work.using(after=[read]).register().state == "blocked"
 
 
 def test_members_are_added_to_a_batch_that_was_read_from_a_replica(replica: str) -> None:

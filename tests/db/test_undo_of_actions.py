@@ -231,9 +231,9 @@ def test_a_member_stays_as_its_batch_waits_for_it_again(root: Client) -> None:
     run_jobs(queues=["default"])
     ids = list(Job.objects.filter(parent_id=batch.job.pk).values_list("pk", flat=True))
     some(ids).retry()
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     assert undo() == Steered(0, {"needed": 1})
-    assert batch.job.state == "waiting"
+    assert batch.job.state == "blocked"
     page = html(root.get(url(Action.objects.latest("pk"), "change")))
     assert "1 others wait for its end: cancel or abandon it" in page
     assert "Undo this action" not in page

@@ -164,7 +164,7 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     assert said(holds[Hold.PARKED])[1].startswith(
         "It is parked because the code of the worker that claimed it cannot run it: no"
     )
-    assert said(holds[Hold.WAITING])[1] == "It waits for another job: no job named test.job."
+    assert said(holds[Hold.BLOCKED])[1] == "It waits for another job: no job named test.job."
     code, words = said(holds[Hold.LIMITED])
     assert code == "limited"
     assert "A limit of test.job for the key eu holds it: no job named test.job." in words

@@ -105,7 +105,7 @@ def test_the_texts_are_those_of_the_package() -> None:
     """Each text has a sentence that stands in its part of the repository, so none is empty or another."""
     assert "At least once" in PROSE
     assert "Register a job" in DOCSTRINGS
-    assert "Let waiting jobs proceed" in MESSAGES
+    assert "Let blocked jobs" in MESSAGES
     assert "here for start-up time" in COMMENTS
     assert "{% translate" in TEMPLATES
     assert "claim_jobs:" in STATEMENTS

@@ -165,7 +165,7 @@ def test_an_operator_lets_go_on_what_waits_and_a_result_that_is_not_there_is_a_c
     made = flow.register()
     wait_until(lambda: stage.count("start", "source") == 1, 30, "the source runs")
     rows = Job.objects.filter(pk__in=[takes.job_id, plain.job_id])
-    assert rows.release(force=True, by="an operator").changed == 2
+    assert rows.unblock(by="an operator").changed == 2
     first, second = ended(*rows.order_by("pk"), timeout=30)
     text = f"It takes the result of job {source.job_id}, which has not ended."
     assert (first.outcome, first.error) == ("abandoned", f"UnreadablePayload: {text}")

@@ -57,7 +57,7 @@ def make_one_of_each() -> dict[str, Job]:
         "scheduled": make(run_at=now_plus(3600)),
         "retrying": make(run_at=now_plus(3600), attempt=2, error="OSError: line is down"),
         "running": make(claim_id=CLAIM, worker=WORKER, claimed_at=now_plus(-1), attempt=1),
-        "waiting": make(hold="waiting", hold_reason="waits for #1"),
+        "blocked": make(hold="blocked", hold_reason="waits for #1"),
         "parked": make(hold="parked", hold_reason="no such job here"),
         "limited": make(hold="limited"),
         "paused": make(hold="paused"),

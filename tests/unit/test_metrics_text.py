@@ -131,7 +131,7 @@ def test_ends_of_one_queue_name_and_outcome_add_up() -> None:
 
 
 def queue(name: str, ready: int) -> dict[str, object]:
-    held = {"waiting": 0, "parked": 1, "limited": 0, "paused": 0}
+    held = {"blocked": 0, "parked": 1, "limited": 0, "paused": 0}
     return {
         "queue": name, "ready": ready, "scheduled": 0, "running": 0, "held": held, "oldest_ready_seconds": float(ready),
         "workers": 1,

@@ -76,8 +76,8 @@ def tiles(seen: Seen) -> dict[str, Any]:
         (_("limited"), "limited", *total(queues, "held.limited"), "", seen.pages.jobs(state="limited")),
         (_("paused"), "paused", *total(queues, "held.paused"), "", seen.pages.jobs(state="paused")),
         (
-            _("waiting"), "waiting", *total(queues, "held.waiting"), _("for other jobs"),
-            seen.pages.jobs(state="waiting"),
+            _("blocked"), "blocked", *total(queues, "held.blocked"), _("by other jobs"),
+            seen.pages.jobs(state="blocked"),
         ),
     ]  # fmt: skip
     names = ("label", "state", "jobs", "number", "note", "url")
