@@ -123,7 +123,7 @@ def test_options_named_on_any_page_exist():
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers", "--scale", "--publish", "--parallel", "--deploy"}  # make bench, manage.py
-    foreign |= {"--bind", "--no-cache-dir", "--detach"}  # gunicorn, pip, docker compose
+    foreign |= {"--bind", "--no-cache-dir", "--detach", "--ds"}  # gunicorn, pip, docker compose, pytest-django
     foreign |= {"--exclude-table-data", "--file", "--no-owner", "--dbname", "--table"}  # pg_dump, pg_restore
     foreign |= {"--queue-name"}  # db_worker of django-tasks-db
     foreign |= {"--serve", "--data", "--major", "--clean"}  # django_pgjobs.embedded
@@ -357,3 +357,22 @@ def test_the_badges_of_the_readme_say_what_the_package_declares():
     assert badges["PostgreSQL"] == (majors[0], majors[-1])
     for first, last in badges.values():
         assert f"-{first}%20to%20{last}-" in text
+
+
+def test_the_page_of_supported_versions_has_those_of_the_badges() -> None:
+    rows = re.findall(r"^\| ?(\w*) \| ([\d.]+)(?: \(LTS\))? \| \w+ \d{4} \|$", read("reference/support"), re.MULTILINE)
+    listed: dict[str, list[str]] = {}
+    name = ""
+    for what, version in rows:
+        name = what or name
+        listed.setdefault(name, []).append(version)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, first, last in re.findall(r"!\[(\w+) ([\d.]+) to ([\d.]+)\]", text):
+        assert (listed[name][0], listed[name][-1]) == (first, last)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    assert [f"Programming Language :: Python :: {version}" for version in listed["Python"]] == [
+        each for each in declared if re.match(r"Programming Language :: Python :: \d+\.\d+$", each)
+    ]
+    assert [f"Framework :: Django :: {version}" for version in listed["Django"]] == [
+        each for each in declared if re.match(r"Framework :: Django :: \d+\.\d+$", each)
+    ]
