@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -X dev -m pytest
 TESTING = $(if $(filter-out 1,$(LANES)),$(PYTEST) -d --dist loadfile --tx "$(LANES)*popen//python=$(POSTGRES) -- $(BIN)/python -X dev",$(POSTGRES) -- $(PYTEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e contract chaos nemesis browser foreign screenshots rubric lint format docs bench clean
+.PHONY: help install demo test e2e contract chaos nemesis browser foreign screenshots rubric lint format messages docs bench clean
 .SUFFIXES:
 
 help: ## list the verbs
@@ -106,6 +106,11 @@ lint: $(STAMP) ## check style, types, imports and migrations
 format: $(STAMP) ## write what the formatter and the safe fixes say
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+messages: $(STAMP) ## write the admin's texts into the translations' catalogues, and compile them (needs gettext)
+	@command -v msgfmt >/dev/null || { echo "No gettext found; on Debian and Ubuntu: apt-get install gettext" >&2; exit 1; }
+	@cd django_pgjobs && $(abspath $(BIN))/python -m django makemessages --all --no-obsolete --no-wrap --no-location
+	@cd django_pgjobs && $(abspath $(BIN))/python -m django compilemessages
 
 docs: $(STAMP) ## build the documentation; a warning is an error
 	$(BIN)/sphinx-build -W -n --keep-going -q -b html docs docs/_build/html

@@ -17,9 +17,8 @@ from django.contrib import messages
 from django.db import router
 from django.db.models import Q
 from django.utils.text import capfirst
-from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Gate, Job, JobQuerySet
@@ -335,10 +334,11 @@ def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, A
         changed = f"{changed}, {text % {'count': grouped(number), 'why': why}}"
     level = messages.SUCCESS if steered.changed else messages.WARNING
     verb = capfirst(str(action.verb))
-    text = now_translated("%(action)s: %(changed)s.") % {
+    text = gettext("%(action)s: %(changed)s.") % {
         "action": f"{verb} ({mode})" if mode else verb,
         "changed": changed,
     }
     if reason:
-        text = f"{text} {now_translated('Reason: %(reason)s.') % {'reason': visible(reason).rstrip('.')}}"
+        said = gettext("Reason: %(reason)s.") % {"reason": visible(reason).rstrip(".")}
+        text = f"{text} {said}"
     return level, text

@@ -10,7 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.changelist import CappedPaginator
@@ -98,7 +98,7 @@ class EventAdmin(SendsEvents):
         elif event.read_at is None and may_send:
             sections.append((_("Withdraw"), self.withdrawal_form(request, self._url("withdraw", event))))
         context["pgjobs_sections"] = sections
-        context["title"] = now_translated("Event %(name)s") % {"name": visible(event.pk[:200])}
+        context["title"] = gettext("Event %(name)s") % {"name": visible(event.pk[:200])}
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 

@@ -14,9 +14,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
@@ -191,12 +190,13 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Go to the list: there is nothing to edit."""
-        message = now_translated("%(kind)s %(name)s is paused.") % {
+        message = gettext("%(kind)s %(name)s is paused.") % {
             "kind": capfirst(obj.get_kind_display()),
             "name": visible(obj.name),
         }
         if obj.unknown:
-            message = f"{message} {now_translated('No job or setting knows this queue.')}"
+            doubt = gettext("No job or setting knows this queue.")
+            message = f"{message} {doubt}"
         self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(self.pages.page("queuestate_changelist"))
 
@@ -226,10 +226,10 @@ class QueueStateAdmin(ReadOnlyAdmin):
             with recorded_as(ADMIN):
                 resumed = pauses.resume(state.kind, state.name, by=request.user, database=written_at(state))
             if resumed:
-                self.log_change(request, state, now_translated("Resumed."))
+                self.log_change(request, state, gettext("Resumed."))
                 done.append(f"{state.get_kind_display()} {visible(state.name)}")
-        text = now_translated("Resumed: %(names)s.") % {"names": ", ".join(done)}
-        text = text if done else now_translated("Nothing was paused anymore.")
+        text = gettext("Resumed: %(names)s.") % {"names": ", ".join(done)}
+        text = text if done else gettext("Nothing was paused anymore.")
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
 
     shown_name = column(_("name"), lambda state: visible(state.name))

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
@@ -123,6 +123,6 @@ class SendsEvents(ReadOnlyAdmin):
                     self.log_change(request, subject, words)
                 return HttpResponseRedirect(back)
         return self.own_page(
-            request, "send_event.html", title=now_translated("Send event"), event=event, shown=visible(event),
+            request, "send_event.html", title=gettext("Send event"), event=event, shown=visible(event),
             form=form, asks=form.is_valid(), url=request.get_full_path(), back=back,
         )  # fmt: skip

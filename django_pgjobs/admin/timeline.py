@@ -17,9 +17,10 @@ from django.utils.translation import gettext_lazy
 
 from django_pgjobs.admin.display import format_html, format_html_join, when
 from django_pgjobs.models import Attempt, Step
+from django_pgjobs.models.attempts import CAUSES
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import Cause, Ended, JobState, Outcome
+from django_pgjobs.states import Ended, JobState, Outcome
 
 WIDTH, HEIGHT = 600, 30
 
@@ -31,7 +32,7 @@ KINDS: dict[str, Any] = {
     "tail": gettext_lazy("waits for its time"),
     Ended.SUCCEEDED.value: gettext_lazy("succeeded"),
     JobState.RUNNING.value: gettext_lazy("running"),
-    **{cause.value: gettext_lazy(cause.value) for cause in Cause},
+    **dict(CAUSES),
 }
 
 

@@ -12,9 +12,8 @@ from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_pgjobs import reverting
 from django_pgjobs.admin.actions import REASONS
@@ -70,14 +69,14 @@ def _among(changed: int, filter_words: str) -> SafeString | str:
     """*one of 130: queue bulk* for an action on many jobs."""
     if changed == 1 and not filter_words:
         return "–"
-    words = now_translated("one of %(count)s") % {"count": grouped(changed)}
+    words = gettext("one of %(count)s") % {"count": grouped(changed)}
     return format_html("{}: {}", words, filter_words[:200]) if filter_words else words
 
 
 def _skipped_words(skipped: Mapping[str, int]) -> str:
     """*skipped: 10 started since, 8 ended since*; empty for none."""
     why = ", ".join(f"{grouped(number)} {REASONS.get(reason, reason)}" for reason, number in sorted(skipped.items()))
-    return now_translated("skipped: %(why)s") % {"why": why} if why else ""
+    return gettext("skipped: %(why)s") % {"why": why} if why else ""
 
 
 def _prospect_words(action: Action, found: reverting.Prospect) -> str:
@@ -85,10 +84,10 @@ def _prospect_words(action: Action, found: reverting.Prospect) -> str:
     if action.verb in ("pause", "resume"):
         name = {"name": visible(f"{action.kind} {action.subject}")}
         if not found.count:
-            return now_translated("%(name)s was paused or resumed since, or the pause is over.") % name
+            return gettext("%(name)s was paused or resumed since, or the pause is over.") % name
         if action.verb == "pause":
-            return now_translated("An undo resumes %(name)s.") % name
-        return now_translated("An undo pauses %(name)s again.") % name
+            return gettext("An undo resumes %(name)s.") % name
+        return gettext("An undo pauses %(name)s again.") % name
     if action.verb == "retry":
         text = ngettext(
             "An undo ends %(count)s job again, as it had ended; no callback runs.",
@@ -149,7 +148,7 @@ class ActionAdmin(ReadOnlyAdmin):
         except InvalidJob as error:
             self.message_user(request, visible(error), messages.ERROR)
         else:
-            text = now_translated("Undo: %(count)s changed.") % {"count": grouped(undone.changed)}
+            text = gettext("Undo: %(count)s changed.") % {"count": grouped(undone.changed)}
             text = f"{text} {_skipped_words(undone.skipped)}".strip()
             self.message_user(request, text, messages.SUCCESS if undone.changed else messages.WARNING)
             if action is not None and undone.changed:

@@ -15,6 +15,15 @@ from django_pgjobs.models.jobs import Job
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Cause
 
+CAUSES = [
+    (Cause.FAILED.value, _("failed")),
+    (Cause.TIMEOUT.value, _("timeout")),
+    (Cause.CRASHED.value, _("crashed")),
+    (Cause.LOST.value, _("lost")),
+    (Cause.RELEASED.value, _("released")),
+    (Cause.CANCELLED.value, _("cancelled")),
+]
+
 
 class Claim(PostgresModel):
     """A part of a claimed batch, with its lease.
@@ -60,7 +69,7 @@ class Attempt(PostgresModel):
     )
     claim_id = models.UUIDField(_("claim"))
     number = models.IntegerField(_("attempt"))
-    cause = models.TextField(_("cause"), choices=[(c.value, _(c.value)) for c in Cause])
+    cause = models.TextField(_("cause"), choices=CAUSES)
     worker = models.UUIDField(_("worker"), null=True)
     worker_name = models.TextField(_("worker name"), db_default="")
     release = models.TextField(_("release"), db_default="")

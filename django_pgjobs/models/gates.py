@@ -13,6 +13,12 @@ from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
 from django_pgjobs.models.jobs import Job
 from django_pgjobs.states import Rule
 
+RULES = [
+    (Rule.SUCCEEDED.value, _("succeeded")),
+    (Rule.SETTLED.value, _("settled")),
+    (Rule.FAILED.value, _("failed")),
+]
+
 
 class Gate(PostgresModel):
     """Counts of the jobs that a job needs, or has needed: how many have ended, and how.
@@ -81,7 +87,7 @@ class Link(PostgresModel):
         related_name="needs",
         verbose_name=_("job"),
     )
-    rule = models.TextField(_("rule"), choices=[(rule.value, _(rule.value)) for rule in Rule])
+    rule = models.TextField(_("rule"), choices=RULES)
 
     objects: ClassVar[models.Manager[Link]] = BoundedQuerySet.as_manager()
 

@@ -26,11 +26,11 @@ def meaning(entry: CronEntry) -> str:
 
 
 LENGTHS: dict[str, Any] = {
-    "week": ngettext_lazy("Every week", "Every %d weeks"),
-    "day": ngettext_lazy("Every day", "Every %d days"),
-    "hour": ngettext_lazy("Every hour", "Every %d hours"),
-    "minute": ngettext_lazy("Every minute", "Every %d minutes"),
-    "second": ngettext_lazy("Every second", "Every %d seconds"),
+    "week": ngettext_lazy("Every week", "Every %(count)d weeks", "count"),
+    "day": ngettext_lazy("Every day", "Every %(count)d days", "count"),
+    "hour": ngettext_lazy("Every hour", "Every %(count)d hours", "count"),
+    "minute": ngettext_lazy("Every minute", "Every %(count)d minutes", "count"),
+    "second": ngettext_lazy("Every second", "Every %(count)d seconds", "count"),
 }
 
 
@@ -47,7 +47,7 @@ def in_words(expression: str, zone: str) -> str:
         return ""
     number, unit = interval.length_of(expression)
     words = {
-        "length": LENGTHS[unit] % number,
+        "length": LENGTHS[unit] % {"count": number},
         "time": formats.time_format(schedule.anchor, "H:i:s" if schedule.anchor.second else "H:i"),
         "day": formats.date_format(schedule.anchor, "l, j F Y"),
         "zone": schedule.zone.key,
@@ -91,7 +91,7 @@ def _every(field: str, whole: int, unit: str) -> str:
     """*Every 5 minutes*; empty if the step does not divide the ``whole``, since it is shorter then at its end."""
     step = _STEP.fullmatch(field)
     number = 1 if field == "*" else int(step[1]) if step else 0
-    return str(LENGTHS[unit] % number) if number and whole % number == 0 else ""
+    return str(LENGTHS[unit] % {"count": number}) if number and whole % number == 0 else ""
 
 
 def _times(minute: str, hour: str) -> str:
