@@ -224,21 +224,14 @@ class JobContext(Durable):
         """The attempts left, including this one: ``max_attempts`` on the first attempt, 1 on the last."""
         return max(self.max_attempts - self.attempt + 1, 0)
 
-    @property
-    def deadline(self) -> float | None:
-        """The instant of ``django_pgjobs.clock.monotonic()`` at which the worker stops the attempt, or None.
-
-        The end of its timeout or the job's own deadline, whichever comes first.
-        """
-        until, timeout = self._facts.until, self.timeout
-        if timeout is None:
-            return until
-        return self.started + timeout if until is None else min(self.started + timeout, until)
-
     def remaining(self) -> float | None:
-        """Return the seconds left until the deadline, 0.0 after it, None if there is none."""
-        deadline = self.deadline
-        return None if deadline is None else max(deadline - clock.monotonic(), 0.0)
+        """Return the seconds until the worker stops the attempt, 0.0 after that; None if it may run forever.
+
+        It stops it at the end of its timeout or at the job's deadline, whichever comes first.
+        """
+        by_timeout = None if self.timeout is None else self.started + self.timeout
+        ends = [instant for instant in (self._facts.until, by_timeout) if instant is not None]
+        return max(min(ends) - clock.monotonic(), 0.0) if ends else None
 
     @property
     def cancelled(self) -> bool:

@@ -255,7 +255,7 @@ def _facts_of(job: Any, pages: Pages) -> FactList:
         (_("key"), job.key),
         (_("idempotency key"), job.idempotency_key),
         (_("tags"), _tag_links(job.tags, pages) if job.tags else None),
-        (_("deadline"), when(job.not_after) if job.not_after else None),
+        (_("deadline"), when(job.deadline) if job.deadline else None),
         (_("expires at"), when(job.expires_at) if job.expires_at else None),
         (_("options"), None if job.options_text is None else json_block(job.options_text)),
         (_("size of arguments"), size(job.payload_size)),
@@ -331,7 +331,7 @@ def _times_of(job: Any) -> FactList:
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
     # Admitted, parked and released jobs keep these values of an earlier claim, which say nothing about the present.
     if job.state == JobState.RUNNING:
-        instants[3:3] = ["claimed_at", "deadline_at"]
+        instants[3:3] = ["claimed_at", "overdue_at"]
     elif job.outcome:
         instants[3:3] = ["claimed_at"]
     shown: FactList = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]

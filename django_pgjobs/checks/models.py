@@ -16,7 +16,7 @@ CHANGED_COLUMNS = frozenset(
         "state",
         "claim_id",
         "claimed_at",
-        "deadline_at",
+        "overdue_at",
         "worker",
         "attempt",
         "waited",

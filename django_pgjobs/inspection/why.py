@@ -123,9 +123,9 @@ def _running(facts: WhyFacts) -> Reason:
         return Reason("releasing", text)
     if facts.suspect is not None and facts.suspects_since is not None:
         return _suspect(facts, worker)
-    if facts.deadline_at is not None and facts.deadline_at <= facts.now:
+    if facts.overdue_at is not None and facts.overdue_at <= facts.now:
         late = _("Its time ran out %(late)s ago, and its worker is stopping it.")
-        return Reason("overdue", f"{text} " + late % {"late": since(facts, facts.deadline_at)})
+        return Reason("overdue", f"{text} " + late % {"late": since(facts, facts.overdue_at)})
     lease = _("It was last heard from %(beat)s ago, and its lease runs until %(lease)s.")
     return Reason("running", f"{text} {lease % beat}")
 

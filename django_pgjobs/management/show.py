@@ -36,10 +36,10 @@ VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"
 
 FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
-    "run_at", "ready_at", "claimed_at", "deadline_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
+    "run_at", "ready_at", "claimed_at", "overdue_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
     "hold", "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by",
     "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
-    "fire_at", "claim_id", "tags", "not_after", "expires_at",
+    "fire_at", "claim_id", "tags", "deadline", "expires_at",
 )  # fmt: skip
 """Columns that become fields of the JSON unchanged."""
 
@@ -255,7 +255,7 @@ def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tupl
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
     claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # otherwise the instant belongs to a past claim
-    instants = ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after")
+    instants = ("created_at", "run_at", "ready_at", *claimed, "overdue_at", "finished_at", "fire_at", "deadline")
     for column in (*instants, "expires_at"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)

@@ -31,9 +31,9 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(db_default=Now(), verbose_name="registered at")),
                 ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed at")),
                 (
-                    "deadline_at",
+                    "overdue_at",
                     models.DateTimeField(
-                        help_text="When its worker should have stopped it.", null=True, verbose_name="deadline"
+                        help_text="When its worker should have stopped it.", null=True, verbose_name="overdue at"
                     ),
                 ),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
@@ -94,9 +94,9 @@ class Migration(migrations.Migration):
                     models.IntegerField(null=True, verbose_name="attempt that may have ended its process"),
                 ),
                 (
-                    "not_after",
+                    "deadline",
                     models.DateTimeField(
-                        help_text="Not started after it, stopped at it.", null=True, verbose_name="not after"
+                        help_text="Not started after it, stopped at it.", null=True, verbose_name="deadline"
                     ),
                 ),
                 ("tags", django_pgjobs.fields.TagsField(verbose_name="tags")),

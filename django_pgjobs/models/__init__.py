@@ -2,7 +2,7 @@
 
 Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by ``store``;
 therefore ``Job.save()`` refuses. A claim, a cancel request, progress and a release change columns such as ``claim_id``,
-``state``, ``deadline_at`` and ``attempt``. No index may hold these columns or name them in its condition: those writes
+``state``, ``overdue_at`` and ``attempt``. No index may hold these columns or name them in its condition: those writes
 must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
 
 Every process that has the app installed loads this room. Its methods therefore import ``steering`` and ``inspection``

@@ -175,7 +175,7 @@ class Job(Steerable, PostgresModel):
     run_at = InstantField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
     created_at = InstantField(_("registered at"), db_default=Now())
     claimed_at = InstantField(_("claimed at"), null=True)
-    deadline_at = InstantField(_("deadline"), null=True, help_text=_("When its worker should have stopped it."))
+    overdue_at = InstantField(_("overdue at"), null=True, help_text=_("When its worker should have stopped it."))
     finished_at = InstantField(_("finished at"), null=True)
     ready_at = InstantField(_("ready again at"), null=True)
     cancel_requested_at = InstantField(_("cancel requested at"), null=True)
@@ -219,7 +219,7 @@ class Job(Steerable, PostgresModel):
     cron_entry = models.TextField(_("cron entry"), null=True)
     fire_at = InstantField(_("fire of the cron entry"), null=True)
     tags = TagsField(_("tags"))
-    not_after = InstantField(_("not after"), null=True, help_text=_("Not started after it, stopped at it."))
+    deadline = InstantField(_("deadline"), null=True, help_text=_("Not started after it, stopped at it."))
     expires_at = InstantField(
         _("expires at"), null=True, help_text=_("Not started after it, but cancelled; empty once an attempt has ended.")
     )

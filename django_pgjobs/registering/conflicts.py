@@ -229,7 +229,7 @@ def _postponed(new: NewJob, by: NewJob) -> NewJob:
     return new._replace(
         run_at=by.run_at,
         delay_seconds=by.delay_seconds,
-        not_after=by.not_after,
+        deadline=by.deadline,
         expires_at=by.expires_at,
         expires_seconds=by.expires_seconds,
         on_conflict=policy,

@@ -89,7 +89,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         new = _with_keys(new, row)
     options = plan.rare
     if plan.tags or plan.deadline is not None or options is not None:
-        new = new._replace(tags=plan.tags, not_after=plan.deadline, options=options)
+        new = new._replace(tags=plan.tags, deadline=plan.deadline, options=options)
     if plan.target is not None:
         new = new._replace(target_id=plan.target[0])
     if plan.after:

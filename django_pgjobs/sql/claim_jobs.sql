@@ -53,9 +53,9 @@ claimed AS (
         claimed_at = statement_timestamp(),
         attempt = j.attempt + (j.ending IS NULL)::integer,
         ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
-        deadline_at = least(
+        overdue_at = least(
             statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8),
-            j.not_after + make_interval(secs => %(allowance)s::float8)
+            j.deadline + make_interval(secs => %(allowance)s::float8)
         ),
         unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates UNION ALL SELECT id FROM named))
@@ -75,14 +75,14 @@ claimed AS (
             WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
               OR j.options IS NOT NULL
               OR j.flow & 7 <> 0
-              OR coalesce(j.cancel_requested_at, j.not_after, j.expires_at) IS NOT NULL
+              OR coalesce(j.cancel_requested_at, j.deadline, j.expires_at) IS NOT NULL
               OR j.ending_attempt <> 0
               OR j.suspect_attempt = j.attempt
               OR j.error <> ''
             THEN json_build_array(
                 j.ending, j.ending_attempt, j.cancel_requested_at IS NOT NULL, left(j.error, %(most_chars)s::integer),
                 j.limit_key, j.idempotency_key, j.cron_entry, j.fire_at, nullif(j.suspect_attempt = j.attempt, false),
-                extract(epoch FROM j.not_after - statement_timestamp())::float8,
+                extract(epoch FROM j.deadline - statement_timestamp())::float8,
                 CASE WHEN j.attempt = 1 THEN extract(epoch FROM j.expires_at - statement_timestamp())::float8 END,
                 CASE
                     WHEN pg_column_size(j.options) > %(option_bytes)s::integer
@@ -93,7 +93,7 @@ claimed AS (
                 CASE WHEN j.flow & 7 = 1 THEN coalesce(j.parent_id, 0) WHEN j.flow & 7 <> 0 THEN 0 END
             )::text
         END AS rare,
-        j.deadline_at
+        j.overdue_at
 ),
 ledger AS (
     INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
@@ -101,7 +101,7 @@ ledger AS (
         %(claim_id)s::uuid, part, %(worker)s::uuid, expiry, least(expiry, soonest + make_interval(secs => %(grace)s::float8)),
         ids[200 * part + 1 : 200 * part + 200]
     FROM (
-        SELECT array_agg(id) AS ids, min(deadline_at) AS soonest,
+        SELECT array_agg(id) AS ids, min(overdue_at) AS soonest,
             statement_timestamp() + make_interval(secs => %(lease)s::float8) AS expiry
         FROM claimed
     ) AS taken,

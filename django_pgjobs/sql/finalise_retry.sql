@@ -23,7 +23,7 @@ recorded AS (
     UPDATE pgjobs_job AS j
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
-        deadline_at = NULL,
+        overdue_at = NULL,
         run_at = statement_timestamp() + make_interval(secs => locked.delay),
         error = CASE WHEN j.ending IS NULL THEN coalesce(locked.error, j.error) ELSE j.error END,
         duration_seconds = CASE WHEN j.ending IS NULL THEN locked.seconds ELSE j.duration_seconds END,

@@ -19,7 +19,7 @@ locked AS MATERIALIZED (
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
     hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
-    deadline_at = NULL,
+    overdue_at = NULL,
     attempt = greatest(j.attempt - 1, 0),
     run_at = statement_timestamp() + make_interval(secs => locked.delay),
     progress = NULL,

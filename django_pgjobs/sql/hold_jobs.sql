@@ -18,7 +18,7 @@ locked AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
-    deadline_at = NULL,
+    overdue_at = NULL,
     suspect_attempt = CASE WHEN locked.suspect THEN j.attempt ELSE j.suspect_attempt END,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,

@@ -23,7 +23,7 @@ marked AS (
     SET ending = locked.outcome,
         ending_attempt = 1,
         result = CASE WHEN locked.outcome = 'succeeded' THEN locked.result::jsonb ELSE j.result END,
-        deadline_at = statement_timestamp() + make_interval(secs => %(allowance)s::float8),
+        overdue_at = statement_timestamp() + make_interval(secs => %(allowance)s::float8),
         error = coalesce(locked.error, j.error),
         error_class = CASE WHEN locked.outcome = 'abandoned' THEN coalesce(left(nullif(locked.exception, ''), 200), locked.cause) END,
         cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(locked.reason, '') ELSE j.cancel_reason END,

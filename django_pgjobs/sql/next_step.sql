@@ -53,7 +53,7 @@ recorded AS (
         suspect_attempt = NULL,
         claim_id = NULL,
         hold = CASE WHEN judged.limit_key IS NOT NULL THEN 'limited' END,
-        deadline_at = NULL,
+        overdue_at = NULL,
         run_at = coalesce(judged.run_at, statement_timestamp()) + make_interval(secs => coalesce(judged.delay, 0)),
         error = '',
         duration_seconds = NULL,
@@ -112,7 +112,7 @@ refused AS (
     UPDATE pgjobs_job AS j
     SET claim_id = NULL,
         ending = 'abandoned',
-        deadline_at = NULL,
+        overdue_at = NULL,
         run_at = statement_timestamp(),
         error = 'DuplicateJob: The next step, ' || judged.name || ', cannot enter queue ' || judged.queue
             || ': another job there has the key ' || judged.unique_key || '.',

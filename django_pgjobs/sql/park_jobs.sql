@@ -18,7 +18,7 @@ locked AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
-    deadline_at = NULL,
+    overdue_at = NULL,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = 'parked',

@@ -4,19 +4,19 @@
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
     SELECT
-        w.queue, w.key, coalesce(w.run_at, statement_timestamp()) + make_interval(secs => w.delay) AS run_at, w.not_after,
+        w.queue, w.key, coalesce(w.run_at, statement_timestamp()) + make_interval(secs => w.delay) AS run_at, w.deadline,
         coalesce(
             w.expires_at,
             coalesce(w.run_at, statement_timestamp()) + make_interval(secs => w.delay) + make_interval(secs => w.expires)
         ) AS expires_at,
         w.position
-    FROM unnest(%(queues)s::text[], %(keys)s::text[], %(run_ats)s::timestamptz[], %(delays)s::float8[], %(not_afters)s::timestamptz[],
+    FROM unnest(%(queues)s::text[], %(keys)s::text[], %(run_ats)s::timestamptz[], %(delays)s::float8[], %(deadlines)s::timestamptz[],
         %(expiries)s::timestamptz[], %(expire)s::float8[])
-        WITH ORDINALITY AS w (queue, key, run_at, delay, not_after, expires_at, expires, position)
+        WITH ORDINALITY AS w (queue, key, run_at, delay, deadline, expires_at, expires, position)
 ),
 locked AS MATERIALIZED (
-    SELECT holder.id, ordered.run_at, ordered.not_after, ordered.expires_at, ordered.position
-    FROM (SELECT queue, key, run_at, not_after, expires_at, position FROM wanted ORDER BY queue COLLATE "C", key COLLATE "C") AS ordered
+    SELECT holder.id, ordered.run_at, ordered.deadline, ordered.expires_at, ordered.position
+    FROM (SELECT queue, key, run_at, deadline, expires_at, position FROM wanted ORDER BY queue COLLATE "C", key COLLATE "C") AS ordered
     CROSS JOIN LATERAL (
         SELECT j.id
         FROM pgjobs_job AS j
@@ -36,7 +36,7 @@ SET -- A job that has failed does not come back before its backoff is over.
     run_at = CASE WHEN j.attempt > 0 THEN greatest(j.run_at, locked.run_at) ELSE locked.run_at END,
     ready_at = statement_timestamp(),
     -- The latest registration counts: with an earlier deadline or expiry, a job that is postponed again and again would never run.
-    not_after = locked.not_after,
+    deadline = locked.deadline,
     expires_at = CASE WHEN j.attempt = 0 THEN locked.expires_at END,
     -- An admitted job would keep its slot while it waits for its instant.
     hold = CASE WHEN j.hold IS NULL AND j.limit_key IS NOT NULL THEN 'limited' ELSE j.hold END

@@ -8,7 +8,7 @@ SELECT
         jsonb_build_object(
             'run_at', j.run_at, 'queue', j.queue, 'priority', j.priority, 'ending', j.ending,
             'ending_attempt', j.ending_attempt, 'max_attempts', j.max_attempts, 'claimed_at', j.claimed_at,
-            'ready_at', j.ready_at, 'not_after', j.not_after, 'expires_at', j.expires_at, 'deadline_at', j.deadline_at,
+            'ready_at', j.ready_at, 'deadline', j.deadline, 'expires_at', j.expires_at, 'overdue_at', j.overdue_at,
             'outcome', j.outcome, 'finished_at', j.finished_at, 'error_class', j.error_class, 'hold', j.hold,
             'hold_reason', nullif(j.hold_reason, ''), 'hold_fingerprint', nullif(j.hold_fingerprint, ''),
             'cancel_requested_at', j.cancel_requested_at, 'cancel_mode', nullif(j.cancel_mode, ''),

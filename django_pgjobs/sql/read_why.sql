@@ -22,7 +22,7 @@ pauses AS MATERIALIZED (
 wanted AS MATERIALIZED (
     SELECT
         j.id, coalesce(j.outcome, CASE WHEN j.claim_id IS NOT NULL THEN 'running' END, j.hold, 'ready') AS state, j.name, j.queue, j.priority, j.run_at, j.attempt, j.max_attempts, left(j.error, 500) AS error,
-        left(j.hold_reason, 500) AS hold_reason, j.ending, j.ending_attempt, j.claimed_at, j.deadline_at, j.finished_at,
+        left(j.hold_reason, 500) AS hold_reason, j.ending, j.ending_attempt, j.claimed_at, j.overdue_at, j.finished_at,
         j.duration_seconds, j.cancel_requested_at, j.cancel_mode, left(j.cancel_by, 200) AS cancel_by,
         left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, j.idempotency_key,
         CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END AS unique_key,
@@ -100,7 +100,7 @@ ahead AS (
 SELECT
     statement_timestamp(), wanted.id, wanted.state, wanted.name, wanted.queue, wanted.run_at, wanted.ready_since, wanted.attempt,
     wanted.max_attempts, wanted.error, wanted.hold_reason, wanted.ending, wanted.ending_attempt, wanted.claimed_at,
-    wanted.deadline_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
+    wanted.overdue_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
     wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, wanted.expires_at, lease.expires_at, beat.name,
     beat.status, beat.last_beat_at, beat.suspects_since,
     CASE

@@ -4,7 +4,7 @@
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (
     name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
-    key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, not_after, expires_at,
+    key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, deadline, expires_at,
     options
 )
 VALUES (
@@ -12,7 +12,7 @@ VALUES (
     coalesce(%(run_at)s::timestamptz, statement_timestamp()) + %(delay)s * interval '1 s',
     %(key)s::text, %(key_scope)s::text, CASE WHEN %(key_scope)s::text IN ('until_started', 'until_finished') THEN %(key)s::text END,
     %(idempotency_key)s::text, %(limit_key)s::text, CASE WHEN %(limit_key)s::text IS NOT NULL THEN 'limited' END,
-    %(cron_entry)s::text, %(fire_at)s::timestamptz, %(tags)s::jsonb, %(not_after)s::timestamptz,
+    %(cron_entry)s::text, %(fire_at)s::timestamptz, %(tags)s::jsonb, %(deadline)s::timestamptz,
     -- Seconds count from the start that is asked for.
     coalesce(
         %(expires_at)s::timestamptz,

@@ -7,7 +7,7 @@ WITH given AS MATERIALIZED (
         n.name, n.queue, n.priority, n.max_attempts, n.timeout, n.payload, n.headers, n.description,
         coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) AS run_at,
         n.key, n.key_scope, CASE WHEN n.key_scope IN ('until_started', 'until_finished') THEN n.key END AS unique_key,
-        n.window_seconds AS seconds, n.idempotency_key, n.limit_key, n.cron_entry, n.fire_at, n.tags, n.not_after,
+        n.window_seconds AS seconds, n.idempotency_key, n.limit_key, n.cron_entry, n.fire_at, n.tags, n.deadline,
         coalesce(
             n.expires_at,
             coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires_seconds)
@@ -19,12 +19,12 @@ WITH given AS MATERIALIZED (
             name text, queue text, priority smallint, max_attempts integer, timeout float8,
             payload jsonb, headers jsonb, description text, run_at timestamptz, delay float8,
             key text, key_scope text, window_seconds float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
-            tags jsonb, not_after timestamptz, expires_at timestamptz, expires_seconds float8, options jsonb,
+            tags jsonb, deadline timestamptz, expires_at timestamptz, expires_seconds float8, options jsonb,
             flow smallint, parent_id bigint, target_id bigint, waits boolean, id bigint
         )
     ) WITH ORDINALITY AS n (
         name, queue, priority, max_attempts, timeout, payload, headers, description, run_at, delay,
-        key, key_scope, window_seconds, idempotency_key, limit_key, cron_entry, fire_at, tags, not_after, expires_at,
+        key, key_scope, window_seconds, idempotency_key, limit_key, cron_entry, fire_at, tags, deadline, expires_at,
         expires_seconds, options, flow, parent_id, target_id, waits, id, position
     )
 ),
@@ -44,14 +44,14 @@ windows AS (
 inserted AS (
     INSERT INTO pgjobs_job (
         id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
-        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, not_after, expires_at,
+        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, deadline, expires_at,
         options, flow, parent_id, target_id
     )
     SELECT
         id, name, queue, priority, max_attempts, timeout, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key,
         CASE WHEN waits THEN 'blocked' WHEN limit_key IS NOT NULL THEN 'limited' END,
-        cron_entry, fire_at, tags, not_after, expires_at, options, flow, parent_id, target_id
+        cron_entry, fire_at, tags, deadline, expires_at, options, flow, parent_id, target_id
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY queue COLLATE "C", unique_key COLLATE "C", position

@@ -24,7 +24,7 @@ due AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT
         j.id, due.claim_id, due.part, due.worker, due.expired,
-        j.deadline_at + make_interval(secs => %(grace)s::float8) AS give_up_at
+        j.overdue_at + make_interval(secs => %(grace)s::float8) AS give_up_at
     FROM due
     CROSS JOIN LATERAL unnest(due.job_ids) AS member (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[member.id])
@@ -48,7 +48,7 @@ dead AS MATERIALIZED (
           locked.expired
           OR j.id = ANY (%(overdue)s::bigint[])
           -- Read the deadline under the lock: the job may have reached its callback, which has a deadline of its own.
-          AND j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known)
+          AND j.overdue_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known)
       )
       AND j.claim_id = locked.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -89,7 +89,7 @@ rescued AS (
             WHEN j.ending IS NOT NULL THEN j.error_class
             WHEN judged.ends = 'abandoned' THEN CASE WHEN judged.expired THEN 'lost' ELSE 'timeout' END
         END,
-        deadline_at = NULL,
+        overdue_at = NULL,
         progress = NULL,
         expires_at = NULL, -- it has started
         ready_at = statement_timestamp(),

@@ -48,7 +48,7 @@ retried AS (
         END,
         ending = CASE WHEN j.outcome IS NULL THEN j.ending END,
         ending_attempt = CASE WHEN j.outcome IS NULL THEN j.ending_attempt ELSE 0 END,
-        outcome = NULL, finished_at = NULL, error_class = NULL, claim_id = NULL, deadline_at = NULL, result = NULL, progress = NULL,
+        outcome = NULL, finished_at = NULL, error_class = NULL, claim_id = NULL, overdue_at = NULL, result = NULL, progress = NULL,
         cancel_requested_at = NULL, release_requested_at = NULL, cancel_mode = '', cancel_by = '', cancel_reason = '',
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
@@ -56,7 +56,7 @@ retried AS (
         flow = j.flow & ~128, -- is not being undone
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
         -- An operator who retries a job after its deadline or its expiry wants it to run.
-        not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
+        deadline = CASE WHEN j.deadline > statement_timestamp() THEN j.deadline END,
         expires_at = CASE WHEN j.attempt = 0 AND j.expires_at > statement_timestamp() THEN j.expires_at END, -- null once it has started
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')

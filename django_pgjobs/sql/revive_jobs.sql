@@ -30,7 +30,7 @@ SET outcome = NULL,
     ending = NULL,
     ending_attempt = 0,
     claim_id = NULL,
-    deadline_at = NULL,
+    overdue_at = NULL,
     result = NULL,
     error = '',
     error_class = NULL,
@@ -43,7 +43,7 @@ SET outcome = NULL,
     cancel_reason = '',
     ready_at = statement_timestamp(),
     -- As a retry.
-    not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
+    deadline = CASE WHEN j.deadline > statement_timestamp() THEN j.deadline END,
     expires_at = CASE WHEN j.expires_at > statement_timestamp() THEN j.expires_at END,
     unique_key = (SELECT k.unique_key FROM revived AS k WHERE k.id = j.id AND k.unique_key IS NOT NULL)
 WHERE j.id = ANY (ARRAY (SELECT id FROM revived)) -- an array, else the planner may walk over all jobs for each of them

@@ -77,11 +77,11 @@ recorded AS (
     UPDATE pgjobs_job AS j
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
-        deadline_at = NULL,
+        overdue_at = NULL,
         -- Not charged; one that remembers more than at its claim starts to count again.
         attempt = CASE WHEN going_on.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
         suspect_attempt = NULL,
-        run_at = greatest(least(going_on.goes_on_at, j.not_after), statement_timestamp()),
+        run_at = greatest(least(going_on.goes_on_at, j.deadline), statement_timestamp()),
         error = coalesce(going_on.error, j.error),
         worker = %(worker)s::uuid,
         progress = NULL,

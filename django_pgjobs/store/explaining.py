@@ -39,7 +39,7 @@ class WhyFacts(NamedTuple):
     ending: str | None
     ending_attempt: int
     claimed_at: datetime | None
-    deadline_at: datetime | None
+    overdue_at: datetime | None
     finished_at: datetime | None
     duration_seconds: float | None
     cancel_requested_at: datetime | None

@@ -71,7 +71,7 @@ def postpone_jobs(db: Database, wanted: Sequence[NewJob]) -> Postponed:
         "keys": [new.key for new in wanted],
         "run_ats": [new.run_at for new in wanted],
         "delays": [new.delay_seconds or 0.0 for new in wanted],
-        "not_afters": [new.not_after for new in wanted],
+        "deadlines": [new.deadline for new in wanted],
         "expiries": [new.expires_at for new in wanted],
         "expire": [new.expires_seconds for new in wanted],
     }

@@ -58,7 +58,7 @@ class NewJob(NamedTuple):
     cron_entry: str | None = None
     fire_at: datetime | None = None
     tags: tuple[str, ...] = ()
-    not_after: datetime | None = None
+    deadline: datetime | None = None
     expires_at: datetime | None = None
     expires_seconds: float | None = None
     """Counted from the start that the registration asks for; only one of the two is set."""

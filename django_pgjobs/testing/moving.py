@@ -17,7 +17,7 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
 
     ``rows``: a ``Job`` or a queryset of jobs; ``Attempt``, ``Claim`` and ``Heartbeat`` work too. ``moves``: how far to
-    move each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs also
+    move each field: ``run_at``, ``created_at``, ``claimed_at``, ``overdue_at``, ``finished_at``, …; for jobs also
     ``lease``, the lease of the claims that hold them. ``run_at`` moves ``created_at`` and ``ready_at`` with it: a job
     that is late by its ``run_at`` has waited that long. It moves what the job sleeps or waits for too, so a sleep of an
     hour is over, and a wait of an hour has timed out, after ``run_at=3600``. Negative values move into the future;
@@ -35,7 +35,7 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     )
     fields = [name for name in by if name != "lease"]
     if queryset.model is Job:
-        _move_claims(found, by.get("lease"), by.get("deadline_at"))
+        _move_claims(found, by.get("lease"), by.get("overdue_at"))
     if queryset.model is Job and "run_at" in by:
         open_memos = Memo._base_manager.using(using).filter(job_id__in=found.values("pk"), finished_at__isnull=True)
         open_memos.update(wake_at=F("wake_at") - by["run_at"])

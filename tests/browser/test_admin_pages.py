@@ -58,7 +58,7 @@ def rows() -> dict[str, Job]:
             "attempt": 2,
             "error": "Declined: card refused ← OSError: line",
         },
-        "running": {"claim_id": CLAIM, "worker": WORKER, "claimed_at": now, "attempt": 1, "deadline_at": now},
+        "running": {"claim_id": CLAIM, "worker": WORKER, "claimed_at": now, "attempt": 1, "overdue_at": now},
         "parked": {
             "hold": "parked",
             "hold_reason": "No job named 'shop.jobs.chargee' is known here.",

@@ -173,7 +173,7 @@ def _judge_claim(old: Row, new: Row, at: datetime) -> Iterator[str]:
 def _judge_rescue(world: World, old: Row, at: datetime) -> Iterator[str]:
     if old["claim_id"] != str(world.claimed.claim_id):
         yield "a job was rescued that the lost claim did not hold"
-    deadline = old["deadline_at"] and datetime.fromisoformat(old["deadline_at"])
+    deadline = old["overdue_at"] and datetime.fromisoformat(old["overdue_at"])
     if world.lease_is_good and (deadline is None or deadline > at):
         yield "a job was rescued whose lease was good and whose deadline had not passed"
 

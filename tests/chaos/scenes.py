@@ -92,7 +92,7 @@ def last(world: World) -> None:
 def overdue(world: World) -> None:
     """The lease is good, the deadline has passed."""
     running(world)
-    world.db.query("UPDATE pgjobs_job SET deadline_at = now() - interval '1 hour'")
+    world.db.query("UPDATE pgjobs_job SET overdue_at = now() - interval '1 hour'")
     world.db.query("UPDATE pgjobs_claim SET check_at = now() - interval '1 hour'")
 
 

@@ -275,7 +275,7 @@ class JobsMachine(RuleBasedStateMachine):
     def the_deadline_passes(self, held: Holding) -> None:
         job = self.model.jobs.get(held.id)
         if job is not None and job.held_by(held.claim) and held.claim in self.model.ledger:
-            self.db.query("UPDATE pgjobs_job SET deadline_at = '2001-01-01' WHERE id = %s", [held.id])
+            self.db.query("UPDATE pgjobs_job SET overdue_at = '2001-01-01' WHERE id = %s", [held.id])
             self.db.query("UPDATE pgjobs_claim SET check_at = '2001-01-01' WHERE claim_id = %s", [held.claim])
             job.overdue = True
 

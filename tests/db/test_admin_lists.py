@@ -129,7 +129,7 @@ def test_pages_with_buttons_send_nobody_to_the_shell_for_what_the_buttons_do(roo
 
 def test_times_of_an_earlier_claim_are_not_those_of_a_waiting_job(root: Client) -> None:
     for fields in ({}, {"hold": "parked"}, {"hold": "limited"}):
-        row = make(claimed_at=now_plus(-600), deadline_at=now_plus(-60), attempt=1, **fields)
+        row = make(claimed_at=now_plus(-600), overdue_at=now_plus(-60), attempt=1, **fields)
         text = html(root.get(f"{LIST}{row.pk}/change/"))
         assert "Claimed at" not in text
         assert "Deadline" not in text

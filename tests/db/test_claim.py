@@ -201,7 +201,7 @@ def test_the_deadline_is_the_timeout_and_the_allowance_by_the_clock_of_the_datab
     """P10: the expiry is set with the claim."""
     timed, unlimited = [*register(timeout_seconds=60.0), *register()]
     claim(raw, 2, allowance=5.0)
-    seconds = "extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job WHERE id = %s"
+    seconds = "extract(epoch FROM overdue_at - claimed_at)::float8 FROM pgjobs_job WHERE id = %s"
     assert raw.value(f"SELECT {seconds}", [timed]) == pytest.approx(65.0)
     assert raw.value(f"SELECT {seconds}", [unlimited]) is None
 

@@ -43,7 +43,7 @@ RARE: dict[str, Callable[[random.Random, datetime], Any]] = {
     "cron_entry": lambda dice, now: dice.choice(TEXTS),
     "fire_at": lambda dice, now: now - timedelta(microseconds=dice.randrange(10**9)),
     "suspect_attempt": lambda dice, now: dice.randrange(1, 4),
-    "not_after": lambda dice, now: now + timedelta(microseconds=dice.randrange(-(10**9), 10**10)),
+    "deadline": lambda dice, now: now + timedelta(microseconds=dice.randrange(-(10**9), 10**10)),
     "expires_at": lambda dice, now: now + timedelta(microseconds=dice.randrange(-(10**9), 10**10)),
     "timeout_seconds": lambda dice, now: dice.random() * 1000,
     "attempt": lambda dice, now: dice.randrange(3),
@@ -67,7 +67,7 @@ def told(row: Job) -> dict[str, Any]:
         "cron_entry": row.cron_entry,
         "fire_at": row.fire_at,
         "suspect": True if row.suspect_attempt == row.attempt else None,
-        "until": row.not_after and row.claimed_at and (row.not_after - row.claimed_at).total_seconds(),
+        "until": row.deadline and row.claimed_at and (row.deadline - row.claimed_at).total_seconds(),
         "expires": row.expires_at and row.claimed_at and (row.expires_at - row.claimed_at).total_seconds(),
     }
     if row.attempt != 1:  # it has started before, or only its callback is left

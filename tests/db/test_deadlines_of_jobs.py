@@ -35,7 +35,7 @@ def soon(seconds: float) -> datetime:
 
 def pass_by(registered: Job) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE pgjobs_job SET not_after = statement_timestamp() - interval '1 s'")
+        cursor.execute("UPDATE pgjobs_job SET deadline = statement_timestamp() - interval '1 s'")
 
 
 def test_a_job_is_not_started_after_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,9 +105,9 @@ def test_the_claim_tells_how_long_is_left_and_bounds_the_backstop(raw: RawDataba
     [claimed] = claim(raw).jobs
     assert claimed.until == pytest.approx(clock.monotonic() + 100, abs=patience(5))
     registered.refresh_from_db()
-    assert registered.deadline_at is not None
+    assert registered.overdue_at is not None
     assert registered.claimed_at is not None
-    assert timedelta(seconds=90) < registered.deadline_at - registered.claimed_at < timedelta(seconds=110)
+    assert timedelta(seconds=90) < registered.overdue_at - registered.claimed_at < timedelta(seconds=110)
 
 
 def test_a_retry_by_an_operator_forgets_a_deadline_that_has_passed() -> None:

@@ -77,7 +77,7 @@ def test_a_retry_makes_the_job_ready_later_and_keeps_what_went_wrong(raw: RawDat
     assert (moved.id, moved.queue, moved.priority) == (one, "default", 0)
     assert seconds_ahead(raw, one) == pytest.approx(60, abs=5)
     assert (again.state, again.attempt, again.error, again.duration_seconds) == ("ready", 1, SUMMARY, 2.0)
-    assert (again.claim_id, again.deadline_at, again.progress, again.release_requested_at) == (None,) * 4
+    assert (again.claim_id, again.overdue_at, again.progress, again.release_requested_at) == (None,) * 4
     kept = Attempt.objects.get()
     assert (kept.job_id, kept.claim_id, kept.number, kept.cause) == (one, claimed.claim_id, 1, "failed")
     assert (kept.worker, kept.worker_name, kept.release) == (WORKER, "test worker", "release 1")
@@ -142,7 +142,7 @@ def test_ending_leaves_only_the_callback_under_the_same_claim(raw: RawDatabase) 
     marked = job(one)
     assert (marked.state, marked.ending, marked.ending_attempt, marked.attempt) == ("running", "abandoned", 1, 1)
     assert (marked.claim_id, marked.error) == (claimed.claim_id, SUMMARY)
-    left = "SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job"
+    left = "SELECT extract(epoch FROM overdue_at - statement_timestamp())::float8 FROM pgjobs_job"
     assert raw.value(left) == pytest.approx(15, abs=5)
     assert Attempt.objects.count() == 1
     assert finalising.finalise_end(raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR) == [

@@ -144,7 +144,7 @@ def test_members_do_not_outlive_a_job_whose_deadline_passes() -> None:
     run_jobs(limit=1)
     Job.objects.filter(name="gather.price").update(queue="elsewhere")
     past = timezone.now() - timedelta(seconds=1)
-    Job.objects.filter(pk=registered.pk).update(not_after=past, run_at=past)  # it sleeps no longer than that
+    Job.objects.filter(pk=registered.pk).update(deadline=past, run_at=past)  # it sleeps no longer than that
     run_jobs(queues=["default", "pgjobs"])
     run_jobs()
     registered.refresh_from_db()

@@ -16,7 +16,7 @@ JOBS = 10_000
 BATCH = 500
 
 HOT_COLUMNS = {
-    "claim_id", "claimed_at", "deadline_at", "attempt", "ending_attempt", "ending", "worker", "waited",
+    "claim_id", "claimed_at", "overdue_at", "attempt", "ending_attempt", "ending", "worker", "waited",
     "cancel_requested_at", "cancel_mode", "cancel_by", "cancel_reason", "release_requested_at", "progress",
     "error", "duration_seconds", "result", "headers", "description", "payload", "max_attempts",
 }  # fmt: skip

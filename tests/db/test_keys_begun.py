@@ -40,7 +40,7 @@ def test_a_job_that_sleeps_after_it_has_begun_is_not_replaced_nor_moved(how: str
     given = sleeps.using(unique=Unique("k", window=year) if how == "window" else Unique("k", until="finished"))
     begun = given.register(how)
     run_job(begun)
-    before = Job.objects.filter(pk=begun.pk).values("run_at", "expires_at", "not_after", "outcome", "unique_key").get()
+    before = Job.objects.filter(pk=begun.pk).values("run_at", "expires_at", "deadline", "outcome", "unique_key").get()
     assert before["outcome"] is None
     if (how, policy) == ("window", "postpone"):
         with pytest.raises(InvalidJob, match="exclude each other"):

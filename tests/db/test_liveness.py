@@ -135,7 +135,7 @@ def test_a_worker_that_may_live_is_not_marked(raw: RawDatabase, alive: str) -> N
     claimed = claim(raw)
     [held] = claimed.ids
     if alive == "it was a deadline":
-        backdate(job(held), deadline_at=60)
+        backdate(job(held), overdue_at=60)
     else:
         backdate(job(held), lease=31)
     if alive == "it has another lease":

@@ -71,7 +71,7 @@ def test_the_row_becomes_the_next_step_and_the_finished_one_is_kept(raw: RawData
     assert at <= row.run_at <= now(raw)
     changed = {column for column in after if after[column] != before[column]}
     assert changed == {
-        "name", "payload", "max_attempts", "timeout_seconds", "attempt", "claim_id", "deadline_at", "run_at", "error",
+        "name", "payload", "max_attempts", "timeout_seconds", "attempt", "claim_id", "overdue_at", "run_at", "error",
         "suspect_attempt", "progress", "worker", "flow", "state",
     }  # fmt: skip
     assert (after["name"], after["payload"], after["max_attempts"]) == (NAME, COLUMNS["payload"], 7)

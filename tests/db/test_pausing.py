@@ -223,7 +223,7 @@ def test_a_held_job_waits_uncharged_and_goes_on(raw: RawDatabase) -> None:
     pauses.pause("job", "test.job")
     assert sorted(hold(raw)) == ids
     row = job(ids[0])
-    assert (row.state, row.hold_reason, row.attempt, row.claim_id, row.deadline_at) == (
+    assert (row.state, row.hold_reason, row.attempt, row.claim_id, row.overdue_at) == (
         "paused", "mail is down", 0, None, None,
     )  # fmt: skip
     assert claim(raw, 10).ids == [], "each is claimed once at most"

@@ -134,9 +134,7 @@ def test_endless_instants_arrive_as_numbers(raw: RawDatabase, instant: str) -> N
     def body() -> None: ...
 
     body.register()
-    raw.query(
-        "UPDATE pgjobs_job SET expires_at = %(at)s::timestamptz, not_after = %(at)s::timestamptz", {"at": instant}
-    )
+    raw.query("UPDATE pgjobs_job SET expires_at = %(at)s::timestamptz, deadline = %(at)s::timestamptz", {"at": instant})
     if raw.value("SELECT current_setting('server_version_num')::int") < 170000:
         with pytest.raises(psycopg.DataError):  # the claimer parks the job
             claim(raw)

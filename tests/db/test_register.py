@@ -482,7 +482,7 @@ def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() ->
         "test.job", '{"args": [], "kwargs": {}}', queue="q", priority=-3, max_attempts=7, timeout_seconds=1.25,
         headers='{"h": "1"}', description="Ω", run_at=when, delay_seconds=2.5, limit_key="l", key="k",
         key_scope="until_finished", idempotency_key="i", cron_entry="c", fire_at=when, tags=("a", "b"),
-        not_after=when + timedelta(days=1), expires_at=when + timedelta(hours=1), options={"on_crash": "abandon"},
+        deadline=when + timedelta(days=1), expires_at=when + timedelta(hours=1), options={"on_crash": "abandon"},
     )  # fmt: skip
     flowing = new._replace(key="k3", limit_key=None, flow=1, parent_id=5, target_id=6, waits=True, id=4_000_000)
     several = registering.register_special_jobs("default", [new._replace(key="k2"), flowing])
@@ -492,7 +492,7 @@ def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() ->
         "name": "test.job", "queue": "q", "priority": -3, "max_attempts": 7, "timeout_seconds": 1.25,
         "payload": {"args": [], "kwargs": {}}, "headers": {"h": "1"}, "description": "Ω",
         "run_at": when + timedelta(seconds=2.5), "key_scope": "until_finished", "idempotency_key": "i",
-        "cron_entry": "c", "fire_at": when, "tags": ("a", "b"), "not_after": when + timedelta(days=1),
+        "cron_entry": "c", "fire_at": when, "tags": ("a", "b"), "deadline": when + timedelta(days=1),
         "expires_at": when + timedelta(hours=1), "options": {"on_crash": "abandon"},
     }  # fmt: skip
     assert [{name: getattr(row, name) for name in expected} for row in rows] == [expected] * 3

@@ -60,7 +60,7 @@ def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: b
     """It travels as text both ways, whatever its year and its zone."""
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Amsterdam"):
         plain = NewJob("shop.clean", "{}", run_at=start)
-        keyed = plain._replace(key="k", key_scope="until_finished", not_after=start, expires_at=start)
+        keyed = plain._replace(key="k", key_scope="until_finished", deadline=start, expires_at=start)
         several = [keyed._replace(key=key) for key in ("l", "m")]
         for stored in (
             registering.register_job("default", plain),
@@ -70,7 +70,7 @@ def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: b
             assert stored is not None
             row = Job.objects.get(pk=stored.id)
             assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
-            assert (stored.expires_at, row.not_after) == (row.expires_at, row.expires_at)
+            assert (stored.expires_at, row.deadline) == (row.expires_at, row.expires_at)
             assert (row.expires_at is not None) is bool(row.key)
             if use_tz:
                 assert stored.run_at == start

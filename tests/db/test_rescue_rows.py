@@ -76,7 +76,7 @@ def expire(raw: RawDatabase, ago: str = "1 ms") -> None:
 
 def pass_deadlines(raw: RawDatabase, ago: float) -> None:
     """Let every deadline have passed so many seconds ago; leases go on."""
-    raw.query("UPDATE pgjobs_job SET deadline_at = statement_timestamp() - make_interval(secs => %s)", [ago])
+    raw.query("UPDATE pgjobs_job SET overdue_at = statement_timestamp() - make_interval(secs => %s)", [ago])
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
 
 
@@ -204,7 +204,7 @@ def test_without_that_line_a_rescue_takes_the_jobs_of_the_living(
 def test_a_job_claimed_long_after_its_own_deadline_is_left_to_whoever_claimed_it(raw: RawDatabase) -> None:
     """It abandons it without calling its body; a rescue would charge it, and another worker claim it again."""
     [one] = register()
-    raw.query("UPDATE pgjobs_job SET not_after = statement_timestamp() - interval '1 day' WHERE id = %s", [one])
+    raw.query("UPDATE pgjobs_job SET deadline = statement_timestamp() - interval '1 day' WHERE id = %s", [one])
     claimed = claim(raw)
     assert (claimed.ids, rescue(raw)) == ([one], [])
     assert finalising.finalise_end(raw, claimed.ends(outcome="abandoned"), AUTHOR) == [one]
@@ -248,7 +248,7 @@ def test_a_job_that_has_come_to_its_callback_meanwhile_is_left_alone(raw: RawDat
     assert rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))]) == []
 
 
-@pytest.mark.parametrize(("name", "line"), lines_of("AND j.deadline_at +", ["rescue_jobs"]), ids=line_id)
+@pytest.mark.parametrize(("name", "line"), lines_of("AND j.overdue_at +", ["rescue_jobs"]), ids=line_id)
 def test_without_reading_the_deadline_again_its_callback_would_be_taken_for_its_body(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
@@ -264,7 +264,7 @@ def test_the_deadline_keeps_fractions_of_a_second(raw: RawDatabase) -> None:
     """D27: 1.5 s is 1.5 s; so is the pause before its worker gives it up."""
     register(timeout_seconds=1.5)
     claimed = claim(raw, allowance=0.25)
-    window = raw.value("SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job")
+    window = raw.value("SELECT extract(epoch FROM overdue_at - claimed_at)::float8 FROM pgjobs_job")
     assert window == pytest.approx(1.75, abs=1e-6)
     pass_deadlines(raw, 10 - patience(0.5))
     overdue = [(claimed.ids[0], str(claimed.claim_id))]
@@ -278,7 +278,7 @@ def test_the_deadline_keeps_fractions_of_a_second(raw: RawDatabase) -> None:
 def test_without_a_deadline_a_renewed_job_is_never_taken(raw: RawDatabase, timeout: float | None) -> None:
     """D26 D28 W18: no timeout, or a deadline that somebody has taken away by SQL."""
     claimed = claimed_one(raw, timeout_seconds=timeout)
-    raw.query("UPDATE pgjobs_job SET deadline_at = NULL, claimed_at = '2001-01-01'")
+    raw.query("UPDATE pgjobs_job SET overdue_at = NULL, claimed_at = '2001-01-01'")
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
     assert rescue(raw) == rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))]) == []
     assert job(claimed.ids[0]).state == "running"
@@ -289,9 +289,9 @@ def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) 
     claimed = claimed_one(raw, timeout_seconds=60.0)
     pass_deadlines(raw, 11)
     rescue(raw, overdue=[(claimed.ids[0], str(claimed.claim_id))])
-    assert (job(claimed.ids[0]).deadline_at, job(claimed.ids[0]).timeout_seconds) == (None, 60.0)
+    assert (job(claimed.ids[0]).overdue_at, job(claimed.ids[0]).timeout_seconds) == (None, 60.0)
     claim(raw, allowance=5.0)
-    left = raw.value("SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job")
+    left = raw.value("SELECT extract(epoch FROM overdue_at - statement_timestamp())::float8 FROM pgjobs_job")
     assert 60 < left <= 65
 
 
@@ -309,7 +309,7 @@ def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: Ra
 def test_a_lone_worker_rescues_the_job_that_it_could_not_stop(raw: RawDatabase) -> None:
     """D30: in the turn of its own rescuer, though it holds the claim and nobody's lease has run out."""
     claimed = claimed_one(raw, timeout_seconds=1.0)
-    raw.query("UPDATE pgjobs_job SET deadline_at = '2001-01-01'")
+    raw.query("UPDATE pgjobs_job SET overdue_at = '2001-01-01'")
     raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
     told: list[Rescued] = []
     own = Own([str(claimed.claim_id)])
@@ -337,7 +337,7 @@ def test_a_rescued_job_is_ready_at_once_and_charged(raw: RawDatabase) -> None:
     due = job(second.ids[0]).run_at
     rescue(raw)
     row = job(second.ids[0])
-    assert (row.state, row.claim_id, row.deadline_at, row.progress, row.release_requested_at) == (
+    assert (row.state, row.claim_id, row.overdue_at, row.progress, row.release_requested_at) == (
         "ready", None, None, None, None,
     )  # fmt: skip
     assert (row.attempt, row.run_at) == (2, due)

@@ -106,10 +106,10 @@ def test_a_deadline_is_looked_at_where_the_claim_says() -> None:
     row = Claim.objects.get()
     lease, check = row.lease_expires_at, row.check_at
     held.refresh_from_db()
-    deadline = held.deadline_at
+    deadline = held.overdue_at
     assert deadline is not None
-    backdate(held, deadline_at=HOUR)
-    assert held.deadline_at == deadline - HOUR
+    backdate(held, overdue_at=HOUR)
+    assert held.overdue_at == deadline - HOUR
     assert instants(row, "lease_expires_at", "check_at") == [lease, check - HOUR]
 
 

@@ -174,7 +174,7 @@ def test_a_death_and_suspects_are_told_with_the_page_of_their_worker(raw: RawDat
     page = root.get(told[crashed]).content.decode()
     assert "It ran #7 x.y." in page
     assert f"running: #6; waiting: #{one}" in page
-    Job.objects.filter(pk=one).update(deadline_at=Now() - timedelta(minutes=1))
+    Job.objects.filter(pk=one).update(overdue_at=Now() - timedelta(minutes=1))
     page = root.get(f"/admin/pgjobs/job/{one}/change/").content.decode()
     assert "It has not started again" in page
     assert "Waits to run again, apart" in page

@@ -258,7 +258,7 @@ def test_overdue_cancelling_and_releasing(raw: RawDatabase) -> None:
     register(timeout_seconds=10.0)
     held = claim(raw)
     worker("web-1", id=WORKER)
-    backdate(job(held.ids[0]), deadline_at=20)
+    backdate(job(held.ids[0]), overdue_at=20)
     assert said(held.ids[0])[0] == "overdue"
     job(held.ids[0]).release()
     assert said(held.ids[0])[0] == "releasing"

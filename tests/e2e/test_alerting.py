@@ -29,7 +29,7 @@ def test_each_job_that_is_abandoned_is_one_error_whatever_ended_it(worker: Worke
     Job.objects.filter(pk=exhausted.pk).update(attempt=1)
     Job.objects.filter(pk=exhausted.pk).reschedule(delay=0)
     late = jobs.effect.using(delay=60).register("late")
-    Job.objects.filter(pk=late.pk).update(not_after=timezone.now() - timedelta(days=2))
+    Job.objects.filter(pk=late.pk).update(deadline=timezone.now() - timedelta(days=2))
     Job.objects.filter(pk=late.pk).reschedule(delay=0)
     for job in ended(*abandoned, exhausted, late, timeout=40):
         assert job.outcome == "abandoned"

@@ -122,7 +122,7 @@ def test_an_end_that_a_locked_gate_keeps_waiting_is_not_taken_for_a_job_that_nob
     with transaction.atomic():
         Gate.objects.select_for_update().get(pk=batch.job.pk)
         # Until then a rescue was due: the grace, and a renewal that would have said so.
-        late = "SELECT statement_timestamp() > deadline_at + interval '11 s' FROM pgjobs_job WHERE id = %s"
+        late = "SELECT statement_timestamp() > overdue_at + interval '11 s' FROM pgjobs_job WHERE id = %s"
         wait_until(lambda: raw.value(late, [member.pk]), 40, "its deadline has long passed")
     (member,) = ended(member, timeout=30)
     assert (member.outcome, member.attempt, stage.count("start", "x")) == ("succeeded", 1, 1)

@@ -41,7 +41,7 @@ def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(
     behind = Job.objects.filter(pk__in=ids[1:], outcome=None)
     assert int(back) > 0
     assert [job.state for job in behind].count("ready") >= int(back)
-    assert {(job.attempt, job.deadline_at) for job in behind if job.state == "ready"} == {(0, None)}
+    assert {(job.attempt, job.overdue_at) for job in behind if job.state == "ready"} == {(0, None)}
     assert read(Job.objects.get(pk=ids[0])).state == "running"
     wait_until(lambda: not process.processes(), 5, "no process is left")
 

@@ -71,7 +71,7 @@ def test_a_job_whose_end_was_taken_back_is_given_up_after_its_deadline(
     ended(victim)
     started(stage, "slow")
     raw.query(
-        "UPDATE pgjobs_job SET outcome = NULL, finished_at = NULL, deadline_at = now() - interval '1 h' "
+        "UPDATE pgjobs_job SET outcome = NULL, finished_at = NULL, overdue_at = now() - interval '1 h' "
         "WHERE id = %s AND claim_id = (SELECT claim_id FROM pgjobs_job WHERE id = %s)",
         [victim.pk, slow.pk],
     )
@@ -96,7 +96,7 @@ def test_a_job_claimed_long_after_its_deadline_stays_with_a_worker_that_stands_s
     warm_up(process)
     with transaction.atomic():
         slow, late = jobs.waits.register("slow"), jobs.effect.register("late")
-        Job.objects.filter(pk=late.pk).update(not_after=Now() - timedelta(days=2))
+        Job.objects.filter(pk=late.pk).update(deadline=Now() - timedelta(days=2))
     claimed = "SELECT claimed_at FROM pgjobs_job WHERE id = %s AND claim_id IS NOT NULL"
     wait_until(lambda: raw.query(claimed, [late.pk]), 20, "the late one is claimed, too")
     os.kill(process.pid, signal.SIGSTOP)

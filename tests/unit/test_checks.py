@@ -298,7 +298,7 @@ def test_a_check_of_one_app_looks_at_that_app_only(isolated_apps: Any) -> None:
         (models.Index(name="i", fields=["queue"], include=["worker"]), "worker"),
         (models.Index(name="i", fields=["queue"], condition=Q(claim_id__isnull=True)), "claim_id"),
         (models.Index(name="i", fields=["queue"], condition=Q(queue="a") & ~(Q(name="b") | Q(ending="x"))), "ending"),
-        (models.Index(name="i", fields=["queue"], condition=Q(run_at__lt=F("deadline_at"))), "deadline_at"),
+        (models.Index(name="i", fields=["queue"], condition=Q(run_at__lt=F("overdue_at"))), "overdue_at"),
         (models.Index(Lower("cancel_by"), name="i"), "cancel_by"),
         (models.Index(F("waited").desc(), name="i"), "waited"),
         (models.Index(F("progress__done"), name="i"), "progress"),
