@@ -37,8 +37,8 @@ def attempt_rows(job: Any, rows: Sequence[Any], steps: list[Step], worker: Heart
 
 def awaits_its_turn(job_id: int, worker: Heartbeat | None) -> bool:
     """Tell whether the job waits in its worker to run again, as an executor died with it."""
-    waiting = worker.suspects.get("waiting") if worker is not None and isinstance(worker.suspects, dict) else None
-    return isinstance(waiting, list) and job_id in waiting
+    pending = worker.suspects.get("pending") if worker is not None and isinstance(worker.suspects, dict) else None
+    return isinstance(pending, list) and job_id in pending
 
 
 def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, Any]:

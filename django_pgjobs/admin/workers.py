@@ -84,9 +84,9 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Return the jobs that run apart since an executor died with them, and those that wait for that."""
         if not isinstance(beat.suspects, dict) or beat.suspects_since is None:
             return "–"
-        running, waiting = (_ids(beat.suspects.get(name)) for name in ("running", "waiting"))
-        words = str(_("run apart since {}, running: {}; waiting: {}"))
-        return format_html(words, when(beat.suspects_since), running, waiting)
+        running, pending = (_ids(beat.suspects.get(name)) for name in ("running", "pending"))
+        words = str(_("run apart since {}, running: {}; pending: {}"))
+        return format_html(words, when(beat.suspects_since), running, pending)
 
 
 def _ids(stored: Any) -> str:

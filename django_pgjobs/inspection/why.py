@@ -133,7 +133,7 @@ def _running(facts: WhyFacts) -> Reason:
 def _suspect(facts: WhyFacts, worker: str) -> Reason:
     """An executor died with it. Its time counts from its new start, which the row does not know."""
     words = {"worker": worker, "at": clock_time(facts.suspects_since or facts.now), "tries": tries(facts)}
-    if facts.suspect == "blocked":
+    if facts.suspect == "pending":
         text = _(
             "It has not started again: an executor of worker %(worker)s died with it, %(tries)s, and may have died of "
             "it. The worker runs such suspects alone since %(at)s, one group after the other; it waits for its turn."

@@ -104,7 +104,7 @@ SELECT
     wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, wanted.expires_at, lease.expires_at, beat.name,
     beat.status, beat.last_beat_at, beat.suspects_since,
     CASE
-        WHEN beat.suspects -> 'waiting' @> to_jsonb(wanted.id) THEN 'waiting'
+        WHEN beat.suspects -> 'pending' @> to_jsonb(wanted.id) THEN 'pending'
         WHEN beat.suspects -> 'running' @> to_jsonb(wanted.id) THEN 'running'
     END,
     workers.benched, workers.benched_since, workers.live, workers.serving, workers.draining, workers.slots, workers.running,

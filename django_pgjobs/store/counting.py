@@ -193,7 +193,7 @@ def _suspects(text: str | None) -> list[int]:
         found = json.loads(text or "null")
     except ValueError:
         return []
-    lists = [found.get("running"), found.get("waiting")] if isinstance(found, dict) else []
+    lists = [found.get("running"), found.get("pending")] if isinstance(found, dict) else []
     return [each for ids in lists if isinstance(ids, list) for each in ids if isinstance(each, int)]
 
 

@@ -163,7 +163,7 @@ def test_a_death_and_suspects_are_told_with_the_page_of_their_worker(raw: RawDat
     held = claim(raw)
     beat(
         id=WORKER, name="web-1", deaths=2, died_at=Now() - timedelta(minutes=3), death="It was killed. It ran #7 x.y.",
-        suspects={"running": [6], "waiting": [one]}, suspects_since=Now() - timedelta(minutes=3),
+        suspects={"running": [6], "pending": [one]}, suspects_since=Now() - timedelta(minutes=3),
     )  # fmt: skip
     lead(raw)
     told = {each["text"]: each["url"] for each in banner(root)["problems"]}
@@ -173,7 +173,7 @@ def test_a_death_and_suspects_are_told_with_the_page_of_their_worker(raw: RawDat
     assert told[crashed] == told[suspects] == f"/admin/pgjobs/heartbeat/{WORKER}/change/"
     page = root.get(told[crashed]).content.decode()
     assert "It ran #7 x.y." in page
-    assert f"running: #6; waiting: #{one}" in page
+    assert f"running: #6; pending: #{one}" in page
     Job.objects.filter(pk=one).update(overdue_at=Now() - timedelta(minutes=1))
     page = root.get(f"/admin/pgjobs/job/{one}/change/").content.decode()
     assert "It has not started again" in page

@@ -28,7 +28,7 @@ class Suspects(NamedTuple):
     """The ids of the suspects that run now, and of those that wait for it."""
 
     running: list[int]
-    waiting: list[int]
+    pending: list[int]
 
 
 class Deaths:

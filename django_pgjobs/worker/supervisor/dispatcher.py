@@ -205,8 +205,8 @@ class Dispatcher:
     def apart(self, executors: Iterable[ExecutorProcess]) -> Suspects | None:
         """Return which suspects run apart now, and which wait for it; None without any."""
         running = [run.job.id for child in executors if child.exclusive for run in child.runs.values() if run.alone]
-        waiting = [run.job.id for run in self.suspects]
-        return Suspects(running[:MOST_SUSPECTS], waiting[:MOST_SUSPECTS]) if running or waiting else None
+        pending = [run.job.id for run in self.suspects]
+        return Suspects(running[:MOST_SUSPECTS], pending[:MOST_SUSPECTS]) if running or pending else None
 
     def _send(self, child: ExecutorProcess, runs: list[HeldRun], now: float) -> None:
         if not runs:
