@@ -288,16 +288,14 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: l
 
 def _log_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:
     statements = sum(loop.statements for loop in loops)
-    ended = supervisor.ended
     if finaliser.count:
         log.warning(
             "ends could not be written, other workers rescue these jobs jobs=%d locked=%d",
             finaliser.count, finaliser.busy.count,
         )  # fmt: skip
     log.info(
-        "worker stopped jobs=%d refused=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
-        ended, finaliser.writer.refused.total(), statements, statements / max(ended, 1), _cpu(children=False),
-        _cpu(children=True),
+        "worker stopped jobs=%d refused=%d statements=%d cpu_supervisor=%.3fs cpu_executors=%.3fs",
+        supervisor.ended, finaliser.writer.refused.total(), statements, _cpu(children=False), _cpu(children=True),
     )  # fmt: skip
 
 
