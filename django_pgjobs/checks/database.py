@@ -32,7 +32,7 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     elif not _uses_psycopg3():
         yield Error(
             f"The database {using!r} is used through psycopg2; jobs need psycopg 3.",
-            hint='Install "psycopg[binary]": Django prefers it over psycopg2 for the whole project.',
+            hint='Install "django-pgjobs[binary]", which brings psycopg 3: Django prefers it for the whole project.',
             id="pgjobs.E010",
         )
 

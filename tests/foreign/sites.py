@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.workers import ROOT
 
-ALL = (f"--editable={ROOT}[environ]", "psycopg[binary]>=3.2", "pytest>=8.3")
+ALL = (f"--editable={ROOT}[binary,environ]", "pytest>=8.3")
 """What every environment needs. It takes the newest Django that the package allows."""
 
 

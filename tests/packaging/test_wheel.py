@@ -145,6 +145,18 @@ def test_the_index_links_to_the_project_and_names_the_extras_for_users(metadata,
     }  # fmt: skip
 
 
+def test_every_extra_that_is_named_exists_and_pages_that_install_name_binary(declared):
+    pages = [PROJECT / "README.md", *PROJECT.glob("docs/**/*.md")]
+    named = {
+        path: set(re.findall(r"django-pgjobs\[([\w,-]+)\]", path.read_text(encoding="utf-8")))
+        for path in (*pages, *PACKAGE.rglob("*.py"))
+    }
+    extras = {extra for each in named.values() for names in each for extra in names.split(",")}
+    assert extras == set(declared["optional-dependencies"]) - {"environ"}
+    for page in ("README.md", "docs/tutorial/first-job.md", "docs/how-to/deploy.md", "docs/how-to/hosting.md"):
+        assert any("binary" in names.split(",") for names in named[PROJECT / page]), page
+
+
 def test_owner_and_address_of_the_project_stand_in_one_place(declared):
     """In pyproject.toml. SECURITY.md and the code of conduct are read without it, so they repeat the address."""
     source, [author] = declared["urls"]["Source"], declared["authors"]
