@@ -8,10 +8,14 @@ import json
 import math
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import psycopg
 import pytest
 import yaml
 from django.apps import apps
@@ -19,6 +23,7 @@ from django.core.management import call_command, get_commands, load_command_clas
 from django.db import connection
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.embedded.programs import find_binaries
 from django_pgjobs.metrics.families import FLEET, TOTALS, WORKER
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.testing import run_jobs
@@ -231,3 +236,29 @@ def test_a_copy_of_production_that_was_emptied_runs_nothing_old_and_all_that_is_
     call_command("runjobs", until_idle=True, processes=1)
     assert job.value(timeout=0) == 2
     assert list(Job.objects.values_list("pk", flat=True)) == [job.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_dump_for_staging_has_the_tables_and_no_job(tmp_path: Path) -> None:
+    """By the page's own two commands, on this server."""
+    succeeds.register_many((n,) for n in range(3))
+    here = connection.settings_dict
+    copy = f"{here['NAME']}_staging"
+    base = f"postgres://{here['USER']}:{quote(here['PASSWORD'])}@{here['HOST']}:{here['PORT']}"
+    page = "".join(block.text for block in blocks(DOCS / "how-to" / "backup.md") if block.language == "console")
+    with psycopg.connect(f"{base}/postgres", autocommit=True) as server:
+        programs = find_binaries(server.info.server_version // 10_000)
+        server.execute(f'CREATE DATABASE "{copy}"')
+        try:
+            for name in ("pg_dump", "pg_restore"):
+                [line] = re.findall(rf"^\$ {name} (.*)$", page, re.MULTILINE)
+                given = re.sub(r" shop$", f" {base}/{here['NAME']}", line).replace("=staging ", f"={base}/{copy} ")
+                subprocess.run([programs / name, *shlex.split(given)], check=True, cwd=tmp_path)
+            with psycopg.connect(f"{base}/{copy}") as staging:
+                assert staging.execute("SELECT count(*) FROM pgjobs_job AS j WHERE j.state = 'ready'").fetchone() == (
+                    0,
+                )
+                assert staging.execute("SELECT count(*) FROM django_migrations WHERE app = 'pgjobs'").fetchone() != (0,)
+                assert staging.execute("SELECT nextval('pgjobs_job_id_seq')").fetchone() == (1,)
+        finally:
+            server.execute(f'DROP DATABASE "{copy}" WITH (FORCE)')
