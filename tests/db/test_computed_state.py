@@ -98,7 +98,7 @@ def test_attribute_notation_reads_the_state_in_sql(raw: RawDatabase) -> None:
 @pytest.mark.usefixtures("mixed")
 def test_a_reader_of_the_documented_view_needs_no_right_on_the_table(raw: RawDatabase) -> None:
     """Nor may it see arguments."""
-    texts = [block.text for block in blocks(DOCS / "how-to" / "operate.md") if block.language == "sql"]
+    texts = [block.text for block in blocks(DOCS / "how-to" / "query-in-sql.md") if block.language == "sql"]
     query, view, grant = (each.strip() for text in texts for each in text.split(";") if each.strip())
     raw.query("CREATE ROLE reporting")
     try:
