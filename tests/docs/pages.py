@@ -1,9 +1,4 @@
-"""The pages of the documentation as data: their fenced blocks, and the comment above each that says how it is tested.
-
-``<!-- skip: why -->`` leaves a block out, ``<!-- file: path -->`` and ``<!-- append: path -->`` name the file it is,
-``<!-- run -->`` marks commands to be run, ``<!-- background -->`` one that runs beside what follows, and
-``<!-- setup: code -->`` runs code before the block.
-"""
+"""The pages of the documentation as data: their fenced blocks, with the files that Python blocks name."""
 
 from __future__ import annotations
 
@@ -12,27 +7,34 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 _BLOCK = re.compile(
-    r"(?P<above>(?:^<!-- .*? -->\n+)*)^(?P<fence>```+)(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)[ ]*$",
+    r"^(?P<indent>[ ]*)(?P<fence>```+)(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)"
+    r"^(?P=indent)(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARK = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
+_FILE = re.compile(r"# ([\w/.-]+\.py)\n")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page; ``marks`` are the comments above it."""
+    """A fenced block of a page."""
 
     page: Path
     line: int
     language: str
     text: str
-    marks: dict[str, str]
+
+    @property
+    def file(self) -> str:
+        """Return the path in the first line of a Python block, ``# shop/jobs.py``; empty if that is none."""
+        found = _FILE.match(self.text) if self.language == "python" else None
+        return found[1] if found else ""
 
     @property
     def where(self) -> str:
@@ -53,8 +55,7 @@ def blocks(page: Path) -> list[Block]:
             page,
             text.count("\n", 0, match.start("fence")) + 2,
             match["language"],
-            match["text"],
-            {name: value or "" for name, value in _MARK.findall(match["above"])},
+            dedent(match["text"]),
         )
         for match in _BLOCK.finditer(text)
     ]

@@ -269,7 +269,7 @@ def test_every_permission_is_documented():
 
 
 def test_what_libpq_is_told_stands_on_the_page_of_connections():
-    [options] = re.findall(r'"OPTIONS": (\{[^}]*connect_timeout[^}]*\})', read("how-to/connections"))
+    [options] = re.findall(r'"OPTIONS"\] = (\{[^}]*connect_timeout[^}]*\})', read("how-to/connections"))
     assert ast.literal_eval(options) == WAYS
 
 

@@ -68,7 +68,7 @@ def commands(block: Block) -> Iterator[list[str]]:
     elif block.language in ("console", "text", "dockerfile"):
         for line in block.text.replace("\\\n", " ").splitlines():
             _, found, rest = line.partition("manage.py ")
-            if found and (block.language != "console" or line.startswith("$ ")):
+            if found and (line.startswith("$ ") or not re.search(r"^\$ ", block.text, re.MULTILINE)):
                 yield shlex.split(re.split(r" [|>&](?: |$)| #", rest)[0])
 
 
