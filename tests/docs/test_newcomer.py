@@ -1,4 +1,4 @@
-"""Four tasks of a newcomer, written as the documentation says and run by a real worker."""
+"""Tasks of a newcomer, written as the documentation says and run by a real worker."""
 
 from __future__ import annotations
 
@@ -166,3 +166,37 @@ def test_a_saga_is_undone(project: Project) -> None:
 """,
         ),
     )
+
+
+ELSEWHERE = """
+# shop/mail_jobs.py
+from django_pgjobs import job
+
+
+@job
+def send_letter(to: str) -> str:
+    return f"sent to {to}"
+"""
+
+LETTER = """
+>>> from shop.mail_jobs import send_letter
+>>> send_letter.register("ann").value(timeout=30)
+'sent to ann'
+"""
+
+URLS = """
+# mysite/urls.py
+import shop.mail_jobs
+
+urlpatterns = []
+"""
+
+
+def test_jobs_in_a_module_that_modules_names_run_and_others_are_a_warning(project: Project) -> None:
+    follow(project, ("python", ELSEWHERE), ("python", URLS))
+    status, printed = project.run("python manage.py check")
+    assert status == 0
+    assert "(pgjobs.W014) Workers do not find the job shop.mail_jobs.send_letter" in printed
+    assert 'add "shop.mail_jobs" to PGJOBS["MODULES"]' in printed
+    project.write("mysite/settings.py", 'PGJOBS = {"MODULES": ["shop.*_jobs"]}\n')
+    follow(project, ("pycon", LETTER))
