@@ -111,7 +111,7 @@ class Cron:
         if self.call is None:
             raise self._wrong("it has no job")
         try:
-            new = new_job(self.call.row(), None)
+            new = new_job(self.call._row(), None)
         except InvalidJob as error:
             raise self._wrong(error) from None
         from django_pgjobs.schedules import kept_options  # here for start-up time

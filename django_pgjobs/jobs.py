@@ -133,7 +133,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
     ``backoff``, ``retry_on``, ``give_up_on`` and the callbacks are read from the code that runs the job. ``queue``,
     ``priority``, ``max_attempts`` and ``timeout`` (seconds, None for unlimited) are written on the row at registering.
-    ``fingerprint`` changes with name, parameters and payload format: code with another one tries a parked job again.
+    Each option of ``job`` but keys is an attribute, ``func`` is the function, ``is_async`` says whether it is one.
     """
 
     func: Callable[..., R]
@@ -189,26 +189,26 @@ class JobDefinition(JobPolicy, Generic[P, R]):
             raise InvalidJob(f"{location_of(unnamed[0])}: write @{self.__name__}.undo(), with brackets")
 
         def decorate(func: Callable[..., Any]) -> JobDefinition[..., Any]:
-            if self.undo_definition is not None and self.undo_definition.location != location_of(func):
+            if self._undo_definition is not None and self._undo_definition._location != location_of(func):
                 raise InvalidJob(f"{location_of(func)}: job {self.name!r}: undo is set already")
             try:
-                check_callback("undo", func, self.signature, takes_context=True)
+                check_callback("undo", func, self._signature, takes_context=True)
             except InvalidOption as error:
                 raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
             made = _define(func, {"name": f"{self.name}.undo", **options, "takes_context": True})
-            self.undo_definition = made
+            self._undo_definition = made
             return made
 
         return cast("Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]", decorate)
 
     def _keep(self, what: str, func: Kept) -> Kept:
         try:
-            if getattr(self, f"{what}_func") is not None:
+            if getattr(self, f"_{what}_func") is not None:
                 raise InvalidOption(f"{what} is set already")
-            check_callback(what, func, self.signature, takes_context=True)
+            check_callback(what, func, self._signature, takes_context=True)
         except InvalidOption as error:
             raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
-        setattr(self, f"{what}_func", func)
+        setattr(self, f"_{what}_func", func)
         return func
 
     # Registering
@@ -220,8 +220,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         function does not take these arguments, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` if the
         key is taken and ``on_conflict`` asks for it. Then nothing is stored, and an open transaction stays usable.
         """
-        self.fits(*args, **kwargs)
-        return cast("JobOf[R]", register_one(Row(self, self.plan, args, kwargs)))
+        self._fits(*args, **kwargs)
+        return cast("JobOf[R]", register_one(Row(self, self._plan, args, kwargs)))
 
     async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """``register`` for async callers."""
@@ -229,7 +229,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call to register later. Raises ``TypeError`` as ``register`` does."""
-        self.fits(*args, **kwargs)
+        self._fits(*args, **kwargs)
         return BoundJob(self, args, kwargs)
 
     def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
@@ -251,7 +251,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         made = self._plans.of(options)
         return BoundOptions(self, made.fields, made.plan)
 
-    def plan_with(self, **options: Unpack[RegisterOptions]) -> Plan:
+    def _plan_with(self, **options: Unpack[RegisterOptions]) -> Plan:
         """Return the plan that a registration by ``using(**options)`` has; raise ``InvalidJob`` as it does.
 
         Plans are remembered by the settings and by the options that many calls share, such as queue, priority and
@@ -354,11 +354,11 @@ class BoundOptions(Generic[P, R]):
     definition: JobDefinition[P, R]
     options: Mapping[str, Any]
     """Fields of the plan, already checked; ``using`` makes them."""
-    plan: Plan | None = field(default=None, compare=False, repr=False)
+    _known_plan: Plan | None = field(default=None, compare=False, repr=False)
     """The plan that these make, if it is known."""
 
-    def _plan(self) -> Plan:
-        return _as_of_now(self.definition, self.options, self.plan)
+    def _planned(self) -> Plan:
+        return _as_of_now(self.definition, self.options, self._known_plan)
 
     def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return the same definition with further options, which override these."""
@@ -368,8 +368,8 @@ class BoundOptions(Generic[P, R]):
 
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments and options; see ``JobDefinition.register``."""
-        self.definition.fits(*args, **kwargs)
-        return cast("JobOf[R]", register_one(Row(self.definition, self._plan(), args, kwargs)))
+        self.definition._fits(*args, **kwargs)
+        return cast("JobOf[R]", register_one(Row(self.definition, self._planned(), args, kwargs)))
 
     async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """``register`` for async callers."""
@@ -385,12 +385,12 @@ class BoundOptions(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call with these options, to register later. Raises ``TypeError`` as ``register`` does."""
-        self.definition.fits(*args, **kwargs)
-        return BoundJob(self.definition, args, kwargs, self.options, self.plan)
+        self.definition._fits(*args, **kwargs)
+        return BoundJob(self.definition, args, kwargs, self.options, self._known_plan)
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row with these options; see ``JobDefinition.register_many``."""
-        plan = self._plan()
+        plan = self._planned()
         calls = (_row(self.definition, plan, number, row) for number, row in enumerate(rows))
         return register_all(calls, None, plan.conf)
 
@@ -410,7 +410,7 @@ class BoundJob(Call, Generic[Returned]):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    plan: Plan | None = field(default=None, compare=False, repr=False)
+    _known_plan: Plan | None = field(default=None, compare=False, repr=False)
     """The plan that these make, if it is known."""
 
     def using(self, *unnamed: Never, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
@@ -418,19 +418,19 @@ class BoundJob(Call, Generic[Returned]):
         if unnamed:
             raise _unnamed(unnamed)
         made = _made(self.definition, self.options, options)
-        return replace(self, options=made.fields, plan=made.plan)
+        return replace(self, options=made.fields, _known_plan=made.plan)
 
     def register(self) -> JobOf[Returned]:
         """Store the job; each further call stores another one. See ``JobDefinition.register``."""
-        return cast("JobOf[Returned]", register_one(self.row()))
+        return cast("JobOf[Returned]", register_one(self._row()))
 
     async def aregister(self) -> JobOf[Returned]:
         """``register`` for async callers."""
         return await sync_to_async(self.register)()
 
-    def row(self) -> Row:
+    def _row(self) -> Row:
         """Return the call as a row to register."""
-        plan = _as_of_now(self.definition, self.options, self.plan)
+        plan = _as_of_now(self.definition, self.options, self._known_plan)
         return Row(self.definition, plan, self.args, dict(self.kwargs))
 
     # As a next step
@@ -440,18 +440,18 @@ class BoundJob(Call, Generic[Returned]):
         """The name of the job to call."""
         return self.definition.name
 
-    def as_step(self, delay: float | timedelta | None) -> BoundJob:
+    def _as_step(self, delay: float | timedelta | None) -> BoundJob:
         """Return the call with this delay, for ``Next``. Raises ``InvalidJob`` for options that no step may have."""
         from django_pgjobs.registering import next_step  # here for start-up time
 
         next_step.check_options(self.name, self.options)
         return self if delay is None else self.using(delay=delay)
 
-    def stored(self) -> str:
+    def _stored(self) -> str:
         """Return the columns of a next step, as a JSON object. Raises ``InvalidJob``."""
         from django_pgjobs.registering import next_step  # here for start-up time
 
-        return next_step.encoded(self.row(), self.options)
+        return next_step.encoded(self._row(), self.options)
 
 
 def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
@@ -466,7 +466,7 @@ def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list
 def _row_of(call: object) -> Row:
     if not isinstance(call, BoundJob):
         raise InvalidJob(f"register_many() takes calls, made by a definition's bind(…), not {call!r}.")
-    return call.row()
+    return call._row()
 
 
 async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
@@ -540,7 +540,7 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
         entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
         definition = kind(func, declared)
-        if definition.is_built_in and not func.__module__.startswith("django_pgjobs."):
+        if definition._is_built_in and not func.__module__.startswith("django_pgjobs."):
             raise InvalidOption(f"names that begin with {BUILT_IN!r} are for this package alone; pass another name=…")
     except InvalidOption as error:
         label = options.get("name") or getattr(func, "__qualname__", func)
@@ -556,7 +556,7 @@ def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
     """Check against the settings, if there are any yet; the system checks report what is wrong with the settings."""
     if settings.configured:
         try:
-            _ = definition.plan
+            _ = definition._plan
         except ImproperlyConfigured:
             logger.debug("settings are not valid, ceilings are unchecked name=%s", definition.name)
 
@@ -596,7 +596,7 @@ def _row(definition: JobDefinition[..., Any], plan: Plan, number: int, row: Argu
     else:
         raise InvalidJob(f"row {number}: must be a mapping of keyword arguments or a tuple, not {row!r}")
     try:
-        definition.fits(*args, **kwargs)
+        definition._fits(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"row {number}: {error}") from None
     return Row(definition, plan, args, kwargs)

@@ -14,8 +14,9 @@ from typing import Any
 from django.db.models.functions import Now
 
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Action, ActionPart, JobQuerySet, QueueState
+from django_pgjobs.models import Action, JobQuerySet, QueueState
 from django_pgjobs.models.jobs import Job
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.queues import pauses
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.batching import CHANGED, Steered

@@ -169,7 +169,7 @@ class BoundSchedule(Generic[P]):
         from django_pgjobs.store.scheduling import RowCron  # here for start-up time
 
         try:
-            plan = self.definition.plan.changed(self.options)
+            plan = self.definition._plan.changed(self.options)
             new = new_job(Row(self.definition, plan, args, dict(kwargs)), None)
             kept = kept_options(new)
         except (InvalidOption, InvalidJob) as error:
@@ -188,7 +188,7 @@ class BoundSchedule(Generic[P]):
             starts_at=when.starts_at,
             ends_at=when.ends_at,
             max_fires=when.max_fires,
-            fingerprint=self.definition.fingerprint,
+            fingerprint=self.definition._fingerprint,
         )
 
 
@@ -278,9 +278,9 @@ def _options_of(definition: JobPolicy, kept: Mapping[str, Any]) -> dict[str, Any
     options["on_crash"] = rare.get("on_crash", "retry")
     if "soft_timeout" in rare:
         options["timeout"] = rare["soft_timeout"], kept["timeout_seconds"]
-    if definition.describe_func is None and kept["description"] != definition.description:
+    if definition._describe_func is None and kept["description"] != definition.description:
         options["description"] = kept["description"]
-    for key, rule in (("unique", definition.key), ("idempotency_key", definition.idempotency_key)):
+    for key, rule in (("unique", definition._key), ("idempotency_key", definition._idempotency_key)):
         text = kept["key" if key == "unique" else key]
         if (rule is None) != (text is None):
             options[key] = None if text is None else _constant(text)

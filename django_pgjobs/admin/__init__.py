@@ -16,7 +16,8 @@ from django_pgjobs.admin.overview.page import OverviewAdmin
 from django_pgjobs.admin.pauses import QueueStateAdmin
 from django_pgjobs.admin.trail import ActionAdmin
 from django_pgjobs.admin.workers import HeartbeatAdmin
-from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, Overview, QueueState
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models.workers import Overview
 
 admin.site.register(Overview, OverviewAdmin)
 admin.site.register(Job, JobAdmin)

@@ -21,7 +21,8 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Gate, Job, JobQuerySet
+from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible

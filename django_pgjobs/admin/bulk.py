@@ -22,7 +22,8 @@ from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.diagnosis.health import known_workers
 from django_pgjobs.exceptions import Cancel
 from django_pgjobs.jobs import job
-from django_pgjobs.models import Action, ActionPart, Job, JobQuerySet, LeaderTerm
+from django_pgjobs.models import Action, Job, JobQuerySet, LeaderTerm
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import filters, job_list, sight
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_search import JobSearch

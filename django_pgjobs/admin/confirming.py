@@ -11,7 +11,8 @@ from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import REASONS, SteeringAction
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of
 from django_pgjobs.serialization.escapes import visible

@@ -174,7 +174,7 @@ class ScheduleForm(forms.Form):
         self.bound: BoundSchedule[...] | None = None
         """The schedule that the input describes, once it is valid."""
         super().__init__(data, initial={} if new else _initial(reading))
-        self.parameters = list(reading.definition.signature.parameters.values()) if reveal else []
+        self.parameters = list(reading.definition._signature.parameters.values()) if reveal else []
         present = {} if new else _bound(reading)
         own = {
             f"{ARGUMENT}{parameter.name}": argument_field(parameter, present.get(parameter.name, NOTHING))
@@ -270,7 +270,7 @@ def _initial(reading: Reading) -> dict[str, Any]:
         **{name: _local(timing.get(name)) for name in ("start", "end")},
     }
     for name, value in _bound(reading).items():
-        kind = argument_field(reading.definition.signature.parameters[name], value)
+        kind = argument_field(reading.definition._signature.parameters[name], value)
         shown[f"{ARGUMENT}{name}"] = _json(value) if isinstance(kind, ArgumentField) else value
     return shown
 
@@ -278,7 +278,7 @@ def _initial(reading: Reading) -> dict[str, Any]:
 def _bound(reading: Reading) -> dict[str, Any]:
     """Return the arguments by the names of their parameters; none if they do not fit the job any more."""
     try:
-        return reading.definition.signature.bind_partial(*reading.args, **reading.kwargs).arguments
+        return reading.definition._signature.bind_partial(*reading.args, **reading.kwargs).arguments
     except TypeError:
         return {}
 

@@ -21,7 +21,8 @@ from django_pgjobs.admin.display import (
 )
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.presentation.filters import OPEN_BATCHES
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
 from django_pgjobs.states import Outcome, Rule
@@ -151,7 +152,7 @@ def callbacks(job: Any) -> FactList:
     ours = _BY_ENDING.get(job.outcome or job.ending or "")
     found: FactList = []
     for name, words in CALLBACKS.items():
-        if getattr(definition, f"{name}_func") is None:
+        if getattr(definition, f"_{name}_func") is None:
             continue
         starts = job.ending_attempt if name == ours else 0
         text = ngettext("%(when)s; started once", "%(when)s; started %(count)d times", starts)

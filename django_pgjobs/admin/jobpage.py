@@ -44,7 +44,8 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.inspection.words import Reason
-from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of

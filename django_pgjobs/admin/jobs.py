@@ -37,7 +37,9 @@ from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import column, may
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
+from django_pgjobs.models import Action, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import filters, job_list
 from django_pgjobs.presentation.job_conditions import search_condition
 from django_pgjobs.presentation.job_rows import fate

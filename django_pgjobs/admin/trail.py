@@ -22,7 +22,8 @@ from django_pgjobs.admin.display import Pages, below, format_html, format_html_j
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Action, ActionPart
+from django_pgjobs.models import Action
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store import acting

@@ -122,7 +122,7 @@ def _check_limits(definition: JobPolicy) -> Iterator[CheckMessage]:
 
 def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessage]:
     retry_on, give_up_on = definition.retry_on, definition.give_up_on
-    if attempts == 1 and definition.declares_rules:
+    if attempts == 1 and definition._declares_rules:
         yield Warning(
             f"The job {definition.name} declares which errors to retry, but has only one attempt.",
             hint="Raise max_attempts, or remove retry_on and give_up_on.",

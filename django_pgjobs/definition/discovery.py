@@ -92,12 +92,12 @@ def unfound_crons() -> list[tuple[CronDeclaration, str]]:
 
 
 def _is_unfound(definition: JobPolicy) -> bool:
-    if definition.name not in registry.late or definition.front:  # a task is found by its path
+    if definition.name not in registry.late or definition._front:  # a task is found by its path
         return False
     module = definition.func.__module__
     is_path = definition.name == f"{module}.{definition.func.__qualname__}"
     # Resolvers import jobs by path in executors; the supervisor, which admits jobs with limits, imports none.
-    if registry.may_find_more and is_path and not definition.is_limited:
+    if registry.may_find_more and is_path and not definition._is_limited:
         return False
     return not _is_of_tests(module.split("."))
 

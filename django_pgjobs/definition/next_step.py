@@ -21,11 +21,11 @@ class Call(ABC):
         """The name of the job to call."""
 
     @abstractmethod
-    def as_step(self, delay: float | timedelta | None) -> Call:
+    def _as_step(self, delay: float | timedelta | None) -> Call:
         """Return the call with this delay. Raises ``InvalidJob`` for options that no next step may have."""
 
     @abstractmethod
-    def stored(self) -> str:
+    def _stored(self) -> str:
         """Return the columns that the step writes, as a JSON object. Raises ``InvalidJob``."""
 
 
@@ -45,5 +45,5 @@ class Next:
     def __post_init__(self) -> None:
         if not isinstance(self.step, Call):
             raise InvalidJob(f"Next takes a call, made by a definition's bind(…), not {self.step!r}")
-        object.__setattr__(self, "step", self.step.as_step(self.delay))
+        object.__setattr__(self, "step", self.step._as_step(self.delay))
         object.__setattr__(self, "delay", None)

@@ -52,7 +52,7 @@ class Plans:
 
     def of(self, given: Mapping[str, Any]) -> Variant:
         """Return what ``using(**given)`` makes. Never blocks; repeatable. Raises ``InvalidJob``, ceilings included."""
-        own = self._definition.plan
+        own = self._definition._plan
         steady, others = _parted(given)
         variant = self._steady(own, steady) if steady else Variant({}, own)
         return made(self._definition, variant.fields, others) if others else variant
@@ -79,7 +79,7 @@ def made(definition: JobPolicy, before: Mapping[str, Any], given: Mapping[str, A
     try:
         check_bypass({**before, **given})
         fields = {**before, **checked_register_options(given)}
-        plan = definition.plan.changed(fields)
+        plan = definition._plan.changed(fields)
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
     if "queue" in given:

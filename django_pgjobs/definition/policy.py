@@ -42,22 +42,22 @@ class JobPolicy:
 
     __name__: str
     __qualname__: str
-    on_success_func: Callable[..., Any] | None = None
-    on_abandon_func: Callable[..., Any] | None = None
-    on_cancel_func: Callable[..., Any] | None = None
-    undo_definition: JobPolicy | None = None
+    _on_success_func: Callable[..., Any] | None = None
+    _on_abandon_func: Callable[..., Any] | None = None
+    _on_cancel_func: Callable[..., Any] | None = None
+    _undo_definition: JobPolicy | None = None
     """The job that undoes one of this definition."""
-    front: str = ""
+    _front: str = ""
     """The decorator of such jobs if it is not ``@job``, as the admin shows it: ``@task``."""
-    backend_alias: str = ""
+    _backend_alias: str = ""
     """The alias of ``TASKS`` that a task's own jobs are of."""
 
     def __init__(self, func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
         update_wrapper(cast("Callable[..., Any]", self), func)
         self._declared = declared
-        self._plan: Plan | None = None
+        self._kept_plan: Plan | None = None
         self.func = func
-        self.location = location_of(func)
+        self._location = location_of(func)
         self.name: str = declared.get("name") or checks.check_name("name", f"{func.__module__}.{func.__qualname__}")
         self.aliases: tuple[str, ...] = tuple(alias for alias in declared.get("aliases", ()) if alias != self.name)
         self.queue: str = declared.get("queue", "default")
@@ -67,27 +67,27 @@ class JobPolicy:
         self.takes_context: bool = declared.get("takes_context", False)
         self.store_result: bool = declared.get("store_result", True)
         # A task whose result is no JSON has failed, by the contract of django.tasks.
-        self.strict_results: bool = declared.get("strict_results", bool(self.front))
+        self.strict_results: bool = declared.get("strict_results", bool(self._front))
         self.schedulable: bool = declared.get("schedulable", False)
         self.undo_on_failure: str = declared.get("undo_on_failure", "go_on")
         self.is_async: bool = iscoroutinefunction(func)
         self.atomic: bool = declared.get("atomic", False)
         if self.atomic and self.is_async:
             raise InvalidOption("atomic needs a plain function: Django has no transactions in async code")
-        self.signature = signature_of(func, takes_context=self.takes_context)
-        self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
+        self._signature = signature_of(func, takes_context=self.takes_context)
+        self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self._signature)
         self.limits: JobLimits = declared.get("limits") or JobLimits()
-        self.is_limited = bool(self.limits)
+        self._is_limited = bool(self.limits)
         self._limit_rule = self._checked_limit_rule()
-        self.fingerprint = _fingerprint(self.name, self.signature)
-        self.key = self._key_rule("key")
-        self.idempotency_key = self._key_rule("idempotency_key")
-        self.describe_func = self._description_rule()
-        self.description: str = "" if self.describe_func is not None else declared.get("description", "")
-        self.fits = fits(func, self.name, takes_context=self.takes_context)
+        self._fingerprint = _fingerprint(self.name, self._signature)
+        self._key = self._key_rule("key")
+        self._idempotency_key = self._key_rule("idempotency_key")
+        self._describe_func = self._description_rule()
+        self.description: str = "" if self._describe_func is not None else declared.get("description", "")
+        self._fits = fits(func, self.name, takes_context=self.takes_context)
 
     @property
-    def declares_rules(self) -> bool:
+    def _declares_rules(self) -> bool:
         """True if retry_on or give_up_on was written for this job, not for many jobs."""
         return self.retry_on is not None or self.give_up_on is not None
 
@@ -96,49 +96,49 @@ class JobPolicy:
         if key is None:
             return None
         if not isinstance(key, str):
-            check_callback("the key of a limit", key, self.signature, takes_context=False)
+            check_callback("the key of a limit", key, self._signature, takes_context=False)
             if iscoroutinefunction(key):
                 raise InvalidOption("the key of a limit must not be an async function: registering calls it")
         try:
-            rule = key_rule(key, self.signature)
+            rule = key_rule(key, self._signature)
         except ValueError as error:
             raise InvalidOption(str(error)) from None
         if isinstance(key, str):
-            check_shown("the key of a limit", Template(key).names, self.sensitive, self.signature)
+            check_shown("the key of a limit", Template(key).names, self.sensitive, self._signature)
         return rule
 
     def _key_rule(self, option: str) -> KeyOption | None:
         declared: KeyOption | Template | None = self._declared.get(option)
         if isinstance(declared, Template):
-            check_shown(option, declared.names, self.sensitive, self.signature)
+            check_shown(option, declared.names, self.sensitive, self._signature)
             try:
-                return declared.bound(self.signature)
+                return declared.bound(self._signature)
             except ValueError as error:
                 raise InvalidOption(f"{option} {error}") from None
         if callable(declared):
-            check_callback(option, declared, self.signature, takes_context=False)
+            check_callback(option, declared, self._signature, takes_context=False)
         return declared
 
     def _description_rule(self) -> Callable[..., str | None] | None:
         """Return what describes each job; None if one text describes them all."""
         declared: str | Template | Callable[..., str | None] = self._declared.get("description", "")
         if isinstance(declared, Template):
-            check_shown("description", declared.names, self.sensitive, self.signature)
+            check_shown("description", declared.names, self.sensitive, self._signature)
             try:
-                return declared.bound(self.signature, apart=False)
+                return declared.bound(self._signature, apart=False)
             except ValueError as error:
                 raise InvalidOption(f"description {error}") from None
         if isinstance(declared, str):
             return None
-        check_callback("description", declared, self.signature, takes_context=False)
+        check_callback("description", declared, self._signature, takes_context=False)
         return declared
 
-    def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    def _limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the limit key of a job: None if no limit applies to it, empty if its limits have no key.
 
         Raises ``InvalidJob`` if the key cannot be made.
         """
-        if self.is_built_in:
+        if self._is_built_in:
             return None
         rule = self._limit_rule
         try:
@@ -150,26 +150,26 @@ class JobPolicy:
         return "" if self.limits.own is not None or plan.conf.queue_limits.of(plan.queue) is not None else None
 
     @property
-    def plan(self) -> Plan:
+    def _plan(self) -> Plan:
         """Values that a registration without further options writes. Raises ``InvalidJob`` if settings forbid it."""
         conf = get_conf()
-        plan = self._plan
+        plan = self._kept_plan
         if plan is None or plan.conf is not conf:
-            plan = self._plan = self._planned(conf)
+            plan = self._kept_plan = self._planned(conf)
         return plan
 
-    def traits(self) -> frozenset[str]:
+    def _traits(self) -> frozenset[str]:
         """Return what the process that writes the ends of its jobs must know: callbacks, atomic, strict about results.
 
         At the time of the call: a module may still be decorating callbacks.
         """
         found = [
-            name for name in ("on_success", "on_abandon", "on_cancel") if getattr(self, f"{name}_func") is not None
+            name for name in ("on_success", "on_abandon", "on_cancel") if getattr(self, f"_{name}_func") is not None
         ]
         return frozenset([*found, *(trait for trait in ("atomic", "strict_results") if getattr(self, trait))])
 
     @cached_property
-    def is_built_in(self) -> bool:
+    def _is_built_in(self) -> bool:
         """True if it is one of this package's own."""
         return is_built_in(self.name)
 
@@ -177,12 +177,12 @@ class JobPolicy:
         """Return its queue; a job of this package has no say in which queues there are."""
         if self.name in SERVANTS:
             return OWN_QUEUE
-        if self.is_built_in and conf.queues and self.queue not in conf.queues:
+        if self._is_built_in and conf.queues and self.queue not in conf.queues:
             return conf.queues[0]
         return self.queue
 
     def _planned(self, conf: Conf) -> Plan:
-        own = self.is_built_in
+        own = self._is_built_in
         try:
             plan = Plan(
                 conf=conf,
@@ -190,32 +190,32 @@ class JobPolicy:
                 priority=self.priority,
                 max_attempts=self._declared.get("max_attempts", OWN_ATTEMPTS if own else conf.default_max_attempts),
                 timeout=self._declared.get("timeout", OWN_SECONDS if own else conf.default_timeout_seconds),
-                key=self.key,
+                key=self._key,
                 key_scope=self._declared.get("key_scope"),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
-                idempotency_key=self.idempotency_key,
+                idempotency_key=self._idempotency_key,
                 expires=self._declared.get("expires"),
                 soft_timeout=self._declared.get("soft_timeout"),
                 on_crash=self._declared.get("on_crash", "retry"),
                 tags=self._declared.get("tags", ()),
-                limited=self.is_limited,
-                lacks_key=self.key is None and "on_conflict" in self._declared,
+                limited=self._is_limited,
+                lacks_key=self._key is None and "on_conflict" in self._declared,
                 built_in=own,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:
-            raise InvalidJob(f"{self.location}: job {self.name!r}: {error}") from None
+            raise InvalidJob(f"{self._location}: job {self.name!r}: {error}") from None
         return plan
 
     @property
     def max_attempts(self) -> int:
         """Charged starts in all; the setting ``DEFAULT_MAX_ATTEMPTS`` unless declared."""
-        return self.plan.max_attempts
+        return self._plan.max_attempts
 
     @property
     def timeout(self) -> float | None:
         """Seconds an attempt may take, None for unlimited; ``DEFAULT_TIMEOUT_SECONDS`` unless declared."""
-        return self.plan.timeout
+        return self._plan.timeout
 
     @property
     def backoff(self) -> BackoffRule:
@@ -223,14 +223,14 @@ class JobPolicy:
         declared: BackoffRule | None = self._declared.get("backoff")
         if declared is not None:
             return declared
-        return DEFAULT_BACKOFF if self.is_built_in else get_conf().default_backoff
+        return DEFAULT_BACKOFF if self._is_built_in else get_conf().default_backoff
 
-    def default_delay(self, attempt: int) -> float:
+    def _default_delay(self, attempt: int) -> float:
         """Return the seconds to wait after ``attempt`` when there is no exception to ask about, as after a kill."""
         backoff = self.backoff
         return (backoff if isinstance(backoff, Backoff) else get_conf().default_backoff).jittered(attempt)
 
-    def retry_delay(self, error: BaseException, attempt: int) -> float | None:
+    def _retry_delay(self, error: BaseException, attempt: int) -> float | None:
         """Return the seconds to wait after ``error`` ended ``attempt``, or None to give the job up.
 
         Never raises: if a callable rule fails, log it and use the default backoff.
@@ -246,7 +246,7 @@ class JobPolicy:
             return _asked_delay(backoff(error, attempt))
         except BaseException:
             logger.exception("backoff failed name=%s attempt=%d", self.name, attempt)
-            return self.default_delay(attempt)
+            return self._default_delay(attempt)
 
     def _matches(self, rule: RetryRule, error: BaseException, *, otherwise: bool) -> bool:
         try:
@@ -255,13 +255,13 @@ class JobPolicy:
             logger.exception("retry rule failed name=%s", self.name)
             return otherwise
 
-    def load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+    def _load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a stored payload, without the context. Raises ``UnreadablePayload``."""
         args, kwargs = decode_payload(payload)
         if references.has_any(payload) and (taken := next(references.within([*args, *kwargs.values()]), None)):
             raise UnreadablePayload(f"It takes the result of job {taken.job_id}, which only a flow passes on.")
         try:
-            self.fits(*args, **kwargs)
+            self._fits(*args, **kwargs)
         except TypeError as error:
             raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
         return args, kwargs

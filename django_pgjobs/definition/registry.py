@@ -178,7 +178,7 @@ class Registry:
     def forget_found(self) -> None:
         """Forget all that resolvers found or did not find, and every definition of another front, to find it again."""
         with self._lock:
-            dropped = {n for n, d in self._by_name.items() if d.front or n in self._found}
+            dropped = {n for n, d in self._by_name.items() if d._front or n in self._found}
             self._by_name = {n: d for n, d in self._by_name.items() if n not in dropped}
             self._crons = {n: entry for n, entry in self._crons.items() if entry.decorates not in dropped}
             self._found, self._misses = frozenset(), {}
@@ -273,7 +273,7 @@ class Registry:
 
     def fingerprints(self) -> dict[str, str]:
         """Return name → fingerprint of the code that this process knows, aliases included."""
-        return {name: definition.fingerprint for name, definition in self._by_name.items()}
+        return {name: definition._fingerprint for name, definition in self._by_name.items()}
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -307,7 +307,7 @@ def _same_function(one: JobPolicy, other: JobPolicy) -> bool:
 
 def _taken(name: str, known: JobPolicy, definition: JobPolicy) -> InvalidJob:
     return InvalidJob(
-        f"{definition.location}: the job name {name!r} is taken by {known.location}; give one of them another name="
+        f"{definition._location}: the job name {name!r} is taken by {known._location}; give one of them another name="
     )
 
 

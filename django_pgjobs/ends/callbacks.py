@@ -15,7 +15,7 @@ def has_callback(name: str, outcome: str) -> bool:
     definition, callback = registry.find(name), CALLBACK_OF[outcome]
     if definition is None:
         return callback in (registry.learned(name) or ())
-    return getattr(definition, f"{callback}_func") is not None
+    return getattr(definition, f"_{callback}_func") is not None
 
 
 def is_strict(name: str) -> bool:

@@ -102,7 +102,7 @@ def prepare(
         if decision is not None:
             return decision
     try:
-        args, kwargs = definition.load(job.payload or "")
+        args, kwargs = definition._load(job.payload or "")
         prepared = Prepared(definition, job, args, kwargs, control, guard, reporter_of)
         if job.headers:
             prepared.headers = decode_result(job.headers)
@@ -112,7 +112,7 @@ def prepare(
             prepared.error = _ended_by(job.id, job.error, history)
     except UnreadablePayload as error:
         return _unreadable(job, definition, error)
-    if definition.atomic or definition.is_built_in:
+    if definition.atomic or definition._is_built_in:
         prepared.transaction = transaction
     prepared.memories = memories
     return prepared
@@ -149,7 +149,7 @@ def _before_its_start(job: ClaimedJob) -> Decision | None:
 def _unreadable(job: ClaimedJob, definition: Definition, error: UnreadablePayload) -> Decision:
     if job.kind != ON_CANCEL:
         events.parked(job, f"{error} It resumes when a worker has code that accepts its arguments.")
-        return decide.Parked(clean(str(error)), definition.fingerprint)
+        return decide.Parked(clean(str(error)), definition._fingerprint)
     # A cancelled job is never parked: its worker would mark it for this callback again and again.
     events.log.error(
         "callback cannot run, the job ends without it callback=%s %s: %s", job.kind, events.facts(job), error
@@ -226,7 +226,7 @@ def _call(prepared: Prepared) -> Any:
     """Call the body inside the middleware; without any, as in most projects, call it directly."""
     definition = prepared.definition
     if get_conf().middleware:
-        around = middleware.lenient if definition.is_built_in else middleware.chain
+        around = middleware.lenient if definition._is_built_in else middleware.chain
         return _of_layers(prepared.guard.call(around(_body(prepared)), prepared.context))
     if definition.takes_context:
         value = prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
@@ -279,7 +279,7 @@ def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
 def _callback(prepared: Prepared) -> Decision:
     """Run ``on_success``, ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
     job, definition, context = prepared.job, prepared.definition, prepared.context
-    func: Callable[..., Any] | None = getattr(definition, f"{job.kind}_func")
+    func: Callable[..., Any] | None = getattr(definition, f"_{job.kind}_func")
     if func is None:
         return decide.Succeeded()
     token = activate(prepared)
@@ -343,6 +343,6 @@ async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeeded | decide
 
 def _next(value: Next) -> decide.Stepped:
     try:
-        return decide.Stepped(value.step.name, value.step.stored())
+        return decide.Stepped(value.step.name, value.step._stored())
     except InvalidJob as error:
         raise UnstorableResult(f"The next step cannot be stored: {error}") from error

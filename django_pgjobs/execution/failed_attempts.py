@@ -96,7 +96,7 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
         return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT)
     if context.attempt >= context.max_attempts:
         return decide.Abandoned(NO_ATTEMPTS, kept(account))
-    delay = prepared.definition.retry_delay(error, context.attempt)
+    delay = prepared.definition._retry_delay(error, context.attempt)
     if delay is None:
         return decide.Abandoned(NOT_RETRIED, kept(account))
     return retry(prepared.job, delay, kept(account), Cause.FAILED)

@@ -119,7 +119,7 @@ _SIDE_BY_SIDE = ", by another task or thread: tell steps that run side by side a
 
 def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a function or job definition. Raises ``InvalidJob`` if it has none of its own."""
-    own: str | None = getattr(func, "name", None) if hasattr(func, "fingerprint") else None
+    own: str | None = getattr(func, "name", None) if hasattr(func, "_fingerprint") else None
     name = own or getattr(func, "__qualname__", "")
     if not name or "<lambda>" in name:
         raise InvalidJob(f"step: {func!r} has no name of its own: give it one by using(name=…)")

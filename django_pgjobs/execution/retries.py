@@ -31,7 +31,7 @@ def retry(job: ClaimedJob, delay: float, failure: Failure, cause: str) -> Unwrit
 def default_delay(job: ClaimedJob) -> float:
     """Return the seconds until a job's next attempt; this code may not know its definition."""
     definition = registry.find(job.name)
-    return definition.default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
+    return definition._default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -27,7 +27,8 @@ from django_pgjobs.states import GATHERING, Rule
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
-    from django_pgjobs.models import Gate, Job
+    from django_pgjobs.models import Job
+    from django_pgjobs.models.gates import Gate
     from django_pgjobs.registering.encode import Row
     from django_pgjobs.steering.batching import Steered
 
@@ -130,7 +131,7 @@ class Batch:
         Raises ``OldWorkers``, and what registering the calls behind it raises; then nothing is stored.
         """
         if self._id is None:
-            row = self._call.row()
+            row = self._call._row()
             with registering(BATCH, row.plan.queue) as registration:
                 self._store(row)
                 if registration is not None:
@@ -173,11 +174,11 @@ class Batch:
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
         self.open()
-        using, batch_id, conf = cast(str, self._using), cast(int, self._id), self._call.row().plan.conf
+        using, batch_id, conf = cast(str, self._using), cast(int, self._id), self._call._row().plan.conf
         count = 0
         for some in _portions(calls):
             with at_read_committed(using):
-                new = register.register_members((call.row() for call in some), using, conf, batch_id)
+                new = register.register_members((call._row() for call in some), using, conf, batch_id)
                 waiting.count_members(using, batch_id, new, conf)
             count += new
         return count
@@ -249,7 +250,7 @@ class Batch:
     @property
     def figures(self) -> Figures:
         """Progress of the batch, from one row. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
-        from django_pgjobs.models import Gate  # here: the models are not loaded yet
+        from django_pgjobs.models.gates import Gate  # here: the models are not loaded yet
 
         gate: Gate | None = (
             Gate.objects.using(self._using).filter(pk=self._id).first() if self._id is not None else None

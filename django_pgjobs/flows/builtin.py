@@ -69,7 +69,7 @@ def new_job_of(call: BoundJob, using: str, *, captures: bool = True) -> NewJob:
     """
     from django_pgjobs.registering.encode import check_key_given, headers_of, new_job  # here for start-up time
 
-    row = call.row()
+    row = call._row()
     check_key_given(row)
     if row.plan.database not in (None, using):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {using!r}, not to {row.plan.database!r}")
@@ -115,7 +115,8 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     The latest first: workers begin with the earliest, and may begin them faster than they are cancelled. If no job
     waits for the batch any longer, as its job has ended, it is asked to end before.
     """
-    from django_pgjobs.models import Gate, Job  # here: the models are not loaded yet
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+    from django_pgjobs.models.gates import Gate  # here: the models are not loaded yet
 
     using = running_alias()
     if by == FAIL_FAST and not Gate.objects.using(using).filter(pk=batch_id, abandoned__gt=0).exists():

@@ -117,7 +117,7 @@ class Flow:
             raise InvalidJob(f"node {number}: the flow is registered and takes no more nodes")
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"node {number}: a flow takes calls, made by a definition's bind(…), not {call!r}")
-        conf = self._call.row().plan.conf
+        conf = self._call._row().plan.conf
         if number >= conf.bounds.nodes:
             raise InvalidJob(f"a flow has at most {conf.bounds.nodes} nodes (BOUNDS['nodes'])")
         if when not in list(Rule):
@@ -158,7 +158,7 @@ class Flow:
         naming the node; then nothing is stored, and an open transaction stays usable. Only once: after a rollback make
         a new flow.
         """
-        with registering(FLOW, self._call.row().plan.queue) as registration:
+        with registering(FLOW, self._call._row().plan.queue) as registration:
             return self._register(registration)
 
     def _register(self, registration: Registration | None) -> Job:
@@ -168,7 +168,7 @@ class Flow:
 
         if self._registered:
             raise InvalidJob("the flow is registered already")
-        plan = self._call.row().plan
+        plan = self._call._row().plan
         using = writable_alias(plan.database)
         for node, job_id in zip(self.nodes, reserve_ids(using, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id

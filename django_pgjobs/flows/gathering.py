@@ -106,7 +106,7 @@ def _digest(calls: Sequence[BoundJob]) -> str:
     """Return what tells these calls from others, by names, arguments and order."""
     limit = get_conf().bounds.payload_bytes
     found = [
-        [call.name, encode_payload(call.args, dict(call.kwargs), limit, call.definition.signature)] for call in calls
+        [call.name, encode_payload(call.args, dict(call.kwargs), limit, call.definition._signature)] for call in calls
     ]
     return sha256(json.dumps(found).encode()).hexdigest()
 

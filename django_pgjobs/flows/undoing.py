@@ -207,7 +207,7 @@ def _undo_of(name: str) -> str:
     definition = registry.resolved(name)
     if definition is None:
         return f"{UNKNOWN}{name}"
-    return "" if definition.undo_definition is None else definition.undo_definition.name
+    return "" if definition._undo_definition is None else definition._undo_definition.name
 
 
 def _call(part: Part, using: str | None) -> BoundJob | None:
@@ -225,7 +225,7 @@ def _call(part: Part, using: str | None) -> BoundJob | None:
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
     text = passing.with_results(on(using or DEFAULT_DB_ALIAS), part["job"], json.dumps(_payload(part, using)))
     args, kwargs = decode_payload(text)
-    definition.fits(*args, **kwargs)
+    definition._fits(*args, **kwargs)
     # Without the key of its definition: what it undoes tells it from others.
     return Compensation(
         definition,
@@ -244,7 +244,7 @@ class Compensation(BoundJob[Any]):
 
     def row(self) -> Row:
         """Return the call as a row to register."""
-        return BoundJob.row(self)._replace(headers=self.headers)
+        return BoundJob._row(self)._replace(headers=self.headers)
 
 
 def _headers(part: Part, using: str | None) -> dict[str, Any]:

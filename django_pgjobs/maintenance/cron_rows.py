@@ -68,7 +68,7 @@ class CronRows:
 
     def _confirm(self, db: Database, jobs: list[RowJob], *, newest: bool, until: float) -> bool:
         """Confirm the jobs that this code knows, and check their schedules; return whether all is done."""
-        known = {job.name: policy.fingerprint for job in jobs if (policy := registry.find(job.name)) is not None}
+        known = {job.name: policy._fingerprint for job in jobs if (policy := registry.find(job.name)) is not None}
         if not known:
             return True
         scheduling.confirm_jobs(db, known, overwrite=newest, fresh_seconds=FRESH_SECONDS, stale_seconds=MISSING_SECONDS)
@@ -104,7 +104,7 @@ def _misfit(job_name: str, payload: str) -> str:
     if policy is None:
         return ""
     try:
-        policy.load(payload)
+        policy._load(payload)
     except UnreadablePayload as error:
         return f"{UNFIT_ARGUMENTS} {job_name}: {error}"
     return ""

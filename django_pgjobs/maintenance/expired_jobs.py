@@ -44,7 +44,7 @@ class JobExpirer:
         return total
 
     def _expire(self, db: Database, after: str) -> Expired:
-        names = [name for name in registry.names() if registry.get(name).on_cancel_func is None]
+        names = [name for name in registry.names() if registry.get(name)._on_cancel_func is None]
         found = keeping.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
         notifying.notify_queues(db, found.wakes, behind=True)
         if ended := [job for job in found.jobs if job.ended]:

@@ -15,7 +15,8 @@ from django_pgjobs.inspection.words import Reason, by_whom
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.batches import fields_of_undoing, undoing_facts
 from django_pgjobs.management.output import Options
-from django_pgjobs.models import Claim, Heartbeat, Job, Step
+from django_pgjobs.models import Heartbeat, Job, Step
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
 from django_pgjobs.presentation.job_rows import ATTEMPTS, finished_steps, latest_attempts, step_at, with_texts

@@ -11,47 +11,34 @@ when called, and the top of each module imports only what the tables need.
 
 from __future__ import annotations
 
-from django_pgjobs.models.attempts import Attempt, Claim, Step
-from django_pgjobs.models.base import PostgresModel
-from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, KnownJob, SteerableCron
-from django_pgjobs.models.gates import Gate, Link
+from django_pgjobs.models import gates, numbers
+from django_pgjobs.models.attempts import Attempt, Step
+from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, SteerableCron
 from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
-from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
+from django_pgjobs.models.keys import StoredResult
 from django_pgjobs.models.memos import EventState, Memo
-from django_pgjobs.models.numbers import Depth, Minute, Notice, Total
-from django_pgjobs.models.operators import Action, ActionPart, QueueState, QueueStateQuerySet
-from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Overview, Statistic
+from django_pgjobs.models.operators import Action, QueueState, QueueStateQuerySet
+from django_pgjobs.models.workers import Heartbeat, LeaderTerm
 
 __all__ = [
     "Action",
-    "ActionPart",
-    "Admission",
     "Attempt",
-    "Claim",
     "CronEntry",
     "CronEntryQuerySet",
-    "Depth",
     "EventState",
-    "Gate",
     "Heartbeat",
     "Job",
     "JobQuerySet",
-    "KeyWindow",
-    "KnownJob",
     "LeaderTerm",
-    "Link",
     "Memo",
-    "Minute",
-    "Notice",
-    "Overview",
-    "PostgresModel",
     "QueueState",
     "QueueStateQuerySet",
-    "Statistic",
     "Steerable",
     "SteerableCron",
     "Step",
     "StoredResult",
-    "Total",
 ]
+
+INTERNAL = (gates, numbers)
+"""Modules whose models are internal, as are all that ``__all__`` does not name. Django knows imported ones."""

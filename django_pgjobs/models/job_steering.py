@@ -47,10 +47,10 @@ class Steerable(models.Model):
         if definition is None:
             return None
         try:
-            args, kwargs = definition.load(json.dumps(job.payload))
+            args, kwargs = definition._load(json.dumps(job.payload))
         except UnreadablePayload:
             return None
-        return payload.redact(definition.signature, args, kwargs, definition.sensitive)
+        return payload.redact(definition._signature, args, kwargs, definition.sensitive)
 
     def why(self) -> Reason:
         """Return why this job does not run, or what happens to it, and what to do; reads the database, takes no lock.

@@ -139,7 +139,7 @@ FILTERS: tuple[Filter, ...] = (
     ),
     Filter(
         name="tag", title=_("tag"), help="Jobs with this tag.", metavar="TAG",
-        offered=lambda chosen: _names((tag for each in registry.definitions() for tag in each.plan.tags), chosen),
+        offered=lambda chosen: _names((tag for each in registry.definitions() for tag in each._plan.tags), chosen),
     ),
     Filter(
         name="description", condition=lambda text: Q(description__icontains=text), is_word=False,

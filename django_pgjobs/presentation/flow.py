@@ -11,7 +11,8 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Left, Now
 
 from django_pgjobs.context import FAILED
-from django_pgjobs.models import Gate, Job, JobQuerySet, Link
+from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.models.gates import Gate, Link
 from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.states import UNDO, FlowFlag, Outcome
 

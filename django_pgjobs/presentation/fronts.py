@@ -39,19 +39,19 @@ def front_of(name: str, headers_text: str | None) -> Front:
     """Return the front of the job ``name``; ``headers_text`` is its headers as JSON. May import the job's module."""
     definition = registry.resolved(name)
     header = task_header(headers_text)
-    if definition is not None and definition.is_built_in:
+    if definition is not None and definition._is_built_in:
         return Front("", "")
     if definition is None:
         declared, own = "" if header is None else TASK_FRONT, ""
     else:
-        declared, own = definition.front or JOB, definition.backend_alias
+        declared, own = definition._front or JOB, definition._backend_alias
     alias = (header or {}).get("backend", own)
     return Front(declared, alias[:LONGEST_ALIAS] if isinstance(alias, str) else "")
 
 
 def aliases() -> list[str]:
     """Return the aliases of the tasks that this process knows, sorted."""
-    return sorted({definition.backend_alias for definition in registry.definitions()} - {""})
+    return sorted({definition._backend_alias for definition in registry.definitions()} - {""})
 
 
 def has_front(word: str) -> Q:
@@ -59,7 +59,7 @@ def has_front(word: str) -> Q:
 
     A job whose name is not known is a task's if its header says so.
     """
-    fronts = {name: definition.front or JOB for name in registry.names() if (definition := registry.find(name))}
+    fronts = {name: definition._front or JOB for name in registry.names() if (definition := registry.find(name))}
     named = Q(name__in=sorted(name for name, front in fronts.items() if front == FRONTS[word]))
     if FRONTS[word] == JOB:
         return named
@@ -68,6 +68,6 @@ def has_front(word: str) -> Q:
 
 def has_alias(alias: str) -> Q:
     """Return the condition of jobs of an alias of ``TASKS``: by their header, or else by their definition's."""
-    names = [name for name in registry.names() if (found := registry.find(name)) and found.backend_alias == alias]
+    names = [name for name in registry.names() if (found := registry.find(name)) and found._backend_alias == alias]
     path = f"headers__{TASK_HEADER}__backend"
     return Q(**{path: alias}) | Q(**{f"{path}__isnull": True}, name__in=names)

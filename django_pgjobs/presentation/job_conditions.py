@@ -31,7 +31,8 @@ from django.db.models.lookups import GreaterThan
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Claim, Heartbeat, Job, Memo
+from django_pgjobs.models import Heartbeat, Job, Memo
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.reach import HELD
 from django_pgjobs.presentation.sight import BY_NAME, BY_POSITION, findable, hidden_names
 from django_pgjobs.states import LABELS, Hold, JobState, MemoKind
@@ -90,7 +91,7 @@ def argument_condition(name: str, value: str, *, reveal: bool) -> Q:
 
 def fits_the_function(definition: JobPolicy) -> Q:
     """Return the condition of jobs whose stored arguments the function takes: then each position has its name."""
-    parameters = list(definition.signature.parameters.values())
+    parameters = list(definition._signature.parameters.values())
     kinds = {each.kind for each in parameters}
     positions = [each for each in parameters if each.kind in BY_POSITION]
     found = ~_has_path('$ ? (exists(@.args) && @.args.type() != "array")')

@@ -11,7 +11,8 @@ from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.inspection.liveness import LOST, SILENT
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
+from django_pgjobs.models import Attempt, Heartbeat, Job, Step
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.states import EXPIRED
 
 ATTEMPTS = 25

@@ -12,7 +12,9 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
-from django_pgjobs.models import ActionPart, Gate, Job, Memo
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.models.gates import Gate
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import filters
 from django_pgjobs.presentation import reach as reaches
 from django_pgjobs.presentation.filters import OPEN_BATCHES, SUSPENDED, Filter

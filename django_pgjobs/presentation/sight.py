@@ -87,7 +87,7 @@ def findable(definition: JobPolicy, name: str, *, reveal: bool) -> tuple[bool, i
     By none that ``redact`` hides. Of a definition with sensitive arguments ``fits_the_function`` must hold, too, for a
     position: those of older code are hidden.
     """
-    parameters = list(definition.signature.parameters.values())
+    parameters = list(definition._signature.parameters.values())
     positions = {each.name: position for position, each in enumerate(parameters) if each.kind in BY_POSITION}
     hidden = hidden_names(definition, reveal=reveal)
     if not hidden:

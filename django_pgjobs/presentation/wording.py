@@ -114,7 +114,7 @@ def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | 
     except UnreadablePayload:
         malformed = _("Hidden: django-pgjobs did not write this payload.")
         return [(str(_("not a payload")), text)] if reveal else Hidden(malformed)
-    signature = definition.signature if definition else _ANY
+    signature = definition._signature if definition else _ANY
     shown = payload.redact(signature, args, kwargs, hidden_names(definition, reveal=reveal))
     return [(key, _argument(value, len(text))) for key, value in shown.items()]
 

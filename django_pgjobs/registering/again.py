@@ -75,11 +75,11 @@ def _first_step(job: Any, using: str) -> NewJob:
         raise InvalidJob(f"job {first.name!r}, the first step, is not known here")
     payload = _payload(job, using, first.payload)
     try:
-        args, kwargs = definition.load(payload)
+        args, kwargs = definition._load(payload)
     except UnreadablePayload as error:
         raise InvalidJob(f"job {first.name!r}: {error}") from None
     try:
-        plan = definition.plan.changed({"queue": first.queue, "priority": job.priority})
+        plan = definition._plan.changed({"queue": first.queue, "priority": job.priority})
     except InvalidOption as error:
         raise InvalidJob(f"job {first.name!r}: {error}") from None
     headers = None if job.headers is None else json.dumps(job.headers)

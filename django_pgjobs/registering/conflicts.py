@@ -105,7 +105,7 @@ def _cancel(using: str, replaced: Sequence[int], by: str) -> None:
     """Cancel jobs that newer ones replace. A batch does not fail for a member that is not needed any more."""
     # Such a job usually has the name of the one that replaces it, which is known here. One of a name that no import
     # of this process has declared ends without its on_cancel.
-    with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
+    with_callback = [name for name in registry.names() if registry.get(name)._on_cancel_func is not None]
     cancelled = cancel_jobs(
         on(using), replaced, mode=CancelMode.ASK, by=by, reason=REPLACED, with_callback=with_callback
     )

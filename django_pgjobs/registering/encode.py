@@ -67,12 +67,12 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         warn_of_unfound(definition)
     if payload is None:
         try:
-            payload = encode_payload(args, kwargs, plan.conf.bounds.payload_bytes, definition.signature)
+            payload = encode_payload(args, kwargs, plan.conf.bounds.payload_bytes, definition._signature)
         except InvalidJob as error:
             raise InvalidJob(f"job {definition.name!r}: {error}") from None
     if plan.description is not None:
         description = plan.description
-    elif definition.describe_func is None:
+    elif definition._describe_func is None:
         description = definition.description
     else:
         description = _described(definition, args, kwargs)
@@ -81,8 +81,8 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
         plan.run_at, plan.delay,
     )  # fmt: skip
-    if definition.is_limited or plan.conf.queue_limits.values:
-        new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
+    if definition._is_limited or plan.conf.queue_limits.values:
+        new = new._replace(limit_key=definition._limit_key(plan, args, kwargs))
     if not plan.is_special:
         return new
     if plan.has_keys:
@@ -154,7 +154,7 @@ def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
 def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the job's description, cut and cleaned; an error in making it costs the description, never the job."""
     try:
-        words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
+        words = definition._describe_func(*args, **kwargs)  # type: ignore[misc]
         text = "" if words is None else str(words)
     except Exception:
         logger.exception("description cannot be made name=%s", definition.name)
@@ -216,7 +216,7 @@ class NewBatch:
         if row.plan.after_rows:
             self.needed.append((row.definition.name, row.plan.after_rows))
         self.special = self.special or row.plan.is_special
-        self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
+        self.limited = self.limited or row.definition._is_limited or bool(row.plan.conf.queue_limits)
 
     def each(self) -> list[NewJob]:
         """Return the jobs, one by one."""
@@ -254,7 +254,10 @@ def _are_alike(rows: list[Row]) -> bool:
     """Return whether the stored rows of these jobs differ only in their payloads."""
     definition, plan, _, _, headers = rows[0]
     made_of_arguments = (
-        definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.values or plan.has_keys
+        definition._describe_func is not None
+        or definition._is_limited
+        or plan.conf.queue_limits.values
+        or plan.has_keys
     )
     return not made_of_arguments and all(row[1] is plan and row[4] is headers for row in rows)
 

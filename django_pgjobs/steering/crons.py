@@ -173,7 +173,7 @@ def check_payload(job_name: str, value: object) -> object:
     limit = get_conf().bounds.payload_bytes
     if size > limit:
         raise UnreadablePayload(f"The arguments take more than {limit} bytes.")
-    definition.load(text)
+    definition._load(text)
     return value
 
 

@@ -83,7 +83,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     all_changed: list[int] = []
 
     def write(db: Database, held: Sequence[int]) -> list[int]:
-        callbacks = _names_with("on_cancel_func")
+        callbacks = _names_with("_on_cancel_func")
         changed = steering.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
@@ -109,7 +109,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
     text = f"{text}: {storable(reason)}" if reason else text
 
     def write(db: Database, held: Sequence[int]) -> list[int]:
-        callbacks = _names_with("on_abandon_func")
+        callbacks = _names_with("_on_abandon_func")
         changed = steering.abandon_jobs(db, held, reason=text, with_callback=callbacks)
         cancels = memos.cancel_gathered(db, [job.id for job in changed.ended])
         waking.notify(using, [*changed.notices, *(wake_up(one.queue, one.priority) for one in cancels)])

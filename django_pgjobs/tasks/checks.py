@@ -112,7 +112,7 @@ def _check_paths(where: str, options: AliasOptions) -> Iterator[CheckMessage]:
 
 def _leads_to_a_task(path: str) -> bool:
     if is_pattern(path):
-        tasks = (definition.name for definition in registry.definitions() if definition.front == TASK_FRONT)
+        tasks = (definition.name for definition in registry.definitions() if definition._front == TASK_FRONT)
         return any(fnmatchcase(name, path) for name in tasks)
     return registry.resolved(path) is not None
 

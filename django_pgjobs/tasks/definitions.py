@@ -48,11 +48,11 @@ class TaskDefinition(JobDefinition[P, R]):
     ``task``: the module's. ``backend_alias``: its alias. ``database``: where its jobs go, None if the router decides.
     """
 
-    front = TASK_FRONT
+    _front = TASK_FRONT
 
     def __init__(self, task: Task, declared: Mapping[str, Any], database: str | None) -> None:
         self.task = task
-        self.backend_alias: str = task.backend
+        self._backend_alias: str = task.backend
         self.database = database
         super().__init__(task.func, declared)
         self.func = running.body_of(self, task.func)
@@ -70,7 +70,7 @@ class TaskDefinition(JobDefinition[P, R]):
         return definition_at, (self.name,)
 
     @property
-    def declares_rules(self) -> bool:
+    def _declares_rules(self) -> bool:
         """True if retry_on or give_up_on comes from somewhere else than the defaults of the alias."""
         defaults = options_of_task(self.task).defaults
         rules = {"retry_on": self.retry_on, "give_up_on": self.give_up_on}
@@ -78,7 +78,7 @@ class TaskDefinition(JobDefinition[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call to register later. Raises ``TypeError`` as ``register`` does."""
-        self.fits(*args, **kwargs)
+        self._fits(*args, **kwargs)
         return BoundJob(self, args, kwargs, {} if self.database is None else {"database": self.database})
 
     def _planned(self, conf: Conf) -> Plan:
@@ -120,7 +120,7 @@ def resolver(name: str) -> JobDefinition[..., Any] | None:
         return None
     if path.endswith(UNDO):  # no attribute of a module: what the decorator ``undo`` has named after its job
         undone = registry.resolved(path.removesuffix(UNDO))
-        undo = None if undone is None else cast("JobDefinition[..., Any] | None", undone.undo_definition)
+        undo = None if undone is None else cast("JobDefinition[..., Any] | None", undone._undo_definition)
         return undo if undo is not None and undo.name == path else None
     found = import_string(path)
     if isinstance(found, JobDefinition):
@@ -186,7 +186,7 @@ def options_of_task(task: Task) -> AliasOptions:
 def as_task(definition: JobDefinition[..., Any], backend: str = DEFAULT_ALIAS) -> Task:
     """Return a job definition as a task; see ``JobDefinition.as_task``."""
     if isinstance(definition, TaskDefinition):
-        return definition.task if backend == definition.backend_alias else definition.task.using(backend=backend)
+        return definition.task if backend == definition._backend_alias else definition.task.using(backend=backend)
     return families.Task(
         func=definition.func,
         backend=backend,

@@ -32,7 +32,7 @@ def enqueue(backend: BaseTaskBackend, task: Task, args: Sequence[Any], kwargs: M
     """Store a job of a valid task; see ``PgJobsBackend.enqueue``."""
     taken, named = plain_arguments(args, kwargs)
     definition = definition_of(task)
-    definition.fits(*taken, **named)
+    definition._fits(*taken, **named)
     own: Task | None = getattr(definition, "task", None)
     try:
         row = Row(definition, plan_of(definition, task), taken, named, results.header_of(task, own))
@@ -74,7 +74,7 @@ def enqueue_many(task: Task, calls: Iterable[tuple[Sequence[Any], Mapping[str, A
 def _rows(
     definition: JobDefinition[..., Any], plan: Plan, headers: Mapping[str, Any] | None, calls: Iterable[Any]
 ) -> Iterator[Row]:
-    fits = definition.fits
+    fits = definition._fits
     for number, call in enumerate(calls):
         try:
             args, kwargs = call
@@ -107,9 +107,9 @@ def plan_of(definition: JobDefinition[..., Any], task: Task) -> Plan:
         database = options_of(task.backend).database
         if database is not None:
             given["database"] = database
-    elif task.backend != definition.backend_alias:
+    elif task.backend != definition._backend_alias:
         given |= _of_alias(definition, task.backend)
-    return definition.plan_with(**given) if given else definition.plan
+    return definition._plan_with(**given) if given else definition._plan
 
 
 def _of_alias(definition: TaskDefinition[..., Any], alias: str) -> dict[str, Any]:

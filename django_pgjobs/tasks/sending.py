@@ -125,7 +125,7 @@ def send_finished(
     by_it = outcome != Outcome.SUCCEEDED and duration is not None
     error = next((error for of, error in _raised if by_it and of == job_id), None)
     _raised.clear()
-    if getattr(sender, "front", "") != TASK_FRONT or not anybody_wants_ends(outcome):
+    if getattr(sender, "_front", "") != TASK_FRONT or not anybody_wants_ends(outcome):
         return
     if not by_worker and not others_want_ends():
         return  # as for a cancel: an operator may abandon thousands

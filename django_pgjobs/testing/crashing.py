@@ -15,7 +15,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.execution.prepared import Prepared
-from django_pgjobs.models import Claim
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import Database

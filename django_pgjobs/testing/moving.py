@@ -10,7 +10,8 @@ from django.db import router
 from django.db.models import DateTimeField, F, Model, QuerySet
 
 from django_pgjobs.definition.options import did_you_mean
-from django_pgjobs.models import Claim, Job, Memo
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.models.attempts import Claim
 
 
 def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:

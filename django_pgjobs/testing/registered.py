@@ -125,7 +125,7 @@ def _as_read(value: Any) -> Any:
 
 
 def _bound(definition: JobPolicy, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    bound = definition.signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
+    bound = definition._signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
     bound.apply_defaults()
     return dict(bound.arguments)
 

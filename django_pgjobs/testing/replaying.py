@@ -146,7 +146,7 @@ def _listed(memos: list[StoredMemo]) -> str:
 def _prepared(job: Job, using: str) -> Prepared:
     definition = registry.resolve(job.name)
     payload = passing.with_results(on(using), job.pk, json.dumps(job.payload))
-    args, kwargs = definition.load(payload)
+    args, kwargs = definition._load(payload)
     extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
     claimed = ClaimedJob(
         id=job.pk,

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import drawings
+from django.apps import apps
 from django.db import models as django_models
 from markdown_of import DATA, PACKAGE, code, documented_names, escaped, prose, table
 
@@ -192,8 +193,7 @@ def checks() -> str:
 
 def model_classes() -> list[type[django_models.Model]]:
     """Return the models of the package."""
-    return [m for m in vars(models).values() if isinstance(m, type) and issubclass(m, models.PostgresModel)
-            and not (m._meta.abstract or m._meta.proxy)]  # fmt: skip
+    return [model for model in apps.get_app_config("pgjobs").get_models() if not model._meta.proxy]
 
 
 FIELD_TEXTS: dict[str, dict[str, str]] = tomllib.loads((DATA / "fields.toml").read_text(encoding="utf-8"))
@@ -205,7 +205,8 @@ def model_fields() -> str:
     parts = []
     for model in model_classes():
         meta: Any = model._meta
-        parts += [f"## {model.__name__}", "", f"Table `{meta.db_table}`. " + prose(model.__doc__ or ""), ""]
+        internal = "" if model.__name__ in models.__all__ else " Internal: it may change without notice."
+        parts += [f"## {model.__name__}", "", f"Table `{meta.db_table}`. {prose(model.__doc__ or '')}{internal}", ""]
         rows = []
         for field in meta.local_concrete_fields:
             kind = field.get_internal_type() if type(field).__module__.startswith("django") else type(field).__name__

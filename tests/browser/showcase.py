@@ -14,7 +14,9 @@ from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.models import Attempt, Claim, Depth, Heartbeat, Job, Minute
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.numbers import Depth, Minute
 from django_pgjobs.queues import Queue
 from django_pgjobs.states import TREND
 from django_pgjobs.store.database import on

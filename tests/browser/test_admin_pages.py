@@ -14,7 +14,8 @@ from playwright.sync_api import Page, expect
 
 from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

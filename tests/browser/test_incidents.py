@@ -11,7 +11,9 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from playwright.sync_api import Locator, Page, expect
 
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Minute
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.numbers import Minute
 from django_pgjobs.states import TREND
 from tests.browser.test_admin_pages import CLAIM, TRACEBACK, WORKER, LogIn, Picture, jobs_known  # noqa: F401
 from tests.db.test_overview import beginning, lead

@@ -11,7 +11,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from tests.browser.test_admin_pages import LogIn, jobs_known, operator  # noqa: F401 (a fixture)
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]

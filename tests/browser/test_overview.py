@@ -12,7 +12,8 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from playwright.sync_api import Page, expect
 
-from django_pgjobs.models import Depth, Heartbeat, Job, LeaderTerm, Minute
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm
+from django_pgjobs.models.numbers import Depth, Minute
 from django_pgjobs.states import TREND
 from tests.browser.showcase import showcase  # noqa: F401 (a fixture)
 from tests.browser.test_admin_pages import LogIn, Picture, jobs_known, rows  # noqa: F401 (fixtures)

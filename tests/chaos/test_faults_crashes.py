@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.failpoints import armed
 from tests.chaos.ground import Ground
 from tests.chaos.jobs import act, called

@@ -29,7 +29,8 @@ from django.db.models import F
 from django_pgjobs import Batch, job
 from django_pgjobs.ends import kinds
 from django_pgjobs.maintenance.gates import open_due_gates
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.states import Rule
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgjobs.models import Claim
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.helping import FAST, LEASE, Record, Recovery, running
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, wait_until

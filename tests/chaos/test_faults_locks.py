@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from django_pgjobs import register_many
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.helping import FAST, LEASE, Record, Recovery, open_jobs, running
 from tests.e2e import jobs
 from tests.e2e.stage import Stage

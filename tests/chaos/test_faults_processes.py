@@ -13,7 +13,8 @@ from contextlib import suppress
 import pytest
 
 from django_pgjobs import register_many
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.helping import FAST, LEASE, Record, Recovery, running
 from tests.e2e import jobs
 from tests.e2e.stage import Stage

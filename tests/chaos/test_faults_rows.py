@@ -12,7 +12,8 @@ import pytest
 
 from django_pgjobs import register_many
 from django_pgjobs.maintenance.unparking import unpark
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.helping import FAST, LEASE, Record, Recovery
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, wait_until

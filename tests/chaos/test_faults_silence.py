@@ -24,7 +24,8 @@ from typing import Literal
 
 import pytest
 
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.ground import Ground
 from tests.chaos.jobs import act
 from tests.chaos.proxy import Direction, Proxy

@@ -16,7 +16,9 @@ from django.utils.functional import Promise, lazystr
 from django_pgjobs import Batch, Flow, job
 from django_pgjobs.admin import actions, flow_section
 from django_pgjobs.admin.jobs import JobAdmin
-from django_pgjobs.models import Action, ActionPart, Gate, Job
+from django_pgjobs.models import Action, Job
+from django_pgjobs.models.gates import Gate
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import flow as presentation
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.filters import STATES

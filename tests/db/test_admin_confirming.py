@@ -13,7 +13,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_pgjobs.admin import confirming
-from django_pgjobs.models import Action, Claim, Heartbeat, Job
+from django_pgjobs.models import Action, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from tests.plugins.fix_admin import (
     CLAIM,
     LIST,

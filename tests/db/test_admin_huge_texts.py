@@ -11,7 +11,8 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from django_pgjobs.models import Action, Attempt, CronEntry, EventState, Heartbeat, Job, Minute, QueueState
+from django_pgjobs.models import Action, Attempt, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models.numbers import Minute
 from django_pgjobs.states import TREND
 from tests.db.test_overview import beginning, lead
 from tests.plugins.fix_admin import CLAIM, WORKER, html, make, make_one_of_each, now_plus

@@ -11,7 +11,8 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
+from django_pgjobs.models import Attempt, CronEntry, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.filters import STATES
 from django_pgjobs.queues import Queue, pauses

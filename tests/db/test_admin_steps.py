@@ -17,7 +17,8 @@ from django.utils import timezone
 
 from django_pgjobs import Backoff, Batch, Event, JobContext, job
 from django_pgjobs.admin import events as event_pages
-from django_pgjobs.models import Action, ActionPart, EventState, Job, Memo
+from django_pgjobs.models import Action, EventState, Job, Memo
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import flow as presentation
 from django_pgjobs.presentation import memos, reach
 from django_pgjobs.testing import run_job, run_jobs

@@ -161,7 +161,7 @@ def test_a_callback_that_cannot_be_read_is_parked_and_loses_nothing(raw: RawData
     assert (ended.kind, ended.recorded) == (PARK, True)
     found = job(one.pk)
     assert (found.state, found.ending, found.ending_attempt) == ("parked", "abandoned", 0)
-    assert found.hold_fingerprint == careful.fingerprint
+    assert found.hold_fingerprint == careful._fingerprint
 
 
 def test_a_callback_whose_row_was_taken_ends_nothing(raw: RawDatabase) -> None:

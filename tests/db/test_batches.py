@@ -14,7 +14,8 @@ from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
-from django_pgjobs.models import Gate, Heartbeat, Job, Link
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models.gates import Gate, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.store import gates, pruning

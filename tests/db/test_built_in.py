@@ -19,7 +19,8 @@ from django_pgjobs.admin.actions import ACTIONS as ADMIN_ACTIONS
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management.steer import ACTIONS as SHELL_ACTIONS
-from django_pgjobs.models import CronEntry, Gate, Job, QueueState
+from django_pgjobs.models import CronEntry, Job, QueueState
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.queues import pauses
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.batching import Steered
@@ -266,7 +267,7 @@ def test_nobody_takes_their_names() -> None:
 
 def test_the_table_knows_each_of_them() -> None:
     """Whoever adds one says what may be done to it."""
-    assert {definition.name for definition in registry._by_name.values() if definition.is_built_in} == set(POLICY)
+    assert {definition.name for definition in registry._by_name.values() if definition._is_built_in} == set(POLICY)
 
 
 def test_one_that_could_not_be_claimed_is_retried_by_whoever_has_mended_it() -> None:
@@ -291,11 +292,11 @@ def test_no_setting_of_the_project_decides_about_them() -> None:
     with override_settings(PGJOBS=tight):
         for name in POLICY:
             definition: Any = registry.get(name)
-            plan = definition.plan
+            plan = definition._plan
             assert plan.queue == (OWN_QUEUE if name in SERVANTS else "mail")
             assert plan.max_attempts >= 5
             assert plan.timeout is None or plan.timeout >= 30
-            assert definition.limit_key(plan, (), {}) is None
+            assert definition._limit_key(plan, (), {}) is None
             assert definition.backoff != Backoff(0.1)
 
 

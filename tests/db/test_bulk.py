@@ -12,7 +12,8 @@ from django.test import Client
 
 from django_pgjobs.admin import bulk
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.models import Action, ActionPart, Heartbeat, Job
+from django_pgjobs.models import Action, Heartbeat, Job
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.testing import run_job
 from tests.plugins.fix_admin import LIST, client_with, html, make, now_plus, said, user_with
 

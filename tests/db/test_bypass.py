@@ -19,7 +19,8 @@ from django.test.utils import CaptureQueriesContext
 from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, Unique, job, register_many, signals
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed, InvalidJob, JobDoesNotExist, NoWorkerAvailable
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.queues import Queue
 from django_pgjobs.registering.local_pool import of_this_process
 from django_pgjobs.testing import reset_rate_limits, wait_for_bypassed

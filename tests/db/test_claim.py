@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import claiming, finalising, keeping
 from django_pgjobs.store.claiming import ClaimedJob, Line, Pair
 from django_pgjobs.store.database import Database, Params, Rows, on, statement

@@ -11,7 +11,8 @@ from django.contrib.auth.models import User
 from django.test import TransactionTestCase
 
 from django_pgjobs import Event, JobContext, job
-from django_pgjobs.models import Attempt, Claim, Job, Memo
+from django_pgjobs.models import Attempt, Job, Memo
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.testing import crash_at, isolated_registry, run_job, run_jobs, send_event
 from tests.db.run_jobs_ground import outcomes
 

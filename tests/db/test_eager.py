@@ -18,7 +18,8 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_pgjobs import job
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.tasks import enqueue_many, families
 from django_pgjobs.testing import assert_registered, run_jobs
 

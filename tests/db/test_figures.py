@@ -21,7 +21,10 @@ from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import statistics
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState, Statistic
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.numbers import Minute
+from django_pgjobs.models.workers import Statistic
 from django_pgjobs.store import counting, finalising, leading, noticing, numbers, scheduling, troubles
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.explaining import list_running

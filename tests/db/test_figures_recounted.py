@@ -14,7 +14,9 @@ from django.db.models.functions import Now
 from django.test import Client
 
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, Minute, QueueState
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.numbers import Minute
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store.database import on
 from tests.plugins.fix_admin import ids_on

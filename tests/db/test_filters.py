@@ -9,7 +9,8 @@ from django.core.management import CommandError
 from django.db.models import Q
 from django.test import Client
 
-from django_pgjobs.models import ActionPart, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import filters
 from django_pgjobs.presentation.filters import Filter
 from django_pgjobs.presentation.job_search import JobSearch

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import finalising, keeping, memos, steering
 from django_pgjobs.store.database import Database

@@ -12,7 +12,8 @@ from django.core.exceptions import ValidationError
 from django.core.management import call_command
 
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising
 from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, register
 

@@ -14,7 +14,8 @@ from django_pgjobs.ends import kinds
 from django_pgjobs.exceptions import InvalidJob, OldWorkers
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
-from django_pgjobs.models import Gate, Heartbeat, Job, Link
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models.gates import Gate, Link
 from django_pgjobs.states import Rule
 from django_pgjobs.store import finalising, gates, keeping
 from django_pgjobs.store.gates import NewGate, Opened, is_met

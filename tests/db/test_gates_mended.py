@@ -17,7 +17,8 @@ from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.states import Rule
 from django_pgjobs.steering import key_conflicts, reopening
 from django_pgjobs.store import gates, pruning

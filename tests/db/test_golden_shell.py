@@ -21,7 +21,8 @@ from django.test import Client
 
 from django_pgjobs import job as declare_job
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.queues import Queue
 from django_pgjobs.store import leading

@@ -44,7 +44,7 @@ def _tenant(settings: Any) -> Iterator[None]:
 
 
 def row(number: int, headers: Any = None, **options: Any) -> Row:
-    return Row(pay, pay.plan_with(**options), (number,), {}, headers)
+    return Row(pay, pay._plan_with(**options), (number,), {}, headers)
 
 
 def headers(ids: list[int]) -> list[Any]:
@@ -81,7 +81,7 @@ def test_each_of_many_rows_keeps_its_own_headers(count: int, keyed: bool) -> Non
 
 def test_rows_that_are_encoded_one_by_one_have_their_headers() -> None:
     """Arguments that can change are encoded before the next row is fetched."""
-    rows = [Row(total, total.plan, ([1, at],), {}, TASK if at % 2 else None) for at in range(4)]
+    rows = [Row(total, total._plan, ([1, at],), {}, TASK if at % 2 else None) for at in range(4)]
     assert headers(register_all(rows, None, get_conf())) == [None, TASK, None, TASK]
 
 
@@ -94,8 +94,8 @@ def test_one_mapping_of_many_rows_is_encoded_once(monkeypatch: pytest.MonkeyPatc
         return json.dumps(value)
 
     monkeypatch.setattr(encode, "encode_result", encode_result)
-    rows = [Row(total, total.plan, ([at],), {}, TASK) for at in range(1200)]
-    rows += [Row(pay, pay.plan, (at,), {}, TASK) for at in range(1200)]
+    rows = [Row(total, total._plan, ([at],), {}, TASK) for at in range(1200)]
+    rows += [Row(pay, pay._plan, (at,), {}, TASK) for at in range(1200)]
     batch = encode.encode_all(rows, get_conf(), None)
     assert encoded == [TASK]
     assert len(batch.new) == 1200 + 3, "flat rows stay together, 500 at a time"

@@ -17,7 +17,8 @@ from django_pgjobs import Backoff, Flow, Next, Snooze, job, signals, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
-from django_pgjobs.models import Job, KeyWindow, StoredResult
+from django_pgjobs.models import Job, StoredResult
+from django_pgjobs.models.keys import KeyWindow
 from django_pgjobs.store import atomic, finalising, keys
 from django_pgjobs.store.finalising import End
 from django_pgjobs.testing import backdate, run_job, run_jobs

@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs import JobContext, Unique, job, register_many
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
-from django_pgjobs.models import Job, KeyWindow
+from django_pgjobs.models import Job
+from django_pgjobs.models.keys import KeyWindow
 from django_pgjobs.registering import conflicts
 from django_pgjobs.registering.conflicts import TRIES
 from django_pgjobs.signals import job_registered

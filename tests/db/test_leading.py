@@ -14,7 +14,8 @@ from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
-from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
+from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, keeping, leading
 from django_pgjobs.store.claiming import Pair
 from django_pgjobs.store.database import statement

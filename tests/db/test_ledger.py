@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from django_pgjobs.models import Claim
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, keeping
 from tests.plugins.fix_db import AUTHOR, WORKER, RawDatabase, claim, patience, register
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.models import Admission, Job, QueueState
+from django_pgjobs.models import Job, QueueState
+from django_pgjobs.models.keys import Admission
 from django_pgjobs.queues import Queue
 from django_pgjobs.store import finalising, keeping, registering, steering
 from django_pgjobs.store.admitting import Bounds

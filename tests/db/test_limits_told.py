@@ -44,7 +44,7 @@ from tests.plugins.fix_db import (
 def _declared(monkeypatch: pytest.MonkeyPatch, *limits: Limit) -> None:
     definition = registry.get("tests.jobs.succeeds")
     monkeypatch.setattr(definition, "limits", read_job_limits(list(limits)))
-    monkeypatch.setattr(definition, "is_limited", True)
+    monkeypatch.setattr(definition, "_is_limited", True)
     monkeypatch.setattr(definition, "_limit_rule", definition._checked_limit_rule())
 
 

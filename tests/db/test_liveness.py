@@ -11,7 +11,8 @@ import pytest
 from django.db.models.functions import Now
 
 from django_pgjobs.maintenance.unpausing import unpause
-from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
+from django_pgjobs.models import Heartbeat, Job, QueueState
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import JobState

@@ -28,7 +28,9 @@ from django_pgjobs.metrics import views
 from django_pgjobs.metrics.families import FLEET, TOTALS
 from django_pgjobs.metrics.reader import FleetReader
 from django_pgjobs.metrics.registry import FleetCollector
-from django_pgjobs.models import LeaderTerm, Statistic, Total
+from django_pgjobs.models import LeaderTerm
+from django_pgjobs.models.numbers import Total
+from django_pgjobs.models.workers import Statistic
 from django_pgjobs.store import leading
 from django_pgjobs.store.counting import read_fleet
 from tests.plugins.fix_db import AUTHOR, RawDatabase, register, wait_until

@@ -23,7 +23,8 @@ from django_pgjobs.maintenance.notices import (
     Horizon,
     Notifier,
 )
-from django_pgjobs.models import Job, Notice
+from django_pgjobs.models import Job
+from django_pgjobs.models.numbers import Notice
 from django_pgjobs.store import finalising, leading, noticing, steering
 from django_pgjobs.store.database import Params, Rows
 from django_pgjobs.store.finalising import Author

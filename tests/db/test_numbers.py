@@ -15,7 +15,9 @@ from django.utils import timezone
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.numbers import NumbersKeeper
 from django_pgjobs.maintenance.statistics import Measurer
-from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
+from django_pgjobs.models import Job
+from django_pgjobs.models.numbers import Depth, Minute, Total
+from django_pgjobs.models.workers import Statistic
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import finalising, numbers
 from django_pgjobs.store.numbers import AttemptFigures, Bucket

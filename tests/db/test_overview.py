@@ -17,7 +17,10 @@ from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs.admin.overview.drawing import LEFT, WIDTH
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
-from django_pgjobs.models import Action, Claim, Depth, Heartbeat, Job, LeaderTerm, Minute, Statistic
+from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.numbers import Depth, Minute
+from django_pgjobs.models.workers import Statistic
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store.database import on

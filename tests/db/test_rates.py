@@ -14,7 +14,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Expirer
-from django_pgjobs.models import Admission
+from django_pgjobs.models.keys import Admission
 from django_pgjobs.store import admitting, notifying
 from django_pgjobs.store.admitting import Admitted, Bounds, StartRate
 from django_pgjobs.store.database import on, statement

@@ -60,7 +60,7 @@ def refund(order_id: int) -> None: ...
 
 
 def loaded(job_: Job) -> tuple[list[Any], dict[str, Any]]:
-    return registry.get(job_.name).load(json.dumps(stored(job_)["payload"]))
+    return registry.get(job_.name)._load(json.dumps(stored(job_)["payload"]))
 
 
 def database_now() -> datetime:
@@ -345,7 +345,7 @@ def test_a_description_comes_from_the_registration_else_from_the_definition() ->
     ("said", "kept"), [("x" * 500, "x" * 199 + "…"), ("a\0b", "ab"), ("a\ud800b", "a?b"), (None, ""), (7, "7")]
 )
 def test_a_description_is_short_and_storable(said: Any, kept: str) -> None:
-    with patch.object(described, "describe_func", lambda *args, **kwargs: said):
+    with patch.object(described, "_describe_func", lambda *args, **kwargs: said):
         assert stored(described.register(1))["description"] == kept
 
 

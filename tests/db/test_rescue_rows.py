@@ -18,7 +18,8 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.rescue import Rescuer
-from django_pgjobs.models import Attempt, Claim
+from django_pgjobs.models import Attempt
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, keeping, steering
 from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.store.finalising import End

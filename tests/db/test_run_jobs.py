@@ -16,7 +16,8 @@ from django.utils import timezone, translation
 
 from django_pgjobs import Backoff, JobContext, Snooze, current_context
 from django_pgjobs import job as define
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.testing import Ran, arun_jobs, run_job, run_jobs
 from tests.db.forged_rows import FORGED, forge
 from tests.db.run_jobs_ground import asynchronous, fails, in_a_test_case, makes_user, outcomes, said, says

@@ -17,7 +17,8 @@ from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import callbacks, kinds
-from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, registering
 from django_pgjobs.store.registering import NewJob
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs

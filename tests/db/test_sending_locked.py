@@ -12,7 +12,8 @@ from django.db import transaction
 from django.test import Client
 
 from django_pgjobs import Event, JobContext, job
-from django_pgjobs.models import Action, ActionPart, EventState
+from django_pgjobs.models import Action, EventState
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.steering import events
 from django_pgjobs.steering.events import Sent
 from django_pgjobs.store import memos

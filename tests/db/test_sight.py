@@ -228,7 +228,7 @@ def test_a_job_is_found_by_what_its_page_shows_and_by_nothing_that_it_hides(
             seen = {} if isinstance(shown, Hidden) else dict(shown)
             if one.pk in found and sensitive and not reveal:
                 assert "4111" in seen.get(name, ""), (name, one.payload)
-            kind = getattr(definition.signature.parameters.get(name), "kind", None)
+            kind = getattr(definition._signature.parameters.get(name), "kind", None)
             fits = not isinstance(shown, Hidden) and seen.get(name) == "4111"
             if fits and kind in (None, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
                 doubtful = kind is None or one.payload in FORGED

@@ -57,7 +57,7 @@ def test_a_name_that_nobody_imported_is_found_by_its_path() -> None:
     assert registry.find(f"{PATH}noop") is None
     found = registry.resolve(f"{PATH}noop")
     assert isinstance(found, TaskDefinition)
-    assert (found.front, found.backend_alias, found.task) == ("@task", "default", cast.noop)
+    assert (found._front, found._backend_alias, found.task) == ("@task", "default", cast.noop)
     assert registry.find(f"{PATH}noop") is found
     assert registry.resolve(f"{PATH}native") is cast.native
 
@@ -162,15 +162,15 @@ def test_settings_give_rules_and_schedules_as_texts(with_options: Any) -> None:
     }
     with with_options(TASKS={f"{PATH}echo": options}, GIVE_UP_ON=["builtins.KeyError"]):
         definition = job_of(cast.echo)
-        assert definition.retry_delay(ValueError(), 1) is None
-        assert definition.retry_delay(OSError(), 1) == 0
-        assert definition.retry_delay(KeyError(), 1) is None
+        assert definition._retry_delay(ValueError(), 1) is None
+        assert definition._retry_delay(OSError(), 1) == 0
+        assert definition._retry_delay(KeyError(), 1) is None
         [entry] = [entry for entry in registry.crons() if entry.decorates == f"{PATH}echo"]
         assert (entry.name, entry.expression) == (f"{PATH}echo", "0 4 * * *")
         result = cast.echo.enqueue(7)
         job = Job.objects.get(pk=result.id)
         assert (job.key, job.key_scope, job.hold) == ("echo:7", "until_started", "limited")
-        assert job_of(cast.noop).retry_delay(KeyError(), 1) is None
+        assert job_of(cast.noop)._retry_delay(KeyError(), 1) is None
 
 
 def no_delay(error: BaseException, attempt: int) -> float:
@@ -187,7 +187,7 @@ def test_a_cron_entry_of_a_task_goes_where_its_alias_says(with_options: Any) -> 
         [entry] = [entry for entry in registry.crons() if entry.name == f"{PATH}nightly"]
         assert entry.database == "default"
         assert job_of(cast.noop).bind().register()._state.db == "default"
-        assert job_of(cast.noop).plan.database == "default"
+        assert job_of(cast.noop)._plan.database == "default"
 
 
 def test_new_settings_make_new_definitions(with_options: Any) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from django_pgjobs import Backoff, JobContext
 from django_pgjobs import job as define
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import registering
 from django_pgjobs.store.database import on
 from django_pgjobs.store.registering import NewJob

@@ -12,7 +12,8 @@ from django.contrib.auth.models import User
 
 from django_pgjobs import Backoff, Batch, Event, JobContext, job
 from django_pgjobs.exceptions import WaitTimedOut
-from django_pgjobs.models import Attempt, Claim, Job, Memo
+from django_pgjobs.models import Attempt, Job, Memo
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.testing import backdate, isolated_registry, run_job, run_jobs, send_event
 from tests.db.run_jobs_ground import in_a_test_case, outcomes
 

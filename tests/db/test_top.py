@@ -18,7 +18,8 @@ from django.core.management.base import CommandError
 from django.db import connection
 
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.models import Claim, Heartbeat
+from django_pgjobs.models import Heartbeat
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store.database import on
 from tests.plugins.fix_admin import CLAIM, WORKER, make, make_one_of_each, now_plus
 from tests.plugins.fix_db import AUTHOR, patience

@@ -19,7 +19,8 @@ from django_pgjobs.maintenance.cron_declaring import CronSync, declared_for
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.management import filters
-from django_pgjobs.models import Action, ActionPart, CronEntry, Job
+from django_pgjobs.models import Action, CronEntry, Job
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.queues import Queue
 from django_pgjobs.steering.trail import recorded_as

@@ -15,7 +15,8 @@ from django_pgjobs.exceptions import BatchClosed
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount
-from django_pgjobs.models import Action, Gate, Job
+from django_pgjobs.models import Action, Job
+from django_pgjobs.models.gates import Gate
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.testing import run_jobs

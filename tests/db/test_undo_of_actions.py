@@ -18,7 +18,8 @@ from django.urls import reverse
 from django_pgjobs import Batch, job, reverting
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Action, ActionPart, Job, QueueState
+from django_pgjobs.models import Action, Job, QueueState
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import WAKE, FlowFlag
 from django_pgjobs.steering.batching import Steered

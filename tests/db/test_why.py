@@ -16,7 +16,9 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnknownJob
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.words import span
-from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
+from django_pgjobs.models import Heartbeat, Job, QueueState, StoredResult
+from django_pgjobs.models.attempts import Claim
+from django_pgjobs.models.keys import Admission
 from django_pgjobs.states import Hold, JobState
 from django_pgjobs.store import finalising
 from django_pgjobs.store.explaining import MOST_COUNTED, read_why

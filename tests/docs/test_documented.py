@@ -8,19 +8,22 @@ import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
 import pytest
 from django.apps import apps
+from django.db.models import Model
 
 import django_pgjobs
 from django_pgjobs import jobs, sql, states
 from django_pgjobs.conf import RULES, JobBounds
+from django_pgjobs.context import JobContext
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
+from django_pgjobs.durable import Durable
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.models import Steerable
+from django_pgjobs.models import Job, Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.tasks.settings import KEYS
@@ -51,10 +54,6 @@ SUBCOMMAND_PARTS = {
     "resume": ["pause_options"],
 }
 """Subcommand → what is generated of its options."""
-
-
-INTERNAL = {"BoundJob": {"as_step", "row", "stored"}, "JobDefinition": {"plan_with"}}
-"""Methods of public classes that only we call."""
 
 
 def read(name: str) -> str:
@@ -236,7 +235,51 @@ def test_every_method_of_a_definition_is_on_the_page_of_public_names(kind):
     assert listed is not None
     single = re.findall(rf"automethod:: django_pgjobs\.jobs\.{kind.__name__}\.(\w+)", page)
     methods = {name for name, found in vars(kind).items() if name[0].islower() and inspect.isfunction(found)}
-    assert methods - {*listed[1].split(", "), *single} == INTERNAL.get(kind.__name__, set())
+    assert methods - {*listed[1].split(", "), *single} == set()
+
+
+def own(kind: type, *, without: type = object) -> set[str]:
+    """What ``dir`` shows of a class beyond another."""
+    return {name for name in dir(kind) if not name.startswith("_")} - set(dir(without))
+
+
+def listed(text: str, *, after: str) -> set[str]:
+    """The names in double backquotes of the paragraph that begins so."""
+    return set(re.findall(r"``(\w+)``", text.partition(after)[2].partition("\n\n")[0]))
+
+
+def test_dir_of_a_definition_shows_what_the_page_lists() -> None:
+    page = read("reference/api")
+    members = re.search(r"JobDefinition\(\)\n +:members: (.+)", page)
+    assert members is not None
+    methods = {*members[1].split(", "), *re.findall(r"JobDefinition\.(\w+)$", page, re.MULTILINE)}
+    definition: Any = jobs.job(name="documented.dir")(page_of_nothing)
+    shown = {name for name in dir(definition) if not name.startswith("_")}
+    assert shown == methods | listed(page, after="Its attributes are ")
+
+
+def page_of_nothing() -> None: ...
+
+
+def test_dir_of_a_job_shows_what_the_pages_list() -> None:
+    methods = re.search(r"Steerable\(\)\n +:members: (.+)", read("reference/api"))
+    assert methods is not None
+    text = read("reference/models").partition("py:class:: django_pgjobs.models.Job")[2]
+    documented = {*methods[1].split(", "), *from_code.FIELD_TEXTS["Job"], *listed(text, after="The model of jobs.")}
+    djangos = {"DoesNotExist", "MultipleObjectsReturned", "objects", "State", "Meta", "parent_id", "target_id", "fresh"}
+    shown = {name for name in own(Job, without=Model) if not re.match("get_(next|previous)_by_|get_.*_display$", name)}
+    assert shown - djangos == documented
+
+
+def test_dir_of_the_context_shows_what_the_page_lists() -> None:
+    page = read("reference/api")
+    assert re.search(r"JobContext\(\)\n +:members:\n", page), "all of it, by its docstrings"
+    of_durable = re.search(r"Durable\(\)\n +:members: (.+)", page)
+    assert of_durable is not None
+    assert own(Durable) == set(of_durable[1].split(", "))
+    attributes = listed(inspect.getdoc(JobContext) or "", after="first argument")
+    for name in own(JobContext, without=Durable) - attributes - {"error", "headers", "started"}:
+        assert getattr(JobContext, name).__doc__, name
 
 
 def test_every_method_of_a_job_is_public():

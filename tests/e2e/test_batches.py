@@ -13,7 +13,8 @@ from django.db import connection, transaction
 
 from django_pgjobs import Unique, register_many
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until

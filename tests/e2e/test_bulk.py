@@ -12,7 +12,8 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgjobs.admin import bulk
-from django_pgjobs.models import Action, ActionPart, Job
+from django_pgjobs.models import Action, Job
+from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.queues import Queue
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import WorkerProcess, Workers

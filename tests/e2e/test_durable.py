@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_pgjobs.models import Claim, EventState, Job
+from django_pgjobs.models import EventState, Job
+from django_pgjobs.models.attempts import Claim
 from tests.e2e import durable
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_for_age, wait_until

@@ -10,7 +10,8 @@ from functools import partial
 from django.db import transaction
 
 from django_pgjobs import Batch, Flow
-from django_pgjobs.models import Gate, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.gates import Gate
 from tests.e2e import flows, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import Background, RawDatabase, wait_until

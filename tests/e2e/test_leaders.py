@@ -12,7 +12,8 @@ from collections.abc import Callable
 import pytest
 from django.db.models import Max
 
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models.attempts import Claim
 from tests.chaos.helping import FAST, Record, Recovery, running
 from tests.e2e import jobs
 from tests.e2e.stage import Stage

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from django_pgjobs.models import Job, LeaderTerm, Notice
+from django_pgjobs.models import Job, LeaderTerm
+from django_pgjobs.models.numbers import Notice
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.e2e.test_leaders import kill, led

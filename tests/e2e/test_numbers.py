@@ -10,7 +10,9 @@ from typing import Any
 from django.db.models import F
 
 from django_pgjobs import register_many
-from django_pgjobs.models import Depth, Job, Minute, Statistic, Total
+from django_pgjobs.models import Job
+from django_pgjobs.models.numbers import Depth, Minute, Total
+from django_pgjobs.models.workers import Statistic
 from django_pgjobs.states import FLEET
 from tests.e2e import jobs
 from tests.plugins.fix_db import wait_until

@@ -13,7 +13,8 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import register_many
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Job
+from django_pgjobs.models.attempts import Claim
 from django_pgjobs.queues import Queue
 from tests.chaos.helping import FAST, Record
 from tests.e2e import jobs

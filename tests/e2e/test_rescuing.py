@@ -13,7 +13,8 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
-from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm
+from django_pgjobs.models.attempts import Claim
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until

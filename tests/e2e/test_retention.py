@@ -9,7 +9,8 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.exceptions import JobDoesNotExist
-from django_pgjobs.models import Attempt, Claim, Job, LeaderTerm, StoredResult
+from django_pgjobs.models import Attempt, Job, LeaderTerm, StoredResult
+from django_pgjobs.models.attempts import Claim
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import Background, RawDatabase, wait_until

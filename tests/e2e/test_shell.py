@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_pgjobs.models import Statistic
+from django_pgjobs.models.workers import Statistic
 from tests.db.test_health import problems
 from tests.e2e import jobs
 from tests.e2e.stage import Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from django_pgjobs.models import Claim
+from django_pgjobs.models.attempts import Claim
 from tests.e2e import jobs, machines
 from tests.e2e.machine_traces import finished, started, starts
 from tests.plugins.fix_db import wait_until

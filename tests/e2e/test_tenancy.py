@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Batch
-from django_pgjobs.models import Attempt, Job, Notice
+from django_pgjobs.models import Attempt, Job
+from django_pgjobs.models.numbers import Notice
 from tests.e2e import tenants
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until

@@ -16,7 +16,8 @@ from django.utils import timezone
 
 from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models.attempts import Claim
 
 LIST = "/admin/pgjobs/job/"
 

@@ -510,7 +510,7 @@ def test_an_unknown_job_is_parked() -> None:
 def test_an_unreadable_payload_is_parked_with_the_code_that_could_not_read_it(payload: str | None) -> None:
     decision = perform(does, payload=payload)
     assert isinstance(decision, decide.Parked)
-    assert decision.fingerprint == does.fingerprint
+    assert decision.fingerprint == does._fingerprint
     assert decision.reason
     assert said == []
 
@@ -556,7 +556,7 @@ def test_an_error_in_a_callback_is_logged_and_changes_nothing(
     definition: JobDefinition[..., Any], ending: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7, C28."""
-    monkeypatch.setattr(with_callbacks, "on_abandon_func", lambda context, n: 1 / 0)
+    monkeypatch.setattr(with_callbacks, "_on_abandon_func", lambda context, n: 1 / 0)
     arguments = (7,) if definition is with_callbacks else ()
     assert perform(definition, *arguments, ending=ending) == decide.Succeeded()
     [record] = caplog.records

@@ -131,7 +131,7 @@ def test_attempts_are_three_by_default_and_ten_at_most() -> None:
 def test_a_backoff_is_five_seconds_doubled_by_default() -> None:
     """A32: the stored default."""
     assert declare().backoff == Backoff(5, factor=2)
-    assert [declare().default_delay(attempt) for attempt in (1, 2, 3)] == [5, 10, 20]
+    assert [declare()._default_delay(attempt) for attempt in (1, 2, 3)] == [5, 10, 20]
 
 
 @pytest.mark.parametrize("backoff", [Backoff(0), Backoff(300, factor=5), Backoff(1, factor=1.0), Backoff(1, factor=2)])

@@ -103,7 +103,7 @@ def test_what_is_not_said_comes_from_the_settings() -> None:
     assert (definition.queue, definition.priority) == ("default", 0)
     assert (definition.max_attempts, definition.timeout) == (5, 1800.0)
     assert definition.backoff == Backoff(15, factor=4, limit=3600, jitter=0.1)
-    assert (definition.plan.run_at, definition.plan.delay, definition.plan.database) == (None, None, None)
+    assert (definition._plan.run_at, definition._plan.delay, definition._plan.database) == (None, None, None)
     assert (definition.store_result, definition.takes_context, definition.is_async) == (True, False, False)
     with override_settings(
         PGJOBS={"DEFAULT_MAX_ATTEMPTS": 3, "DEFAULT_TIMEOUT_SECONDS": None, "DEFAULT_BACKOFF": Backoff(5, factor=2)}
@@ -148,8 +148,8 @@ def test_async_functions_are_known_as_such() -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    assert list(in_context.signature.parameters) == ["path", "more"]
-    assert list(declare(only_rest, takes_context=True).signature.parameters) == ["rest"]
+    assert list(in_context._signature.parameters) == ["path", "more"]
+    assert list(declare(only_rest, takes_context=True)._signature.parameters) == ["rest"]
     assert in_context.takes_context
 
 
@@ -164,7 +164,7 @@ def test_the_fingerprint_changes_with_name_and_parameters_only() -> None:
     def fingerprint_of(source: str, **options: Any) -> str:
         namespace: dict[str, Any] = {"__name__": "shop"}
         exec(source, namespace)
-        return declare(namespace["pay"], **options).fingerprint
+        return declare(namespace["pay"], **options)._fingerprint
 
     pay = fingerprint_of("def pay(user_id, when=object()): ...")
     assert pay == fingerprint_of("def pay(user_id: int, when=object()): return 1")
@@ -341,7 +341,7 @@ def test_broken_settings_are_left_to_the_system_checks() -> None:
     with override_settings(PGJOBS={"THREDS": 3}):
         definition = declare()
         with pytest.raises(ImproperlyConfigured):
-            _ = definition.plan
+            _ = definition._plan
     assert definition.max_attempts == 5
 
 
@@ -380,9 +380,9 @@ def wrapped(*args: Any, **kwargs: Any) -> int:
 def test_a_first_parameter_annotated_as_the_context_gets_it(func: Callable[..., Any]) -> None:
     definition = declare(func)
     assert definition.takes_context
-    assert "context" not in definition.signature.parameters
-    assert len(definition.signature.parameters) == 1
-    definition.fits("x")
+    assert "context" not in definition._signature.parameters
+    assert len(definition._signature.parameters) == 1
+    definition._fits("x")
 
 
 def test_an_annotation_may_be_the_class_itself() -> None:

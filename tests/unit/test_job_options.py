@@ -39,11 +39,11 @@ def any_name(context: JobContext, **names: str) -> None: ...
 def test_callbacks_are_returned_unchanged_and_kept() -> None:
     """Rows A5, A8, A9, A12: all three are optional."""
     definition = declare()
-    assert (definition.on_abandon_func, definition.on_cancel_func) == (None, None)
+    assert (definition._on_abandon_func, definition._on_cancel_func) == (None, None)
     assert definition.on_abandon(context_and_argument) is context_and_argument
     assert definition.on_cancel(context_and_argument) is context_and_argument
-    assert definition.on_abandon_func is context_and_argument
-    assert definition.on_cancel_func is context_and_argument
+    assert definition._on_abandon_func is context_and_argument
+    assert definition._on_cancel_func is context_and_argument
 
 
 def test_a_second_callback_is_refused() -> None:
@@ -59,7 +59,7 @@ def test_a_second_undo_is_refused() -> None:
         undo = definition.undo()(context_and_argument)
         with pytest.raises(InvalidJob, match="undo is set already"):
             definition.undo(name="other.undo")(any_name)
-    assert definition.undo_definition is undo
+    assert definition._undo_definition is undo
 
 
 def test_a_callback_is_no_generator_function() -> None:
@@ -80,7 +80,7 @@ def test_a_callback_takes_the_context_and_the_jobs_arguments(callback: Any) -> N
     definition = declare()
     with pytest.raises(InvalidJob, match="on_cancel"):
         definition.on_cancel(callback)
-    assert definition.on_cancel_func is None
+    assert definition._on_cancel_func is None
 
 
 @pytest.mark.parametrize("callback", [lambda context, **named: None, lambda context, user_id, more=1: None, only_rest])
@@ -113,7 +113,7 @@ def test_a_description_shows_no_sensitive_argument() -> None:
 
 def test_a_description_is_made_of_the_arguments() -> None:
     assert declare(description="a {{b}}").description == "a {b}"
-    made = declare(description="{user_id} {user_id:03d}").describe_func
+    made = declare(description="{user_id} {user_id:03d}")._describe_func
     assert made is not None
     assert made(7) == "7 007"
     assert declare(description="{user_id}").description == ""
@@ -125,13 +125,13 @@ def test_a_description_is_made_of_the_arguments() -> None:
 def test_the_delay_grows_by_the_backoff() -> None:
     """Rows A32, A34, A35, C34."""
     definition = declare(backoff=Backoff(10, factor=2))
-    assert [definition.retry_delay(OSError(), n) for n in (1, 2, 3)] == [10, 20, 40]
-    assert [definition.default_delay(n) for n in (1, 2, 3)] == [10, 20, 40]
-    assert [declare(backoff=Backoff(10)).retry_delay(OSError(), n) for n in (1, 2)] == [10, 10]
+    assert [definition._retry_delay(OSError(), n) for n in (1, 2, 3)] == [10, 20, 40]
+    assert [definition._default_delay(n) for n in (1, 2, 3)] == [10, 20, 40]
+    assert [declare(backoff=Backoff(10))._retry_delay(OSError(), n) for n in (1, 2)] == [10, 10]
 
 
 def test_the_default_delay_is_jittered() -> None:
-    assert all(13.5 <= declare().default_delay(1) <= 16.5 for _ in range(20))
+    assert all(13.5 <= declare()._default_delay(1) <= 16.5 for _ in range(20))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_default_delay_is_jittered() -> None:
 )
 def test_rules_say_which_errors_are_tried_again(options: dict[str, Any], error: Exception, again: bool) -> None:
     definition = declare(backoff=Backoff(7), **options)
-    assert definition.retry_delay(error, 1) == (7 if again else None)
+    assert definition._retry_delay(error, 1) == (7 if again else None)
 
 
 @pytest.mark.parametrize(("asked", "delay"), [(3, 3.0), (timedelta(minutes=1), 60.0), (None, None), (0, 0.0)])
@@ -163,12 +163,12 @@ def test_a_callable_backoff_answers_seconds_timedelta_or_none(asked: Any, delay:
         return asked
 
     error = OSError()
-    assert declare(backoff=backoff).retry_delay(error, 2) == delay
+    assert declare(backoff=backoff)._retry_delay(error, 2) == delay
     assert seen == [(error, 2)]
 
 
 def test_a_callable_backoff_cannot_leave_the_calendar() -> None:
-    assert declare(backoff=lambda error, attempt: 1e300).retry_delay(OSError(), 1) == 3650 * 86400
+    assert declare(backoff=lambda error, attempt: 1e300)._retry_delay(OSError(), 1) == 3650 * 86400
 
 
 @pytest.mark.parametrize("answer", [-1, math.nan, "soon", ZeroDivisionError()])
@@ -179,21 +179,21 @@ def test_a_broken_backoff_falls_back_to_the_default(answer: Any, caplog: pytest.
         return answer
 
     with caplog.at_level(logging.ERROR, "django_pgjobs"):
-        delay = declare(backoff=backoff).retry_delay(OSError(), 1)
+        delay = declare(backoff=backoff)._retry_delay(OSError(), 1)
     assert delay is not None
     assert 13.5 <= delay <= 16.5
     assert "backoff failed" in caplog.text
 
 
 def test_after_a_kill_there_is_no_exception_to_ask_about() -> None:
-    assert 13.5 <= declare(backoff=lambda error, attempt: 1 / 0).default_delay(1) <= 16.5
+    assert 13.5 <= declare(backoff=lambda error, attempt: 1 / 0)._default_delay(1) <= 16.5
 
 
 @pytest.mark.parametrize("option", ["retry_on", "give_up_on"])
 def test_a_broken_rule_means_retry(option: str, caplog: pytest.LogCaptureFixture) -> None:
     definition = declare(backoff=Backoff(7), **{option: lambda error: 1 / 0})
     with caplog.at_level(logging.ERROR, "django_pgjobs"):
-        assert definition.retry_delay(OSError(), 1) == 7
+        assert definition._retry_delay(OSError(), 1) == 7
     assert "retry rule failed" in caplog.text
 
 
@@ -238,19 +238,19 @@ def test_the_context_cannot_be_given() -> None:
 def test_load_returns_the_arguments_or_says_why_not() -> None:
     """Row P13."""
     definition = declare(name="shop.pay")
-    assert definition.load('{"args": [7], "kwargs": {}}') == ([7], {})
-    assert definition.load('{"args": [], "kwargs": {"user_id": 7}}') == ([], {"user_id": 7})
+    assert definition._load('{"args": [7], "kwargs": {}}') == ([7], {})
+    assert definition._load('{"args": [], "kwargs": {"user_id": 7}}') == ([], {"user_id": 7})
     with pytest.raises(UnreadablePayload, match=r"do not fit: shop\.pay\(\) missing 1 required"):
-        definition.load('{"args": [], "kwargs": {}}')
+        definition._load('{"args": [], "kwargs": {}}')
     with pytest.raises(UnreadablePayload):
-        definition.load("no json")
+        definition._load("no json")
 
 
 # Options of a registration
 
 
 def plan_of(definition: JobDefinition[..., Any], **options: Any) -> Any:
-    return definition.plan.changed(definition.using(**options).options)
+    return definition._plan.changed(definition.using(**options).options)
 
 
 def test_options_go_on_top_of_the_definition() -> None:
@@ -270,7 +270,7 @@ def test_later_options_win() -> None:
 def test_nothing_is_changed_by_options() -> None:
     definition = declare()
     definition.using(queue="a", delay=5)
-    assert definition.plan.queue == "default"
+    assert definition._plan.queue == "default"
     with pytest.raises(AttributeError):
         definition.bind(1).args = ()  # type: ignore[misc]
 
@@ -367,9 +367,9 @@ def test_a_lazy_queue_is_no_text() -> None:
 def test_options_see_settings_when_they_are_used() -> None:
     bound = declare().using(priority=1)
     with override_settings(PGJOBS={"DEFAULT_MAX_ATTEMPTS": 2}):
-        assert bound._plan().max_attempts == 2
-        assert bound._plan().conf is get_conf()
-    assert bound._plan().max_attempts == 5
+        assert bound._planned().max_attempts == 2
+        assert bound._planned().conf is get_conf()
+    assert bound._planned().max_attempts == 5
 
 
 def test_options_made_before_a_ceiling_sank_are_refused_when_used() -> None:

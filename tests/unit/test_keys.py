@@ -25,7 +25,7 @@ def work(user_id: int, /, name: str = "anna", *rest: int, shop: str = "here", **
 
 
 def key_of(template: Any, *args: Any, **kwargs: Any) -> str | None:
-    return made("key", job(name="work", unique=template)(work).plan.key, args, kwargs)
+    return made("key", job(name="work", unique=template)(work)._plan.key, args, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,21 @@ def test_what_a_unique_says_has_bounds(given: Any, words: str) -> None:
 
 
 def test_a_text_is_a_unique_by_itself() -> None:
-    plain = job(name="plain", unique="u{user_id}")(work).plan
-    whole = job(name="whole", unique=Unique("u{user_id}"))(work).plan
+    plain = job(name="plain", unique="u{user_id}")(work)._plan
+    whole = job(name="whole", unique=Unique("u{user_id}"))(work)._plan
     assert (made("key", plain.key, (7,), {}), plain.scope) == (made("key", whole.key, (7,), {}), whole.scope)
     assert plain.scope == "until_finished"
 
 
 @pytest.mark.parametrize("window", [timedelta(hours=1), 3600, 3600.0])
 def test_windows_of_one_length_are_one_scope(window: Any) -> None:
-    assert job(name="work", unique=Unique("k", window=window))(work).plan.scope == 3600.0
+    assert job(name="work", unique=Unique("k", window=window))(work)._plan.scope == 3600.0
 
 
 def test_using_changes_what_it_says_and_keeps_what_it_does_not() -> None:
     declared = job(name="work", unique=Unique("u{user_id}", until="started", on_conflict="raise"))(work)
-    other = declared.plan_with(unique="fixed")
+    other = declared._plan_with(unique="fixed")
     assert (other.key, other.scope, other.on_conflict) == ("fixed", "until_started", "raise")
-    later = declared.plan_with(unique=Unique(on_conflict="replace"))
-    assert (later.key, later.scope, later.on_conflict) == (declared.plan.key, "until_started", "replace")
-    assert declared.plan_with(unique=None).key is None
+    later = declared._plan_with(unique=Unique(on_conflict="replace"))
+    assert (later.key, later.scope, later.on_conflict) == (declared._plan.key, "until_started", "replace")
+    assert declared._plan_with(unique=None).key is None

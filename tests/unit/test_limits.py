@@ -138,7 +138,7 @@ def test_a_key_is_made_of_the_arguments(key: Any, args: Any, kwargs: Any, found:
 def test_a_key_that_cannot_be_made_is_said_where_the_job_is_registered(key: Any) -> None:
     definition = declare(Limit(1, key=key))
     with pytest.raises(InvalidJob, match=r"'limited'.*limit"):
-        definition.limit_key(definition.plan, (7,), {})
+        definition._limit_key(definition._plan, (7,), {})
 
 
 def test_without_a_limit_a_job_has_no_key_and_with_one_without_a_key_an_empty_one(settings: Any) -> None:
@@ -146,11 +146,11 @@ def test_without_a_limit_a_job_has_no_key_and_with_one_without_a_key_an_empty_on
     own = job(name="own", limits=Limit(5))(example)
     keyed = job(name="keyed", limits=Limit(5, key=lambda customer, **others: None))(example)
     assert plain.limits == JobLimits()
-    assert [each.limit_key(each.plan, (7,), {}) for each in (plain, own, keyed)] == [None, "", None]
+    assert [each._limit_key(each._plan, (7,), {}) for each in (plain, own, keyed)] == [None, "", None]
     settings.PGJOBS = {"QUEUE_LIMITS": {"default": {"concurrency": 1}}}
-    assert [each.limit_key(each.plan, (7,), {}) for each in (plain, own, keyed)] == ["", "", ""]
+    assert [each._limit_key(each._plan, (7,), {}) for each in (plain, own, keyed)] == ["", "", ""]
     settings.PGJOBS = {"QUEUE_LIMITS": {"*": {"concurrency": 1}, "default": None}}
-    assert [each.limit_key(each.plan, (7,), {}) for each in (plain, own, keyed)] == [None, "", None]
+    assert [each._limit_key(each._plan, (7,), {}) for each in (plain, own, keyed)] == [None, "", None]
 
 
 # Settings and checks

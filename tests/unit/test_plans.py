@@ -41,26 +41,26 @@ class Queue(StrEnum):
 )
 def test_a_plan_is_what_using_makes(options: dict[str, Any]) -> None:
     definition = declare(tags=["own"])
-    whole = definition.plan.changed(definition.using(**options).options)
-    assert definition.plan_with(**options) == definition.using(**options).plan == whole
-    assert definition.plan_with(**options) == whole, "the second time as the first"
+    whole = definition._plan.changed(definition.using(**options).options)
+    assert definition._plan_with(**options) == definition.using(**options)._known_plan == whole
+    assert definition._plan_with(**options) == whole, "the second time as the first"
 
 
 def test_a_plan_of_shared_options_is_made_once() -> None:
     definition = declare()
     options: Any = {"queue": "mail", "priority": 5, "database": "default"}
-    assert definition.plan_with(**options) is definition.plan_with(**options)
-    assert definition.using(**options).bind(1).row().plan is definition.plan_with(**options)
-    assert definition.plan_with() is definition.plan
-    assert definition.using(**options).using(priority=6)._plan().priority == 6
+    assert definition._plan_with(**options) is definition._plan_with(**options)
+    assert definition.using(**options).bind(1)._row().plan is definition._plan_with(**options)
+    assert definition._plan_with() is definition._plan
+    assert definition.using(**options).using(priority=6)._planned().priority == 6
 
 
 def test_values_that_only_compare_equal_are_checked_by_themselves() -> None:
     definition = declare()
-    assert definition.plan_with(priority=1).priority == 1
+    assert definition._plan_with(priority=1).priority == 1
     for wrong in (True, 1.0):
         with pytest.raises(InvalidJob, match=r"priority must be an integer"):
-            definition.plan_with(priority=wrong)  # type: ignore[arg-type]
+            definition._plan_with(priority=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_using_refuses_is_refused_each_time(options: dict[str, Any], words:
     definition = declare()
     for _ in range(2):
         with pytest.raises(InvalidJob, match=words):
-            definition.plan_with(**options)
+            definition._plan_with(**options)
         with pytest.raises(InvalidJob, match=words):
             definition.using(**options)
 
@@ -87,23 +87,23 @@ def test_options_that_need_each_other_are_checked_together() -> None:
     """A declared window and a postponing call exclude each other, unless the call has a scope of its own."""
     definition = declare(unique=Unique("k", window=60))
     with pytest.raises(InvalidJob, match="postpone"):
-        definition.plan_with(unique=Unique(on_conflict="postpone"))
-    assert definition.plan_with(unique=Unique(until="started", on_conflict="postpone")).scope == "until_started"
+        definition._plan_with(unique=Unique(on_conflict="postpone"))
+    assert definition._plan_with(unique=Unique(until="started", on_conflict="postpone")).scope == "until_started"
 
 
 def test_settings_that_change_make_other_plans() -> None:
     definition = declare()
     bound = definition.using(queue="mail", max_attempts=7)
     call = bound.bind(1)
-    before = definition.plan_with(queue="mail", max_attempts=7)
+    before = definition._plan_with(queue="mail", max_attempts=7)
     with override_settings(PGJOBS={"DEFAULT_TIMEOUT_SECONDS": 11}):
-        assert definition.plan_with(queue="mail", max_attempts=7).timeout == 11
-        assert (bound._plan().timeout, call.row().plan.timeout) == (11, 11)
+        assert definition._plan_with(queue="mail", max_attempts=7).timeout == 11
+        assert (bound._planned().timeout, call._row().plan.timeout) == (11, 11)
     with override_settings(PGJOBS={"BOUNDS": {"max_attempts": 5}, "DEFAULT_MAX_ATTEMPTS": 3}):
-        for refused in (lambda: definition.plan_with(queue="mail", max_attempts=7), bound._plan, call.row):
+        for refused in (lambda: definition._plan_with(queue="mail", max_attempts=7), bound._planned, call._row):
             with pytest.raises(InvalidJob, match="max_attempts must be between 1 and 5"):
                 refused()
-    after = definition.plan_with(queue="mail", max_attempts=7)
+    after = definition._plan_with(queue="mail", max_attempts=7)
     assert (after, after.conf is before.conf) == (before, False)
 
 
@@ -112,7 +112,7 @@ def test_instants_are_checked_when_the_job_is_registered(monkeypatch: pytest.Mon
     definition = declare()
     bound = definition.using(queue="mail", deadline=SOON)
     monkeypatch.setattr("django_pgjobs.definition.validation.wall_clock", lambda: SOON + timedelta(hours=1))
-    for refused in (bound._plan, bound.bind(1).row):
+    for refused in (bound._planned, bound.bind(1)._row):
         with pytest.raises(InvalidJob, match="deadline must be in the future"):
             refused()
 
@@ -120,14 +120,14 @@ def test_instants_are_checked_when_the_job_is_registered(monkeypatch: pytest.Mon
 def test_a_definition_remembers_a_bounded_number_of_plans() -> None:
     definition = declare()
     for number in range(2 * plans.MOST + 10):
-        assert definition.plan_with(queue=f"customer-{number}").queue == f"customer-{number}"
+        assert definition._plan_with(queue=f"customer-{number}").queue == f"customer-{number}"
     assert len(definition._plans._known[1]) <= plans.MOST
 
 
 def test_values_that_differ_with_each_call_are_not_remembered() -> None:
     definition = declare()
     for number in range(50):
-        definition.plan_with(queue="mail", delay=number, unique=f"k{number}", tags=[f"t{number}"])
+        definition._plan_with(queue="mail", delay=number, unique=f"k{number}", tags=[f"t{number}"])
     assert len(definition._plans._known[1]) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_queue_that_looks_misspelt_is_noticed_once(
     with registry.isolated(), caplog.at_level("WARNING", "django_pgjobs"):
         registry.add(definition)
         for _ in range(2):
-            definition.plan_with(queue="newsletter")
+            definition._plan_with(queue="newsletter")
     assert [record.getMessage().split(":")[0][:45] for record in caplog.records] == [
         "no job is declared with this queue queue=news"
     ]

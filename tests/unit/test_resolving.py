@@ -34,7 +34,7 @@ def second() -> None: ...
 class Task(JobDefinition[..., None]):
     """A definition of another front."""
 
-    front = "@task"
+    _front = "@task"
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_a_name_that_is_found_is_known_from_then_on(write: Write) -> None:
         registry.get("shop_found.pay")
     assert "shop_found" not in sys.modules
     found = registry.resolve("shop_found.pay")
-    assert (found.name, found.front) == ("shop_found.pay", "@task")
+    assert (found.name, found._front) == ("shop_found.pay", "@task")
     assert registry.find("shop_found.pay") is registry.resolve("shop_found.pay") is found
     assert registry.definitions() == [found]
     assert asked.names == ["shop_found.pay"]
@@ -105,7 +105,7 @@ def test_a_definition_is_also_known_by_the_name_that_led_to_it() -> None:
     assert registry.resolve("store.pay") is found
     assert registry.names() == ["shop.pay", "shop.settle", "store.pay"]
     assert registry.definitions() == [found]
-    assert [registry.fingerprints()[name] for name in registry.names()] == [found.fingerprint] * 3
+    assert [registry.fingerprints()[name] for name in registry.names()] == [found._fingerprint] * 3
 
 
 def test_resolvers_are_asked_in_the_order_they_were_added() -> None:
@@ -282,8 +282,8 @@ def test_what_executors_say_of_a_job_stands_for_its_definition() -> None:
     declared = job(name="shop.pay")(first)
     assert not callbacks.has_callback("shop.pay", Outcome.ABANDONED)
     declared.on_success(lambda context: None)
-    assert declared.traits() == {"on_success"}
-    assert job(name="shop.ship", atomic=True)(second).traits() == {"atomic"}
+    assert declared._traits() == {"on_success"}
+    assert job(name="shop.ship", atomic=True)(second)._traits() == {"atomic"}
 
 
 def test_a_front_of_this_package_that_a_test_is_the_first_to_import_outlives_its_isolation() -> None:

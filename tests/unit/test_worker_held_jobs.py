@@ -85,7 +85,7 @@ def test_a_row_that_nobody_can_have_written_is_parked_and_ends_no_worker(
     held_jobs.adopt(0.0, under("a", [claimed(1, name=name, **facts), claimed(2, name=name)]))
     [(kind, end)] = finaliser.puts
     assert (kind, end.id) == (PARK, 1)
-    assert end.fingerprint == (registry.get(name).fingerprint if name == "holding.known" else "")
+    assert end.fingerprint == (registry.get(name)._fingerprint if name == "holding.known" else "")
     assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [2]
 
 

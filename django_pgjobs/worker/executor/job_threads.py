@@ -144,7 +144,7 @@ class JobThreads:
             with suppress(Exception):
                 import_module(module)
         with suppress(OSError):
-            self.buffers.end.send(Learned(name, sorted(definition.traits())))
+            self.buffers.end.send(Learned(name, sorted(definition._traits())))
         self.reported.add(name)
 
     def _report_interrupt(self, held_seconds: float, kind: str = "") -> None:

@@ -60,7 +60,7 @@ class HeldJobs:
         self.wake_for = wake_for
         self.ends = RunEnds(table, finaliser, wake_for=wake_for, notify=notify, tallies=tallies)
         self.starts = RunStarts(dispatcher, finaliser, self.ends)
-        self.with_on_success = frozenset(n for n in registry.names() if registry.get(n).on_success_func is not None)
+        self.with_on_success = frozenset(n for n in registry.names() if registry.get(n)._on_success_func is not None)
 
     # From the claim thread
 

@@ -180,4 +180,4 @@ class RunStarts:
 
 def _fingerprint(job: ClaimedJob) -> str:
     definition = registry.find(job.name)
-    return definition.fingerprint if definition else ""
+    return definition._fingerprint if definition else ""
