@@ -162,7 +162,7 @@ class BoundSchedule(Generic[P]):
 
     def check(self, *args: P.args, **kwargs: P.kwargs) -> RowCron:
         """Return the row that ``register`` would write. Raises what ``register`` raises, but for a taken name."""
-        cast("Any", self.definition).fits(*args, **kwargs)
+        cast("Any", self.definition)._fits(*args, **kwargs)
         return self._row(args, kwargs)
 
     def _row(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RowCron:

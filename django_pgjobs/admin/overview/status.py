@@ -69,7 +69,7 @@ def tiles(seen: Seen) -> dict[str, Any]:
         (_("running"), "running", *total(queues, "running"), slots, seen.pages.jobs(state="running")),
         (_("retrying"), "retrying", *total(queues, "retrying"), "", seen.pages.jobs(state="retrying")),
         (
-            _("abandoned"), "abandoned", *failed, _("in the last hour"),
+            _("abandoned"), "abandoned", *failed, _("(failed for good) in the last hour"),
             seen.pages.jobs(state="abandoned", q=f"since:{FAILED_WITHIN}"),
         ),
         (_("parked"), "parked", *total(queues, "held.parked"), "", seen.pages.jobs(state="parked")),
