@@ -242,7 +242,7 @@ class Compensation(BoundJob[Any]):
 
     headers: Mapping[str, Any] = field(default_factory=dict)
 
-    def row(self) -> Row:
+    def _row(self) -> Row:
         """Return the call as a row to register."""
         return BoundJob._row(self)._replace(headers=self.headers)
 

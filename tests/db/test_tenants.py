@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,11 +16,12 @@ from django_pgjobs.admin import bulk
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.values.built_in import POLICY
+from tests.docs.pages import DOCS, blocks
 from tests.plugins.fix_admin import LIST, make
 
 pytestmark = pytest.mark.django_db
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/middleware.md"
+PAGE = DOCS / "how-to/middleware.md"
 NAME = "shop_as_printed"
 
 said: list[tuple[str, str]] = []
@@ -63,9 +62,7 @@ def scheduled(context: JobContext) -> None:
 def tenant(settings: Any) -> Iterator[Any]:
     """The page's own module, its three layers switched on; this is acme's code."""
     said.clear()
-    found = re.findall(
-        r"<!-- (?:file|append): shop/middleware.py -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL
-    )
+    found = [block.text for block in blocks(PAGE) if block.file == "shop/middleware.py"]
     module = sys.modules[NAME] = ModuleType(NAME)
     exec("\n".join(found), module.__dict__)
     settings.PGJOBS = {
