@@ -94,8 +94,8 @@ def unfound_crons() -> list[tuple[CronDeclaration, str]]:
 def _is_unfound(definition: JobPolicy) -> bool:
     if definition.name not in registry.late or definition._front:  # a task is found by its path
         return False
-    module = definition.func.__module__
-    is_path = definition.name == f"{module}.{definition.func.__qualname__}"
+    module = definition.__module__
+    is_path = definition.name == f"{module}.{definition.__qualname__}"
     # Resolvers import jobs by path in executors; the supervisor, which admits jobs with limits, imports none.
     if registry.may_find_more and is_path and not definition._is_limited:
         return False
@@ -119,7 +119,7 @@ def cure_of(module: str) -> str:
 def warn_of_unfound(definition: JobPolicy) -> None:
     """Log once in this process that workers do not find a late job which it registers."""
     if registry.should_warn_of(definition.name) and _is_unfound(definition):
-        module = definition.func.__module__
+        module = definition.__module__
         log.warning(
             "registering a job that workers do not find, since they do not import its module name=%s module=%s: %s",
             definition.name, module, cure_of(module),

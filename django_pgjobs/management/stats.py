@@ -35,9 +35,7 @@ SIZES_HEADERS = ("QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS")
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``stats``."""
-    text = (
-        "Show the figures of the queues: due and running jobs, jobs that ended within the last hour, and workers."
-    )
+    text = "Show the figures of the queues: due and running jobs, jobs that ended within the last hour, and workers."
     parser = filters.declare(subcommands, "stats", show_stats, text)
     parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; repeatable.")
     text = "Count now, up to 100,000 each, instead of showing the leader's figures."
