@@ -195,6 +195,8 @@ class Project:
         if command.endswith("runserver"):
             self.port = free_port()
             command = f"{command} {self.port}"
+        if "runjobs" in command and not wanted.strip():
+            wanted = "…\n…worker starts…"
         started = self.start(command)
         self.terminals.append(started)
         until = time.monotonic() + patience(30)
