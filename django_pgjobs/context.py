@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
@@ -65,42 +65,6 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-class AttemptFacts(Protocol):
-    """The facts of a job that every log line about an attempt names."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def claim_id(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-
-
-class JobFacts(AttemptFacts, Protocol):
-    """The facts that an attempt has about its job; ``store.claiming.ClaimedJob`` implements it."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def timeout(self) -> float | None: ...
-    @property
-    def run_at(self) -> datetime: ...
-    @property
-    def extras(self) -> Mapping[str, Any] | None: ...
-    @property
-    def until(self) -> float | None: ...
-    @property
-    def target(self) -> int | None: ...
-
-
 class JobContext(Durable):
     """The first argument of callbacks, and of jobs that annotate it so or declare ``takes_context=True``.
 
@@ -115,7 +79,7 @@ class JobContext(Durable):
 
     def __init__(
         self,
-        facts: JobFacts,
+        facts: logs.JobFacts,
         headers: dict[str, Any],
         reporter: Reporter,
         cancellation: Cancellation,
@@ -400,7 +364,7 @@ class Running(Protocol):
     """A job that runs and may need no ``JobContext``: ``context`` makes it when first asked for."""
 
     @property
-    def job(self) -> JobFacts: ...
+    def job(self) -> logs.JobFacts: ...
     @property
     def context(self) -> JobContext: ...
 

@@ -8,7 +8,6 @@ waits it is *suspended*: no worker runs it, and its body restarts when it contin
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -233,24 +232,6 @@ def job_event(job_id: int, name: object) -> str:
     return check_name(words, f"{JOB_EVENTS}:{job_id}:{check_name(words, name)}")
 
 
-def memo_name(base: str, *, key: str | int | None = None, count: int = 1) -> str:
-    """Return under which name a step is remembered. Of two calls that differ in any part the names differ.
-
-    ``n``, ``n#2`` for the second call in turn, ``n[7]`` and ``n[eu]`` with a key. A text that reads as a number stands
-    in quotes, ``n["7"]``, and a mark that is part of the name itself behind a backslash, ``n\\[7]``.
-    """
-    plain = _MARKS.sub(r"\\\g<0>", base)
-    if key is None:
-        return plain if count == 1 else f"{plain}#{count}"
-    if isinstance(key, str) and (key.startswith('"') or _READS_AS_NUMBER.fullmatch(key)):
-        return f'{plain}["{key}"]'
-    return f"{plain}[{key}]"
-
-
-_MARKS = re.compile(r"[\\[#]")
-_READS_AS_NUMBER = re.compile(r"-?[0-9]+")
-
-
 def check_name(what: str, name: object) -> str:
     """Return ``name`` if it can name a step or an event. Raises ``InvalidJob``."""
     if not isinstance(name, str) or not name or len(name) > NAME_LIMIT or not name.isprintable():
@@ -258,7 +239,7 @@ def check_name(what: str, name: object) -> str:
     return name
 
 
-def seconds_of(what: str, given: float | timedelta) -> float:
+def _seconds(what: str, given: float | timedelta) -> float:
     """Return a duration in seconds. Raises ``InvalidJob`` unless it is from 0 to ``BOUNDS['ahead_seconds']``."""
     seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -315,11 +296,11 @@ class Durable:
         The job is suspended: its body restarts, and passes this line once the time is over. ``name`` tells
         sleeps apart when code changes; without it they are counted. Raises ``InvalidJob`` as ``step`` does.
         """
-        self._remembered().sleep(_duration("sleep", duration), name)
+        self._remembered().sleep(_seconds("sleep", duration), name)
 
     async def asleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
         """``sleep`` for ``async def`` jobs."""
-        await self._remembered().asleep(_duration("sleep", duration), name)
+        await self._remembered().asleep(_seconds("sleep", duration), name)
 
     @overload
     def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
@@ -332,7 +313,7 @@ class Durable:
         ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event that was sent before
         counts too. Raises ``InvalidJob`` as ``step`` does.
         """
-        seconds = _duration("timeout", timeout)
+        seconds = _seconds("timeout", timeout)
         return self._remembered().wait_for(self._name_of(event, key), seconds)
 
     def _name_of(self, event: EventName[Any] | str, key: tuple[str | int, ...]) -> str:
@@ -348,7 +329,7 @@ class Durable:
     async def await_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
     async def await_for(self, event: Any, /, *key: str | int, timeout: float | timedelta) -> Any:
         """``wait_for`` for ``async def`` jobs."""
-        seconds = _duration("timeout", timeout)
+        seconds = _seconds("timeout", timeout)
         return await self._remembered().await_for(self._name_of(event, key), seconds)
 
     def version(self, name: str, number: int) -> int:
@@ -406,7 +387,3 @@ class Durable:
     async def aversion(self, name: str, number: int) -> int:
         """``version`` for ``async def`` jobs."""
         return await sync_to_async(self.version)(name, number)
-
-
-def _duration(what: str, given: float | timedelta) -> float:
-    return seconds_of(what, given)

@@ -14,11 +14,12 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from datetime import datetime
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, Protocol
 
 from django_pgjobs.exceptions import INTERRUPTS
 from django_pgjobs.serialization.escapes import bounded, one_line, quoted
@@ -48,6 +49,42 @@ NAMED = 20
 """Number of names of a list that are logged."""
 
 _CONVERSION = re.compile(r"%%|(=)?%[-.\d]*[a-z]")
+
+
+class AttemptFacts(Protocol):
+    """The facts of a job that every log line about an attempt names."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def claim_id(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+class JobFacts(AttemptFacts, Protocol):
+    """The facts that an attempt has about its job; ``store.claiming.ClaimedJob`` implements it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def run_at(self) -> datetime: ...
+    @property
+    def extras(self) -> Mapping[str, Any] | None: ...
+    @property
+    def until(self) -> float | None: ...
+    @property
+    def target(self) -> int | None: ...
 
 
 class Facts(str):

@@ -25,8 +25,9 @@ from django_pgjobs.serialization.failures import kind_of, text_of
 from django_pgjobs.states import Outcome
 
 if TYPE_CHECKING:
-    from django_pgjobs.context import AttemptFacts, JobContext
+    from django_pgjobs.context import JobContext
     from django_pgjobs.execution.prepared import Prepared
+    from django_pgjobs.logs import AttemptFacts
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")

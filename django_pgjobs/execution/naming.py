@@ -7,13 +7,14 @@ runs the body. In others, which run side by side, each name is used once in a ru
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from django_pgjobs.durable import StepOptions, check_name, memo_name
+from django_pgjobs.durable import StepOptions, check_name
 from django_pgjobs.exceptions import InvalidJob, JobSuspended
 from django_pgjobs.serialization.failures import OUR_FILES
 
@@ -21,6 +22,24 @@ OUR_FILES.add(__file__)
 
 _step: ContextVar[tuple[Names, str] | None] = ContextVar("django_pgjobs_step", default=None)
 """The step that is being called, and whose it is."""
+
+
+_MARKS = re.compile(r"[\\[#]")
+_READS_AS_NUMBER = re.compile(r"-?[0-9]+")
+
+
+def memo_name(base: str, *, key: str | int | None = None, count: int = 1) -> str:
+    """Return under which name a step is remembered. Of two calls that differ in any part the names differ.
+
+    ``n``, ``n#2`` for the second call in turn, ``n[7]`` and ``n[eu]`` with a key. A text that reads as a number stands
+    in quotes, ``n["7"]``, and a mark that is part of the name itself behind a backslash, ``n\\[7]``.
+    """
+    plain = _MARKS.sub(r"\\\g<0>", base)
+    if key is None:
+        return plain if count == 1 else f"{plain}#{count}"
+    if isinstance(key, str) and (key.startswith('"') or _READS_AS_NUMBER.fullmatch(key)):
+        return f'{plain}["{key}"]'
+    return f"{plain}[{key}]"
 
 
 def lane() -> object:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from django_pgjobs import Event
 from django_pgjobs.context import Target
-from django_pgjobs.durable import job_event, memo_name
+from django_pgjobs.durable import job_event
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.execution.naming import memo_name
 from django_pgjobs.serialization.payload import encode_payload
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.values.key_template import Template

@@ -26,8 +26,7 @@ from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
-from django_pgjobs.context import AttemptFacts
-from django_pgjobs.logs import facts, safe_logger
+from django_pgjobs.logs import AttemptFacts, facts, safe_logger
 from django_pgjobs.store.database import WrapperDatabase, check_client, configure
 from django_pgjobs.worker.executor import sessions
 
