@@ -28,7 +28,7 @@ LAYERS = ["shop.middleware.language", "shop.middleware.tenant", "shop.middleware
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Any]:
     """The page's module, in a project here and in the worker; its layers are those that the page switches on."""
     text = PAGE.read_text()
-    blocks = re.findall(r"<!-- (?:file|append): shop/middleware.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n# shop/middleware.py\n(.*?)```", text, re.DOTALL)
     assert f'"MIDDLEWARE": [{", ".join(f"{chr(34)}{layer}{chr(34)}" for layer in LAYERS)}]' in text
     package = tmp_path / "project" / "shop"
     package.mkdir(parents=True)
