@@ -52,6 +52,12 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _backoff(value: Any) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise TypeError("a Backoff(…)")
+    return value
+
+
 def _notify_failures(value: Any) -> NotifyFailures:
     from django_pgjobs.values.notify_failures import NotifyFailures  # here for start-up time
 
@@ -276,7 +282,7 @@ class Conf:
     default_timeout_seconds: float | None = part(1800.0, rules.or_none(rules.seconds(0.001)))
     """Timeout of a job that does not declare ``timeout``; None means no limit."""
 
-    default_backoff: Backoff = part(DEFAULT_BACKOFF, rules.backoff)  # noqa: RUF009 (Backoff is frozen)
+    default_backoff: Backoff = part(DEFAULT_BACKOFF, _backoff)  # noqa: RUF009 (Backoff is frozen)
     """Delay between the attempts of a job that does not declare ``backoff``."""
 
     @property

@@ -32,6 +32,7 @@ from django_pgjobs.admin.display import (
     link_to,
     person,
     short,
+    status_badge,
     table_of,
     when,
 )
@@ -54,12 +55,6 @@ MOST_NAMED = 10
 
 MOST_SHOWN = 10
 """Number of jobs, and of actions, that the page of an entry shows."""
-
-STATUSES: dict[str, tuple[str, Any]] = {
-    "on": ("succeeded", _("on")), "paused": ("parked", _("paused")), "missing": ("parked", _("missing")),
-    "broken": ("abandoned", _("broken")), "off": ("parked", _("off")), "ended": ("cancelled", _("ended")),
-}  # fmt: skip
-"""The status of an entry → the state of a job that has its colour, and its word."""
 
 BUTTONS = {
     "pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs"),
@@ -160,7 +155,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> Any:
         """The status in one word; for a pause also who paused it and until when."""
-        word = badge(*STATUSES[entry.status])
+        word = status_badge(entry)
         if entry.status != "paused":
             return word
         until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""

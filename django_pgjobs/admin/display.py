@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection.words import clock_time, grouped, name_of
-from django_pgjobs.models import Job
+from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.wording import (
     SHOWN_CHARS,
@@ -59,6 +59,18 @@ def badge(state: str, word: Any = None) -> SafeString:
     """A coloured badge for a state, labelled ``word`` or, by default, the job state's label."""
     shown = STATE_LABELS.get(state, state) if word is None else word
     return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', state, shown)
+
+
+STATUSES: dict[str, tuple[str, Any]] = {
+    "on": ("succeeded", _("on")), "paused": ("parked", _("paused")), "missing": ("parked", _("missing")),
+    "broken": ("abandoned", _("broken")), "off": ("parked", _("off")), "ended": ("cancelled", _("ended")),
+}  # fmt: skip
+"""The status of an entry → the state of a job that has its colour, and its word."""
+
+
+def status_badge(entry: CronEntry) -> SafeString:
+    """The status of a cron entry, in the colour of a state of jobs."""
+    return badge(*STATUSES[entry.status])
 
 
 def when(instant: datetime | None) -> SafeString | str:

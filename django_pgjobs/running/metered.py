@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from django_pgjobs import __version__, clock
 from django_pgjobs.definition.registry import registry
@@ -16,8 +17,10 @@ from django_pgjobs.metrics.worker import WorkerFigures, families_of
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.worker.supervisor.executor_process import READY
-from django_pgjobs.worker.supervisor.supervisor import Supervisor
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
+
+if TYPE_CHECKING:
+    from django_pgjobs.worker.supervisor.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from django_pgjobs.values.backoff import Backoff
-
 T = TypeVar("T")
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -183,13 +181,6 @@ def pattern(value: Any) -> str:
         re.compile(value)
     except re.error as error:
         raise ValueError(f"a regular expression that can be compiled ({error})") from None
-    return value
-
-
-def backoff(value: Any) -> Backoff:
-    """A ``Backoff``."""
-    if not isinstance(value, Backoff):
-        raise TypeError("a Backoff(…)")
     return value
 
 

@@ -84,3 +84,43 @@ def test_a_type_has_a_name_of_its_own() -> None:
     """``Command`` is Django's name for a command."""
     twice = {name: paths for name, paths in types_by_name().items() if len(paths) > 1}
     assert list(twice) == ["Command"]
+
+
+# The way through the modules
+
+LONGEST = 18
+
+
+def imported_at_start(path: Path) -> set[str]:
+    """Modules of the package that a module imports when it is loaded."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            nodes += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def test_no_chain_of_imports_is_long() -> None:
+    """A newcomer who follows imports from any module down meets at most so many."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+        if "migrations" not in path.parts
+    }
+    imports = {name: imported_at_start(path) & paths.keys() - {name, "django_pgjobs"} for name, path in paths.items()}
+    known: dict[str, list[str]] = {}
+
+    def chain(name: str, above: tuple[str, ...] = ()) -> list[str]:
+        if name not in known:
+            below = [chain(each, (*above, name)) for each in imports[name] if each not in above]
+            known[name] = [name, *max(below, key=len, default=[])]
+        return known[name]
+
+    longest = max((chain(name) for name in paths), key=len)
+    assert len(longest) <= LONGEST, " → ".join(longest)

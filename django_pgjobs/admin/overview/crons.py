@@ -11,8 +11,7 @@ from django.db.models import F
 from django.utils.safestring import SafeString
 from django.utils.translation import ngettext
 
-from django_pgjobs.admin.crons import STATUSES
-from django_pgjobs.admin.display import badge, format_html, format_html_join
+from django_pgjobs.admin.display import format_html, format_html_join, status_badge
 from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.models import CronEntry
 from django_pgjobs.models.crons import aware
@@ -55,7 +54,7 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
     return {
         "name": visible(entry.name),
         "url": seen.pages.page("cronentry_change", quote(entry.pk)),
-        "status": badge(*STATUSES[entry.status]),
+        "status": status_badge(entry),
         "why": visible(entry.broken)[:200],
         "expression": visible(entry.effective_expression),
         "words": meaning(entry),
