@@ -104,7 +104,7 @@ def test_a_connection_that_is_too_old_or_has_ended_is_closed_before_the_next_job
     wrapper.close_at = None
     pid = cast(Any, wrapper).connection.info.backend_pid
     raw.query("SELECT pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: not raw.query("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "it is gone")
+    wait_until(lambda: not raw.query("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "it is gone")
     wait_until(lambda: cleanup._has_news(wrapper), 5, "the word of it has arrived")
     cleanup.refresh()
     assert wrapper.connection is None
@@ -180,7 +180,9 @@ def test_a_transaction_left_open_is_rolled_back_and_the_job_named(
     cleanup.tidy("job=7")
     assert mine == []
     assert "job left a transaction open, rolled back job=7 alias=default" in caplog.text
-    wait_until(lambda: not raw.query("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "its connection is gone")
+    wait_until(
+        lambda: not raw.query("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "its connection is gone"
+    )
 
 
 def test_a_connection_that_cannot_be_looked_at_is_discarded(

@@ -33,6 +33,7 @@ from tests.e2e import (  # noqa: F401 (their jobs are registered)
     hard,
     hostile,
     libraries,
+    loop_calls,
     machines,
     remembering,
     sessions,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.load import unless
-from tests.e2e import sessions
+from tests.e2e import loop_calls, sessions
+from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_worker import Workers, ended
 
 
@@ -30,6 +31,26 @@ def test_a_connection_is_kept_as_long_as_the_settings_say(worker: Workers, given
     """A 0 of the project's is not our default: each job has a connection of its own."""
     worker(threads=1, env=told(default=given))
     assert len(backends()) == count
+    assert len({asked_by_a_coroutine() for _ in range(4)}) == count
+
+
+def test_connections_of_coroutines_go_when_none_comes_any_more(worker: Workers, raw: RawDatabase) -> None:
+    """The threads of a burst end, and not only when a later job finds their connections too old."""
+    worker(threads=1, conf={"EXECUTOR_CONN_MAX_AGE_SECONDS": 2})
+    burst = ended(*[loop_calls.asks_once.register() for _ in range(50)])
+    assert {job.outcome for job in burst} == {"succeeded"}
+    backends = [(job.result or [])[0] for job in burst]
+    kept = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)"
+    wait_until(lambda: raw.value(kept, [backends]) == 0, 10, "their connections are closed")
+    assert asked_by_a_coroutine() not in backends
+
+
+def asked_by_a_coroutine() -> int:
+    """Which server process has served a job on the loop."""
+    (job,) = ended(loop_calls.asks_once.register())
+    assert job.outcome == "succeeded", job.error
+    backend, _ = job.result or (0, 0)
+    return int(backend)
 
 
 def test_nothing_of_a_job_is_met_on_another_engine(worker: Workers, tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from asgiref.sync import sync_to_async
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.worker.executor import event_loop
+from django_pgjobs.worker.executor import cleanup, event_loop
 from django_pgjobs.worker.executor.event_loop import EventLoop
+from django_pgjobs.worker.executor.loop_threads import JobCalls, LoopThreads
 from django_pgjobs.worker.executor.main import Executor
+from django_pgjobs.worker.executor.task_door import TaskDoor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.run_groups import SentRun
@@ -36,12 +38,17 @@ def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision 
             raise outcome
         return outcome
 
-    async def fails(close: Any) -> None:
+    def fails(job: object) -> None:
         raise OSError("the connection cannot be closed")
 
+    async def decide_one() -> Decision:
+        loop.doors[run.run] = TaskDoor(run)
+        return await loop._decide(run)
+
+    run = sent(1, attempt=1, max_attempts=1)
     monkeypatch.setattr(loop, "_attempt", attempt)
-    monkeypatch.setattr(event_loop, "_clean_up", fails)
-    return asyncio.run(loop._decide(sent(1, attempt=1, max_attempts=1)))
+    monkeypatch.setattr(cleanup, "tidy", fails)
+    return asyncio.run(decide_one())
 
 
 @pytest.mark.parametrize("outcome", [decide.Succeeded('"done"'), decide.Snoozed(5.0)], ids=["succeeded", "snoozed"])
@@ -60,15 +67,27 @@ def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monk
     assert decision.cause == "failed"
 
 
-def test_connections_are_closed_though_the_job_has_cancelled_its_own_task() -> None:
-    closed: list[bool] = []
+def test_a_thread_is_cleaned_up_though_the_job_has_cancelled_its_own_task() -> None:
+    cleaned: list[bool] = []
+    threads = LoopThreads(1.0)
 
     async def ends() -> int:
+        calls = JobCalls(threads, [])
+        calls.submit(lambda: None)
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await event_loop._clean_up(lambda: closed.append(True))
+        await event_loop._clean_up(calls, lambda: cleaned.append(True))
         return task.cancelling()
 
     assert asyncio.run(ends()) == 0
-    assert closed
+    assert cleaned == [True]
+    assert len(threads.idle) == 1
+
+
+def test_a_call_after_the_end_of_its_job_is_refused() -> None:
+    """Its thread may serve another job by then."""
+    calls = JobCalls(LoopThreads(1.0), [])
+    assert calls.end(lambda: None) is None
+    with pytest.raises(RuntimeError, match=r"The job has ended\."):
+        calls.submit(lambda: None)

@@ -15,6 +15,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
@@ -27,6 +28,7 @@ from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.beginning import ShownGuard
+from django_pgjobs.worker.executor.loop_threads import JobCalls, LoopThreads
 from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.task_door import TaskDoor
@@ -49,6 +51,7 @@ class EventLoop:
         self.memories = Memories(database)
         self.reporter_of = partial(reporter, buffers.end)
         self.forks = process.forks
+        self.threads = LoopThreads(get_conf().executor_conn_max_age_seconds)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.doors: dict[int, TaskDoor] = {}
@@ -156,15 +159,20 @@ class EventLoop:
             control.interrupt = kind  # its task has not run yet
 
     async def _decide(self, run: SentRun) -> Decision:
-        # One context per job: otherwise all jobs of this process would share one thread for their queries.
         decision: Decision | None = None
+        # One context per job: otherwise all jobs of this process would share one thread for their queries.
+        own = ThreadSensitiveContext()
+        SyncToAsync.thread_sensitive_context.set(own)
+        calls = JobCalls(self.threads, self.doors[run.run].connections)
+        SyncToAsync.context_to_thread_executor[own] = calls
         try:
-            async with ThreadSensitiveContext() as own:
-                try:
-                    decision = await self._attempt(run)
-                finally:
-                    if own in SyncToAsync.context_to_thread_executor:
-                        await _clean_up(cleanup.discard_all if run.interrupted else cleanup.close_all)
+            try:
+                decision = await self._attempt(run)
+            finally:
+                del SyncToAsync.context_to_thread_executor[
+                    own
+                ]  # a task that the job leaves running gets its own thread
+                await _clean_up(calls, cleanup.discard_all if run.interrupted else partial(cleanup.tidy, run.job))
         except BaseException as error:
             if decision is None:
                 return failed_outside(run.job, error)
@@ -201,11 +209,14 @@ class EventLoop:
             return decide.Snoozed(PAYLOAD_SECONDS)
 
 
-async def _clean_up(close: Callable[[], None]) -> None:
-    """Call ``close`` in the thread of the job's queries, even if the job has left its task cancelled."""
+async def _clean_up(calls: JobCalls, clean_up: Callable[[], None]) -> None:
+    """Call ``clean_up`` in the thread of the job's calls, even if the job has left its task cancelled."""
+    if (ending := calls.end(clean_up)) is None:
+        return
+    cleaned = asyncio.wrap_future(ending)
     try:
-        await sync_to_async(close)()
+        await asyncio.shield(cleaned)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
-        await sync_to_async(close)()
+        await cleaned
