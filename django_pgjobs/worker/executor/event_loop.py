@@ -169,9 +169,8 @@ class EventLoop:
             try:
                 decision = await self._attempt(run)
             finally:
-                del SyncToAsync.context_to_thread_executor[
-                    own
-                ]  # a task that the job leaves running gets its own thread
+                # A task that the job leaves running gets its own thread.
+                del SyncToAsync.context_to_thread_executor[own]
                 await _clean_up(calls, cleanup.discard_all if run.interrupted else partial(cleanup.tidy, run.job))
         except BaseException as error:
             if decision is None:
