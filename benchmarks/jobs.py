@@ -66,6 +66,12 @@ def reads(number: int) -> str:
 
 
 @job
+async def areads(number: int) -> str:
+    """A job on the loop that reads one row."""
+    return str((await things().aget(pk=number)).name)
+
+
+@job
 def writes(number: int) -> None:
     """A job that writes one row."""
     things().filter(pk=number).update(count=number)

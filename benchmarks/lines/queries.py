@@ -1,4 +1,4 @@
-"""Jobs that send statements of their own: what a job costs that reads one row, writes one, or inserts one."""
+"""Jobs that send statements of their own: what a job costs that reads, on the loop too, or writes, or inserts a row."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ TITLE = "Jobs with one statement"
 JOBS: dict[str, JobDefinition[[int], Any]] = {
     "none": jobs.noop,
     "read": jobs.reads,
+    "async_read": jobs.areads,
     "write": jobs.writes,
     "insert": jobs.inserts,
 }
