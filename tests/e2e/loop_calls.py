@@ -107,3 +107,26 @@ async def forks_in_a_call() -> list[int]:
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     await Job.objects.filter(pk=current_context().id).acount()
     return [before, await sync_to_async(_backend)(), status]
+
+
+@job(max_attempts=1)
+async def reads_one_of_many(goes: str) -> int:
+    """Leave a server-side cursor, which Python closes when the iterator goes: at once, or in the next job."""
+    backend = await sync_to_async(_backend)()
+    rows = Job.objects.order_by("pk").aiterator(chunk_size=1)
+    if goes == "later":
+        kept.append(rows)
+    async for _ in rows:
+        break
+    return backend
+
+
+@job(max_attempts=1)
+async def lets_the_iterators_go() -> int:
+    """In the middle of a transaction of its own."""
+    await sync_to_async(_send)("BEGIN")
+    kept.clear()
+    await asyncio.sleep(0.2)
+    await sync_to_async(_send)("SELECT 1")
+    await sync_to_async(_send)("COMMIT")
+    return await sync_to_async(_backend)()

@@ -111,3 +111,13 @@ def test_a_child_that_a_call_forks_ends_there(shared_worker: WorkerProcess) -> N
     """It shares the socket of the connection, and its end is none of the session's."""
     before, after, status = result(loop_calls.forks_in_a_call.using(timeout=20).register())
     assert (before, status) == (after, 0)
+
+
+def test_a_cursor_that_a_job_has_left_disturbs_no_later_transaction(shared_worker: WorkerProcess) -> None:
+    """Python closes it when it finds it unused: by then the session would know no such cursor."""
+    for _ in range(3):
+        backend = result(loop_calls.reads_one_of_many.register("later"))
+        assert result(loop_calls.lets_the_iterators_go.register()) != backend
+    for _ in range(3):
+        result(loop_calls.reads_one_of_many.register("at once"))
+        result(loop_calls.lets_the_iterators_go.register())

@@ -203,6 +203,9 @@ def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
         log.error("job left a transaction open, rolled back %s alias=%s", _named(job), connection.alias)
         discard(connection)
         return
+    if ours and sessions.has_cursors(connection.connection):
+        discard(connection)
+        return
     if ours and (trouble := sessions.trouble_on(connection)):
         log.error("%s %s alias=%s", trouble, _named(job), connection.alias)
         discard(connection)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import select
 import time
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
+from weakref import WeakSet
 
 import psycopg
 from django.db.backends.signals import connection_created
@@ -53,6 +54,7 @@ class Unresettable(Exception):
 
 _NOTES: dict[str, Any] = {
     "sent": (), "text": None, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
+    "named": (),
 }  # fmt: skip
 """Notes of a watched connection about itself, with their first values."""
 
@@ -61,7 +63,8 @@ _NOTES: dict[str, Any] = {
 def _watched(kind: type[Any]) -> type[Any]:
     """Return a class of psycopg's connections that note what is sent: all statements wait for answers.
 
-    ``sent`` has the text of each wait, None where a cursor's ``execute`` has not said it.
+    ``sent`` has the text of each wait, None where a cursor's ``execute`` has not said it. ``named`` has Django's
+    server-side cursors that Python still knows.
     """
     if hasattr(kind, "asked"):
         return kind
@@ -112,6 +115,16 @@ def watch(wrapper: Any, *, checks: bool = False) -> None:
         raw.manner = _MANNER(raw)
     raw.sent = []
     raw.layers = _layers(wrapper)
+    wrapper.create_cursor = partial(_create_cursor, wrapper)
+
+
+def _create_cursor(wrapper: Any, name: str | None = None) -> Any:
+    """Create a cursor as the wrapper's class does, and note it if it is a server-side one."""
+    cursor = type(wrapper).create_cursor(wrapper, name)
+    if name and _is_watched(raw := wrapper.connection):
+        raw.named = raw.named or WeakSet()
+        raw.named.add(cursor)
+    return cursor
 
 
 def is_watched(wrapper: Any) -> bool:
@@ -126,6 +139,11 @@ def _layers(wrapper: Any) -> tuple[object, ...]:
 def is_open(wrapper: Any) -> bool:
     """Return whether a transaction is open on the server, also one that a job has begun by a statement of its own."""
     return wrapper.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+def has_cursors(raw: Any) -> bool:
+    """Return whether a server-side cursor is left. Closed in the transaction of a later job, it would abort that."""
+    return any(not cursor.closed for cursor in list(getattr(raw, "named", ())))
 
 
 def trouble_on(wrapper: Any) -> str:
@@ -176,7 +194,7 @@ def await_reset(wrapper: Any) -> None:
 
 def reset_pooled(raw: Any) -> None:
     """Reset a connection that goes back to its pool. If this raises, the pool closes it."""
-    if not _is_watched(raw) or _MANNER(raw) != raw.manner:
+    if not _is_watched(raw) or _MANNER(raw) != raw.manner or has_cursors(raw):
         raise Unresettable("changed by a job")
     raw.pgconn.send_query(_message(raw))
     if _answered(raw.pgconn) != raw.pgconn.backend_pid:
