@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -67,16 +69,22 @@ def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monk
     assert decision.cause == "failed"
 
 
-def test_a_thread_is_cleaned_up_though_the_job_has_cancelled_its_own_task() -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_thread_is_cleaned_up_though_the_job_has_its_own_task_cancelled(times: int) -> None:
+    """Even while a call still runs: otherwise the thread would never serve again, nor end, nor its connection."""
     cleaned: list[bool] = []
     threads = LoopThreads(1.0)
+    slow = threading.Event()
 
     async def ends() -> int:
         calls = JobCalls(threads, [])
-        calls.submit(lambda: None)
-        task = asyncio.current_task()
+        calls.submit(slow.wait, 10)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         task.cancel()
+        for turn in range(1, times):
+            loop.call_later(0.05 * turn, task.cancel)
+        loop.call_later(0.05 * times, slow.set)
         await event_loop._clean_up(calls, lambda: cleaned.append(True))
         return task.cancelling()
 
@@ -91,3 +99,11 @@ def test_a_call_after_the_end_of_its_job_is_refused() -> None:
     assert calls.end(lambda: None) is None
     with pytest.raises(RuntimeError, match=r"The job has ended\."):
         calls.submit(lambda: None)
+
+
+def test_a_thread_waits_however_long_the_settings_say(caplog: pytest.LogCaptureFixture) -> None:
+    calls = JobCalls(LoopThreads(1e12), [])
+    calls.submit(lambda: None).result(10)
+    time.sleep(0.1)  # for it to wait for its next call
+    assert calls.submit(lambda: "made").result(10) == "made"
+    assert "interrupted" not in caplog.text

@@ -209,13 +209,14 @@ class EventLoop:
 
 
 async def _clean_up(calls: JobCalls, clean_up: Callable[[], None]) -> None:
-    """Call ``clean_up`` in the thread of the job's calls, even if the job has left its task cancelled."""
+    """Call ``clean_up`` in the thread of the job's calls, however often the job has had its task cancelled."""
     if (ending := calls.end(clean_up)) is None:
         return
     cleaned = asyncio.wrap_future(ending)
-    try:
-        await asyncio.shield(cleaned)
-    except asyncio.CancelledError:
-        if (task := asyncio.current_task()) is not None:
-            task.uncancel()
-        await cleaned
+    while not cleaned.done():
+        try:
+            await asyncio.shield(cleaned)  # cancelled itself, it would never put the thread back
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+    cleaned.result()

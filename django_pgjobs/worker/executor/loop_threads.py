@@ -37,7 +37,7 @@ class LoopThreads:
     """
 
     def __init__(self, idle_seconds: float) -> None:
-        self.idle_seconds = max(idle_seconds, SHORTEST_IDLE_SECONDS)
+        self.idle_seconds = min(max(idle_seconds, SHORTEST_IDLE_SECONDS), threading.TIMEOUT_MAX)
         self.idle: list[LoopThread] = []
         self.lock = threading.Lock()
 
