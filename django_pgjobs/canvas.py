@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain as chained
 from typing import TYPE_CHECKING, Literal, Never
 
 from asgiref.sync import sync_to_async
@@ -76,14 +77,22 @@ class Canvas:
         return ends
 
 
+def _flat(kind: str, parts: Iterable[BoundJob | Canvas]) -> tuple[BoundJob | Canvas, ...]:
+    # Calls that a loop adds one by one, as in steps = chain(steps, call), would nest deeper than Python can recurse.
+    nested = ((part.parts if isinstance(part, Canvas) and part.kind == kind else (part,)) for part in parts)
+    return tuple(chained.from_iterable(nested))
+
+
 def chain(*calls: BoundJob | Canvas, description: str = "") -> Canvas:
     """Return calls that run one after the other, each if what comes before it has succeeded. Raises ``InvalidJob``."""
-    return Canvas("chain", calls, description)
+    return Canvas("chain", _flat("chain", calls), description)
 
 
 def group(calls: Iterable[BoundJob | Canvas], description: str = "") -> Canvas:
     """Return calls that run side by side. For more than some thousands use ``Batch``. Raises ``InvalidJob``."""
-    return Canvas("group", tuple(checked_calls(calls)), description)
+    if isinstance(calls, Canvas):
+        raise InvalidJob(f"pass a list of calls, not a {calls.kind} alone: put it into a list")
+    return Canvas("group", _flat("group", checked_calls(calls)), description)
 
 
 def chord(calls: Iterable[BoundJob | Canvas], then: BoundJob | Canvas, description: str = "") -> Canvas:

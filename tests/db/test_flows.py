@@ -285,6 +285,15 @@ def test_a_canvas_is_a_value_and_stores_nothing_until_it_is_registered() -> None
     assert Job.objects.filter(parent_id__in=[one.pk, two.pk]).count() == 4
 
 
+def test_a_loop_may_add_to_a_canvas() -> None:
+    steps, pages = chain(), group([])
+    for number in range(1100):
+        steps, pages = chain(steps, say.bind(number)), group([pages, say.bind(number)])
+    assert steps == chain(*(say.bind(number) for number in range(1100)))
+    flow = chain(steps, pages).register()
+    assert Job.objects.filter(parent_id=flow.pk).count() == 2200
+
+
 def test_a_canvas_is_stored_as_a_whole_or_not_at_all() -> None:
     with pytest.raises(InvalidJob, match=r"^node 1: .*key"):
         chain(say.bind(1), say.using(unique="x").bind(2)).register()
@@ -298,6 +307,11 @@ def test_a_canvas_is_stored_as_a_whole_or_not_at_all() -> None:
         (lambda: chain(say.bind(1), cast("Any", 2)), r"a chain takes calls, made by a definition's bind\(…\), not 2$"),
         (lambda: group([say.bind(1), cast("Any", say.register(2))]), r"a group takes calls"),
         (lambda: group(untyped.bind(1)), r"pass a list of calls"),
+        (
+            lambda: group(cast("Any", chain(say.bind(1)))),
+            r"pass a list of calls, not a chain alone: put it into a list",
+        ),
+        (lambda: chord(cast("Any", group([])), say.bind(1)), r"pass a list of calls, not a group alone"),
         (lambda: chord([say.bind(1)], untyped), r"a chain takes calls, .*: write say\.bind\(…\)$"),
     ],
 )
