@@ -19,7 +19,7 @@ from django.db import connections, router
 from django.db.models import Q
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.context import JobContext
+from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.definition import options
 from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
@@ -52,7 +52,9 @@ class QueueStatus:
 
 
 class Queue:
-    """One queue, given by name or by the context of a job that runs in it; ``database`` is an alias.
+    """One queue, given by name or by the context of a job that runs in it.
+
+    ``database``: an alias; if left out, that of the job whose context is given, and otherwise that of the router.
 
     ``job``, ``jobs``, ``status`` and ``cancel`` take tokens if the setting ``REGISTRATION_RATE`` names the queue, from
     the bucket of its registrations. All but ``cancel`` wait for them, for a few seconds at most. Raises ``InvalidJob``
@@ -65,7 +67,8 @@ class Queue:
             options.check_allowed_queue(self.name, get_conf().queues)
         except InvalidOption as error:
             raise InvalidJob(str(error)) from None
-        self.database = database or router.db_for_write(Job)
+        here = running_alias() if isinstance(queue, JobContext) else None
+        self.database = database or here or router.db_for_write(Job)
         if self.database not in connections.settings:
             raise InvalidJob(f"there is no database {self.database!r}")
 
@@ -180,7 +183,8 @@ class Queue:
             raise TypeError(f"name a job by its id (int) or its key (str), not by {job!r}")
         which = {"pk": job} if isinstance(job, int) else {"unique_key": job}
         # Not first(): ordered by id, a planner that expects one job walks all of them.
-        found = list(Job.objects.using(self.database).filter(queue=self.name, finished_at=None, **which)[:1])
+        jobs = Job.objects.using(self.database).filter(queue=self.name, finished_at=None, **which)[:1]
+        found = [] if isinstance(job, str) and not job.isprintable() else list(jobs)  # a key is printable
         if not found:
             raise JobDoesNotExist(self._missing(job))
         return found[0]

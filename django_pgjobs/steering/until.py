@@ -27,7 +27,7 @@ def end_of(until: Until) -> tuple[datetime | None, float | None]:
             raise InvalidJob(f"until must be an aware datetime, since USE_TZ is on; {until!r} has no time zone.")
         return (until if timezone.is_aware(until) else timezone.make_aware(until)), None
     seconds = until.total_seconds() if isinstance(until, timedelta) else until
-    if not 0 < seconds <= MOST_SECONDS:
+    if type(seconds) not in (int, float) or not 0 < seconds <= MOST_SECONDS:
         raise InvalidJob(f"until must be an aware datetime, or a time from now of at most ten years, not {until!r}.")
     return None, float(seconds)
 

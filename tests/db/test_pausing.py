@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -144,6 +144,8 @@ def test_asynchronous_twins(raw: RawDatabase, known: Any) -> None:
         (lambda: pauses.pause("queue", ""), "no queue ''"),
         (lambda: pauses.pause("job", "test.jop"), "did you mean 'test.job'"),
         (lambda: Queue("mail").pause(until=0), "a time from now"),
+        (lambda: Queue("mail").pause(until=cast("Any", "tomorrow")), "a time from now"),
+        (lambda: Queue("mail").pause(until=True), "a time from now"),
         (lambda: Queue("mail").pause(until=float("nan")), "a time from now"),
         (lambda: Queue("mail").pause(until=-timedelta(1)), "a time from now"),
         (lambda: Queue("mail").pause(until=1e12), "at most ten years"),

@@ -133,7 +133,7 @@ def test_what_nobody_here_can_read_is_shown_without_its_arguments(mail: Queue, r
     assert [found.arguments for found in mail.jobs()] == [None, None]
 
 
-@pytest.mark.parametrize("which", [0, -1, 2**70, "welcome:7", ""])
+@pytest.mark.parametrize("which", [0, -1, 2**70, "welcome:7", "", "a\0", "\ud800"])
 def test_an_unknown_job_is_an_error(mail: Queue, which: int | str) -> None:
     """A56, A59."""
     send.using(queue="bulk").register(7)

@@ -11,6 +11,7 @@ from django.db import connection, connections
 from django_pgjobs import Batch, JobContext, job, register_many
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
+from django_pgjobs.queues import Queue
 from django_pgjobs.testing import run_jobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -23,6 +24,15 @@ def work() -> None: ...
 @job(name="two.gathers", takes_context=True, max_attempts=1)
 def gathers(context: JobContext) -> None:
     context.gather([work.using(database="far").bind()])
+
+
+queues: list[Queue] = []
+
+
+@job(name="two.asks", max_attempts=1)
+def asks(context: JobContext) -> None:
+    queues.append(Queue(context))
+    queues[-1].job(context.id)
 
 
 def alias(name: str, options: str) -> Iterator[str]:
@@ -91,3 +101,9 @@ def test_a_gather_takes_no_call_for_another_database(far: str) -> None:
     run_jobs()
     registered.refresh_from_db()
     assert "job 'two.work' has to go to database 'default', where this one is, not to 'far'" in registered.error
+
+
+def test_a_job_finds_its_own_queue_in_its_own_database(far: str) -> None:
+    there = asks.using(database=far, queue="mail").register()
+    assert run_jobs(database=far, raise_errors=True).succeeded == [there.pk]
+    assert queues == [Queue("mail", far)]
