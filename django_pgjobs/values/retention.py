@@ -45,9 +45,9 @@ class OutcomeRetention:
 
 
 def _queues(value: Any) -> tuple[tuple[str, Any], ...]:
-    if isinstance(value, tuple):
-        return value
-    if not isinstance(value, Mapping):
+    if value == ():
+        return ()
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise TypeError("a dict by queue of dicts by outcome")
     return tuple((name, value[name]) for name in sorted(rules.queues(list(value)))) if value else ()
 

@@ -179,7 +179,7 @@ def pattern(value: Any) -> str:
         raise TypeError("a regular expression as text")
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"a regular expression that can be compiled ({error})") from None
     return value
 
