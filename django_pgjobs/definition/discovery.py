@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from os import scandir
+from os.path import isdir
 from pkgutil import get_importer, iter_modules
 from typing import TYPE_CHECKING
 
@@ -54,7 +56,10 @@ def _below(name: str, folders: Iterable[str] | None, parts: list[str]) -> Iterat
     folders, part = list(folders), parts[0]
     named = [part]
     if "*" in part:
-        named = [each.name for each in iter_modules(folders) if fnmatchcase(each.name, part)]
+        listed = {each.name for each in iter_modules(folders)}
+        if parts[1:]:  # a package without __init__.py, which iter_modules leaves out, has modules too
+            listed |= {each.name for folder in folders if isdir(folder) for each in scandir(folder) if each.is_dir()}
+        named = [each for each in listed if each.isidentifier() and fnmatchcase(each, part)]
     for last in named:
         found, within = _located(f"{name}.{last}", folders)
         if found and last != "__main__":

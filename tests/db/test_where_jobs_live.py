@@ -92,6 +92,8 @@ NAMES = "found += registry.names()"
         (["shop.*.sea"], []),
         (["shop.*.*.sea"], ["shop.workflows.deep.sea.work"]),
         (["shop.spaces.far.jobs_*"], ["shop.spaces.far.jobs_out.work"]),
+        (["shop.*.far.jobs_*"], ["shop.spaces.far.jobs_out.work"]),
+        (["shop.spaces.*.jobs_*"], ["shop.spaces.far.jobs_out.work"]),
         (["elsewhere"], ["elsewhere.work"]),
         (["nowhere", "nowhere.*", "shop.nowhere", "elsewhere.*"], []),
     ],
