@@ -325,12 +325,14 @@ def problems(given: Any) -> Iterator[SettingProblem]:
         try:
             RULES[key](value)
         except (TypeError, ValueError) as error:
-            path, found = (error.path, error.value) if isinstance(error, WrongPart) else ("", value)
+            name, path, found = "", "", value
+            if isinstance(error, WrongPart):
+                name, path, found = str(error.key), error.path, error.value
             yield SettingProblem(
                 "type" if isinstance(error, TypeError) else "range",
                 key,
                 f'PGJOBS["{key}"]{path} must be {error}, not {found!r}.',
-                _default(key),
+                _default(key, name),
             )
 
 
@@ -340,8 +342,11 @@ def _unknown(key: Any) -> SettingProblem:
     return SettingProblem("unknown", str(key), f"PGJOBS[{key!r}] is not a setting of django-pgjobs.", hint)
 
 
-def _default(key: str) -> str:
-    default = next(item.default for item in fields(Conf) if item.name == key.lower())
+def _default(key: str, name: str) -> str:
+    """Name the default of a setting, or of the part of this name."""
+    default: Any = next(item.default for item in fields(Conf) if item.name == key.lower())
+    if isinstance(default, JobBounds | Retention):
+        default = getattr(default, name, default)
     return f"The default is {default!r}."
 
 

@@ -1,7 +1,7 @@
 """Gates that stay closed though nothing keeps them so: open those that are due, and count again what waits.
 
 A gate opens in the transaction of the end that decides it. If another session has its job locked just then, it stays
-*due*: every worker opens such gates, each second. The leader counts all waiting gates again, now and then: a row that
+*due*: every worker opens such gates, each second. The leader counts all closed gates again, now and then: a row that
 was deleted by hand, or an end that an older worker has written, would leave a job waiting forever.
 """
 
@@ -23,7 +23,7 @@ REST_SECONDS = 3600.0
 
 
 def open_due_gates(db: Enclosing) -> int:
-    """Open gates that are due, and return how many jobs that released. Repeatable, by any number of workers.
+    """Open gates that are due, and return how many jobs that unblocked. Repeatable, by any number of workers.
 
     It waits for no gate, and sees its job as it is once the gate is locked.
     """
@@ -38,7 +38,7 @@ def open_due_gates(db: Enclosing) -> int:
 
 
 class Recount:
-    """Counts waiting gates again, some at each turn, and remembers where it is. A duty of the leader."""
+    """Counts closed gates again, some at each turn, and remembers where it is. A duty of the leader."""
 
     def __init__(self) -> None:
         self.after = 0

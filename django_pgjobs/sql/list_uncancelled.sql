@@ -1,4 +1,4 @@
--- list_uncancelled: of the next waiting gates, find batches that were cancelled, or have failed fast, while members that were not asked to stop still run; looks at some members of each, in the first from the one after ``member`` on.
+-- list_uncancelled: of the next closed gates, find batches that were cancelled, or have failed fast, while members that were not asked to stop still run; looks at some members of each, in the first from the one after ``member`` on.
 -- Fence: none (reads).
 -- Rows: one per gate looked at: its job, how, by whom and why its members are to be cancelled, null unless they are, and the member after which it looked no further, null if it saw all.
 -- Clock: statement_timestamp().

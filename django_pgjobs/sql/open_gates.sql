@@ -1,6 +1,6 @@
--- open_gates: open gates that nothing keeps closed, and release their jobs; with close, close batches for new members; with force, open all other gates too, and refuse no job that needs others. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
--- Fence: none (releases only jobs that wait, checked under the locks of gate and job).
--- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it.
+-- open_gates: open gates that nothing keeps closed, and unblock their jobs; with close, close batches for new members; with force, open all other gates too, and refuse no job that needs others. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
+-- Fence: none (unblocks only blocked jobs, checked under the locks of gate and job).
+-- Rows: one per job unblocked: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     -- In the order of their ids, as all other lockers do; the lock reads the newest row.

@@ -1,6 +1,6 @@
--- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it, and the others are to be cancelled. A failed job that can be undone is to be undone.
+-- settle_ends: count the ends that this transaction has just written in the gates that they feed, and unblock jobs whose gates open. The first abandoned member of a batch that fails fast closes it, and the others are to be cancelled. A failed job that can be undone is to be undone.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
--- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it; and one per job for which the caller has to register a job of ours, in this transaction: its name, and why. A gate locked for longer than asked raises.
+-- Rows: one per job unblocked: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it; and one per job for which the caller has to register a job of ours, in this transaction: its name, and why. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT

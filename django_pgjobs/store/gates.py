@@ -1,6 +1,6 @@
-"""The gates of jobs that wait: how ends count in them, what opens them, and which jobs that releases.
+"""The gates of blocked jobs: how ends count in them, what opens them, and which jobs that unblocks.
 
-Locks are taken in one order: jobs, then gates by their ids, then, without waiting, the jobs that a gate releases.
+Locks are taken in one order: jobs, then gates by their ids, then, without waiting, the jobs that a gate unblocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ for deadlocks by default."""
 
 
 class Opened(NamedTuple):
-    """A job that its gate has released: whom to wake (no priority: admitters), and whether only a scan behind the
+    """A job that its gate has unblocked: whom to wake (no priority: admitters), and whether only a scan behind the
     frontier finds it."""
 
     id: int
@@ -41,7 +41,7 @@ def _opened(rows: Iterable[tuple[Any, ...]]) -> list[Opened]:
 
 
 def notices_of(opened: Iterable[Opened]) -> set[Notification]:
-    """Return the notifications to send after the commit that releases these jobs."""
+    """Return the notifications to send after the commit that unblocks these jobs."""
     notices: set[Notification] = set()
     for job in opened:
         notices.add(wake_up(job.queue, job.priority))
@@ -86,8 +86,8 @@ def open_gates(
 
     ``close``: batches that are open for members take no more from outside. ``locked``: this transaction has locked the
     gates by an earlier statement, so that what this one sees of their jobs is final; without that, a gate whose job
-    cannot be released stays due. ``force``: open them regardless of what keeps them closed; ends that come later count,
-    and release nothing. Repeatable. Waits for locked gates.
+    cannot be unblocked stays due. ``force``: open them regardless of what keeps them closed; ends that come later
+    count, and unblock nothing. Repeatable. Waits for locked gates.
     """
     return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked, "force": force}))
 

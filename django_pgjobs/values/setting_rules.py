@@ -35,10 +35,11 @@ SettingRule = Callable[[Any], Any]
 
 
 class WrongPart(ValueError):
-    """A part of a setting breaks its rule; ``path`` is its place, and ``value`` what stands there."""
+    """A part of a setting breaks its rule; ``path`` is its place below the key, and ``value`` what stands there."""
 
     def __init__(self, key: object, error: Exception, value: object) -> None:
         super().__init__(str(error))
+        self.key = key
         self.path: str = f'["{key}"]' + getattr(error, "path", "")
         self.value: object = getattr(error, "value", value)
 
