@@ -72,9 +72,9 @@ def undo(context: JobContext, job_id: int) -> None:
     target = Job.objects.using(using).filter(pk=job_id)
     target.filter(flow__lt=BEGUN).update(flow=F("flow").bitor(BEGUN.value))
     left = _left(context, job_id, using)
-    target.update(flow=F("flow").bitand(~FlowFlag.UNDOING.value))
     if left:
-        raise Abandon(left[:2000])
+        raise Abandon(left[:2000])  # the leader sees by this end that nothing is left to try: ``mend_undoing``
+    target.update(flow=F("flow").bitand(~FlowFlag.UNDOING.value))
 
 
 def _left(context: JobContext, job_id: int, using: str | None) -> str:

@@ -14,17 +14,20 @@ from django_pgjobs import Abandon, Batch, JobContext, job
 from django_pgjobs.maintenance import mending
 from django_pgjobs.maintenance.mending import Mender
 from django_pgjobs.models import Job
-from django_pgjobs.testing import run_jobs
+from django_pgjobs.states import FlowFlag
+from django_pgjobs.testing import crash_at, run_jobs
 from tests.plugins.fix_db import RawDatabase
 
 pytestmark = pytest.mark.usefixtures("committed")
 
 said: list[Any] = []
+refused: set[int] = set()
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said.clear()
+    refused.clear()
     monkeypatch.setattr(mending, "CANCEL_SECONDS", 0.0)
 
 
@@ -80,6 +83,8 @@ def seat(number: int) -> int:
 
 @seat.undo(max_attempts=1)
 def free(context: JobContext, number: int) -> None:
+    if number in refused:
+        raise ValueError("not now")
     said.append(-number)
 
 
@@ -270,3 +275,36 @@ def test_an_undo_that_was_taken_up_again_and_is_lost_is_registered_anew(raw: Raw
     deleted(undo.pk)
     run_and_mend(raw)
     assert said == [1, 2, -2, -1]
+
+
+@pytest.mark.parametrize("fate", [deleted, abandoned], ids=["deleted", "abandoned"])
+def test_an_undo_that_dies_as_it_gives_up_and_is_lost_is_registered_anew(raw: RawDatabase, fate: Fate) -> None:
+    """Only its end says that it has given up: until then somebody with a SQL shell may lose it."""
+    refused.add(1)
+    saga.register([1])
+    run_jobs(limit=3)
+    assert Job.objects.filter(name="mending.seat.undo", outcome="abandoned").exists()
+    undo = row("pgjobs.undo")
+    while Job.objects.filter(name="pgjobs.wake", finished_at=None).exists():
+        run_jobs(limit=1)
+    with crash_at("before_settle") as died:
+        run_jobs(limit=1)
+    assert died.jobs == [undo.pk]
+    refused.clear()
+    fate(undo.pk)
+    run_and_mend(raw)
+    assert said == [1, -1]
+
+
+def test_an_undo_that_has_given_up_is_not_brought_back(raw: RawDatabase) -> None:
+    """It is an operator's then, who may retry it; and its job is pruned."""
+    refused.add(2)
+    registered = saga.register([1, 2])
+    run_and_mend(raw)
+    assert row("pgjobs.undo").outcome == "abandoned"
+    registered.refresh_from_db()
+    assert registered.flow < FlowFlag.UNDOING
+    refused.clear()
+    assert row("pgjobs.undo").retry().changed == 1
+    run_and_mend(raw)
+    assert sorted(said) == [-2, -1, 1, 2]
