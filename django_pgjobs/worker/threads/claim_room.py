@@ -17,7 +17,7 @@ _NAME = attrgetter("name")
 class ClaimRoom:
     """``wanted`` jobs for each line, ``most`` in all; ``unadopted`` are claimed, but main has not read of them yet.
 
-    A line is ``dry`` if a claim found fewer jobs there than it asked for.
+    A line is ``dry`` if a claim found fewer jobs there than it asked for, and claims have scanned all of its pairs.
     """
 
     def __init__(self, async_names: frozenset[str] = frozenset()) -> None:

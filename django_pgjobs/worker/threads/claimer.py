@@ -54,9 +54,6 @@ FIRST_POLL_SECONDS = 0.1
 notification says when they are free: so each later sleep is as long as nothing has happened, up to ``poll_seconds``.
 """
 
-MANY_PAIRS = 2000
-"""From so many queues, each at its priorities, on a claim costs more than the jobs of a full batch."""
-
 
 class Claimer(Loop):
     """Claims on request."""
@@ -98,7 +95,6 @@ class Claimer(Loop):
         self.settles_at = 0.0
         self.busy_until = 0.0
         self.pause_seconds = POLL_SOON_SECONDS
-        self.are_many = False
 
     # Called by other threads
 
@@ -239,7 +235,7 @@ class Claimer(Loop):
             if is_async in plans:
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
-                self.room.dry[is_async] = len(found) < limit
+                self.room.dry[is_async] = len(found) < limit and self.lines[is_async].is_passed
         self._hand_over(asked_at, claimed, now - sent_at)
         with self.wake:
             # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
@@ -263,7 +259,6 @@ class Claimer(Loop):
             pairs = claiming.list_pairs(db)
             for frontier in self.lines.values():
                 frontier.replace(pairs)
-            self._say_if_many(len(self.frontier.reaches))
         except psycopg.errors.QueryCanceled:
             # Too many dead rows lie in the way; for now it claims from the known pairs.
             if not self.frontier.reaches:
@@ -271,11 +266,6 @@ class Claimer(Loop):
             log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
         done = clock.monotonic()
         self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
-
-    def _say_if_many(self, pairs: int) -> None:
-        if pairs > MANY_PAIRS and not self.are_many:
-            log.warning("each claim looks into very many queues, so it is slow pairs=%d: have fewer queues", pairs)
-        self.are_many = pairs > MANY_PAIRS
 
     # Trouble
 

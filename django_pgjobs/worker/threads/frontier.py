@@ -27,6 +27,7 @@ durations, regardless of announcements.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ from typing import NamedTuple
 
 from django_pgjobs.store.claiming import ClaimedJob, Pair, Spot
 from django_pgjobs.values.built_in import OWN_QUEUE
+from django_pgjobs.worker.threads.tour import MANY_PAIRS, Tour
 
 BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
 LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
@@ -245,6 +247,17 @@ class Frontier:
     highest_id: int = 0
     quickest: float = math.inf
     order: list[list[FrontierKey]] = field(default_factory=list)
+    tour: Tour = field(default_factory=Tour)
+
+    @property
+    def are_many(self) -> bool:
+        """True if a tour leads claims past its pairs; else each claim scans all of them."""
+        return len(self.reaches) > MANY_PAIRS
+
+    @property
+    def is_passed(self) -> bool:
+        """True if claims have come past all pairs, with nothing left to be claimed at once."""
+        return not self.are_many or self.tour.is_complete
 
     def serves(self, queue: str) -> bool:
         """Return whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
@@ -261,11 +274,21 @@ class Frontier:
             self.replace(list(self.reaches))
 
     def learn(self, pairs: Iterable[FrontierKey]) -> None:
-        """Add pairs; claims start at the beginning of a new one."""
+        """Add pairs that have new jobs; claims start at the beginning of a new one."""
+        served = [pair for pair in pairs if self.serves(pair[0])]
+        self._add(served)
+        if self.are_many:
+            self.tour.announce(served)
+
+    def _add(self, pairs: Iterable[FrontierKey]) -> None:
         for pair in pairs:
-            if pair not in self.reaches and self.serves(pair[0]):
+            if pair not in self.reaches:
                 self.reaches[pair] = Reach()
-                self.order = []
+                group = next((group for group in self.order if self.are_many and group[0][1] == pair[1]), None)
+                if group is None:
+                    self.order = []
+                else:
+                    insort(group, pair)  # to sort all of them again would take long
 
     def replace(self, pairs: Iterable[FrontierKey]) -> None:
         """Replace the pairs by these, keeping the progress of each."""
@@ -273,7 +296,7 @@ class Frontier:
         for pair in set(self.reaches) - wanted:
             del self.reaches[pair]
             self.order = []
-        self.learn(wanted)
+        self._add(wanted)
 
     def scan_all(self) -> None:
         """Make the next claim scan every pair."""
@@ -281,9 +304,10 @@ class Frontier:
             reach.scan_due = NEVER
 
     def scan_near(self) -> None:
-        """Make the next claim scan a short way behind every frontier."""
-        for reach in self.reaches.values():
-            reach.near_due = reach.near_soonest
+        """Make the next claim scan a short way behind every frontier; of very many, behind announced ones."""
+        for pair in self.tour.announced if self.are_many else self.reaches:
+            if reach := self.reaches.get(pair):
+                reach.near_due = reach.near_soonest
 
     def released(self, queues: Set[str] | None) -> None:
         """Learn that jobs of these queues, None for any, were released; they may lie anywhere behind a frontier."""
@@ -304,7 +328,8 @@ class Frontier:
 
     def next_scan(self, since: float) -> float:
         """Return when the next scan is due among pairs without a complete scan ``since`` then."""
-        return min((reach.due for reach in self.reaches.values() if reach.scanned < since), default=math.inf)
+        due = min((reach.due for reach in self.reaches.values() if reach.scanned < since), default=math.inf)
+        return max(due, self.tour.due) if self.are_many else due
 
     def plan(self, now: float) -> list[Visit]:
         """Return the visits of a claim: larger priorities first, queues of one priority in turn."""
@@ -313,6 +338,11 @@ class Frontier:
             self.order = [list(group) for _, group in groupby(keys, lambda key: key[1])]
         self.rotation += 1
         visits: list[Visit] = []
+        if self.are_many:
+            some = self.tour.keys(self.order, self.reaches, now, announced_first=self.rotation % 2 == 0)
+            for key in some:
+                visits += self.reaches[key].visits(key, now, self.highest_id)
+            return visits
         for group in self.order:
             turn = self.rotation % len(group)
             for key in group[turn:] + group[:turn]:
@@ -337,6 +367,7 @@ class Frontier:
             found.setdefault(key, []).extend(some)
         if jobs:
             self.highest_id = max(self.highest_id, max(map(_ID, jobs)))
+        cost = took
         # Deduct the base cost of a claim, which is most of it if the server is far: only the rest is due to scans.
         took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
         self.quickest = quickest + DRIFT * took
@@ -349,9 +380,13 @@ class Frontier:
             reach = self.reaches[visit.pair.queue, visit.pair.priority]
             whole = short or index < last
             reach.saw(visit, yields[index], now, took, whole=whole, short=short, seen_to=seen_to)
+        if self.are_many:
+            scanned = [(visit.pair.queue, visit.pair.priority) for visit in plan[: last + 1]]
+            self.tour.saw(self.order, scanned, now, cost, full=not short)
 
     def gave_up(self, plan: Sequence[Visit], now: float, took: float) -> None:
         """Learn that a claim of ``plan`` took too long: blame its scans, or the frontiers if it had none."""
+        self.tour.gave_up()
         scans = [visit for visit in plan if visit.kind != FRONT]
         for visit in scans or plan:
             self.reaches[visit.pair.queue, visit.pair.priority].gave_up(visit, now, took)
