@@ -68,13 +68,16 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 class JobContext(Durable):
     """The first argument of callbacks, and of jobs that annotate it so or declare ``takes_context=True``.
 
-    ``started``: an instant of ``django_pgjobs.clock.monotonic()``. ``error``: in ``on_abandon``, the error that ended
-    the job, with kind, message, chain of causes and traceback as in the history; if the history no longer has it,
-    ``message`` holds one line. ``headers``: what middleware captured at registering.
+    ``database``: the alias of the job's database; None if the job is not stored. What it registers goes there unless
+    your routers or ``database=…`` say otherwise. ``started``: an instant of ``django_pgjobs.clock.monotonic()``.
+    ``error``: in ``on_abandon``, the error that ended the job, with kind, message, chain of causes and traceback as in
+    the history; if the history no longer has it, ``message`` holds one line. ``headers``: what middleware captured at
+    registering.
     """
 
     __slots__ = (
-        "__weakref__", "_cancellation", "_facts", "_log", "_memory", "_reporter", "error", "headers", "started",
+        "__weakref__", "_cancellation", "_facts", "_log", "_memory", "_reporter", "database", "error", "headers",
+        "started",
     )  # fmt: skip
 
     def __init__(
@@ -86,10 +89,12 @@ class JobContext(Durable):
         started: float,
         error: Failure | None = None,
         memory: Callable[[], Memory] | None = None,
+        database: str | None = None,
     ) -> None:
         self._facts = facts
         self._memory = memory
         self.headers = headers
+        self.database = database
         self._reporter = reporter
         self._cancellation = cancellation
         self.started = started
@@ -223,7 +228,7 @@ class JobContext(Durable):
     @property
     def inputs(self) -> Inputs:
         """Results of what the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
-        return Inputs(self.id, running_alias())
+        return Inputs(self.id, self.database)
 
     @property
     def is_compensation(self) -> bool:
@@ -240,7 +245,7 @@ class JobContext(Durable):
         found = self._target()
         if not found:
             raise RuntimeError(f"{self.name} undoes nothing: only what an undo calls has a target.")
-        return Target(int(found[0]), str(found[1]), running_alias())
+        return Target(int(found[0]), str(found[1]), self.database)
 
     @property
     def executor(self) -> str:

@@ -71,9 +71,9 @@ class Event(Generic[T]):
         """Send the event for ``key``, in the caller's transaction; return False if it was sent before.
 
         The first one counts: jobs that wait for it, and those that will, get its ``payload``, a value that can be
-        stored as JSON. ``by``: a user or a text, for people to see. ``database``: an alias; by default the router
-        decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same event, or steers a
-        job that waits for it.
+        stored as JSON. ``by``: a user or a text, for people to see. ``database``: an alias; by default your routers
+        decide, else it is that of the job that runs here. Raises ``InvalidJob``. Repeatable. Waits while another
+        transaction sends the same event, or steers a job that waits for it.
         """
         return send_named(self.name_of(*key), payload, by=by, database=database)
 
@@ -88,9 +88,8 @@ class Event(Generic[T]):
 
         A job reads it when its ``wait_for`` returns the payload; from then on the event counts, for all who wait for
         it. Jobs that were about to read it wait on, as long as they would have. Afterwards it can be sent again, also
-        in the same transaction. ``by`` and ``reason`` go into the record of operators' actions. ``database``: an alias;
-        by default the router decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same
-        event.
+        in the same transaction. ``by`` and ``reason`` go into the record of operators' actions. ``database`` as in
+        ``send``. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same event.
         """
         from django_pgjobs.registering.destination import writable_alias  # here for start-up time
         from django_pgjobs.steering.events import withdraw  # here for start-up time

@@ -457,7 +457,8 @@ class BoundJob(Call, Generic[Returned]):
 def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
     """Store calls of any definitions in one statement, in the caller's transaction; return the ids in their order.
 
-    All go to ``database``, else to the one alias that their options name, else to the router's choice. Raises what
+    All go to ``database``, else to the one alias that their options name, else to your routers' choice, else to that
+    of the job that runs here. Raises what
     ``JobDefinition.register`` raises; then nothing is stored.
     """
     return register_all(map(_row_of, jobs), database, get_conf())

@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import router
 from django.utils import timezone
 
 from django_pgjobs.definition import options as checks
@@ -26,6 +25,7 @@ from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import check_instant
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.values.built_in import Act, refusal
@@ -136,7 +136,7 @@ class BoundSchedule(Generic[P]):
         from django_pgjobs.steering import cron_rows  # here for start-up time
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
-        using = self.options.get("database") or router.db_for_write(CronEntry)
+        using = self.options.get("database") or routed(CronEntry)
         with at_read_committed(using):  # holds the row: it could be deleted
             written = cron_rows.put(using, row, by=self.by, reason=self.reason)
             entry = CronEntry.objects.using(using).get(pk=self.name)

@@ -165,6 +165,7 @@ class Prepared:
             headers = dict(self.headers or {})
             memory = None if self.memories is None else partial(self.memories.of, self)
             reporter = self.reporter_of(self.control)
-            fresh = JobContext(self.job, headers, reporter, self.control, self.began, self.error, memory)
+            database = getattr(self.memories, "using", None)
+            fresh = JobContext(self.job, headers, reporter, self.control, self.began, self.error, memory, database)
             made = self.__dict__.setdefault("_context", fresh)  # a thread of the job's may ask at the same time
         return made

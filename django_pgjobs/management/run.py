@@ -50,6 +50,15 @@ def add_subcommands(subcommands: Any) -> None:
     hidden.set_defaults(perform=run_executor)
 
 
+class _Once(argparse.Action):
+    """Stores the value of an option, and refuses a second one, of which argparse would take the last in silence."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: object, option: str | None = None) -> None:
+        if getattr(namespace, self.dest) != self.default:
+            parser.error(f"argument {option}: give it once")
+        setattr(namespace, self.dest, values)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a worker's options."""
     conf = "default: the setting"
@@ -63,21 +72,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("executor-max-megabytes", "MB", _positive,
          f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES)."),
     ):  # fmt: skip
-        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+        parser.add_argument(f"--{name}", action=_Once, metavar=metavar, type=kind, help=text)
     text = "Exit with 0 as soon as no job is due. Later retries do not count."
     parser.add_argument("--until-idle", action="store_true", help=text)
-    parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit with 0 after N jobs have ended.")
+    parser.add_argument(
+        "--max-jobs", action=_Once, metavar="N", type=_positive, help="Exit with 0 after N jobs have ended."
+    )
     text = "One process, one job at a time in its main thread, for debuggers and coverage. No timeouts, no kill."
     parser.add_argument("--inline", action="store_true", help=text)
     text = "Restart the worker when code changes (default: while DEBUG is on)."
     parser.add_argument("--reload", action=argparse.BooleanOptionalAction, default=None, help=text)
     text = f"Serve metrics for Prometheus at this port, under /metrics ({conf} METRICS_PORT)."
-    parser.add_argument("--metrics-port", metavar="PORT", type=_port, help=text)
+    parser.add_argument("--metrics-port", action=_Once, metavar="PORT", type=_port, help=text)
     text = f"Bind that port to this address ({conf} METRICS_HOST)."
-    parser.add_argument("--metrics-host", metavar="HOST", type=_host, help=text)
+    parser.add_argument("--metrics-host", action=_Once, metavar="HOST", type=_host, help=text)
     text = "Database alias of the jobs (default: the one that they are registered in)."
-    parser.add_argument("--database", metavar="ALIAS", help=text)
-    parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")
+    parser.add_argument("--database", action=_Once, metavar="ALIAS", help=text)
+    parser.add_argument(
+        "--name", action=_Once, metavar="NAME", default="", help="Label of this worker (default: host:pid)."
+    )
 
 
 def add_executor_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db import router
 from django.db.models import Q, QuerySet
 
 from django_pgjobs.conf import get_conf
@@ -17,6 +16,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.logs import facts, listed, safe_logger
 from django_pgjobs.models import Job, QueueState
+from django_pgjobs.registering.destination import routed
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import Until, check_reason, end_of
@@ -32,7 +32,7 @@ log = safe_logger("django_pgjobs")
 
 def current(database: str | None = None) -> QuerySet[QueueState]:
     """Return the current pauses, by the database's clock: queues first, by name."""
-    return QueueState.objects.using(database or router.db_for_read(QueueState)).current()
+    return QueueState.objects.using(database or routed(QueueState, read=True)).current()
 
 
 def pauses_of(queue: str, name: str, database: str | None = None) -> list[QueueState]:
@@ -51,7 +51,7 @@ def pause(
     names = names_of(kind, name)
     instant, seconds = end_of(until)
     check_reason(who(by), reason)
-    using = database or router.db_for_write(QueueState)
+    using = database or routed(QueueState)
     with at_read_committed(using):
         written = pausing.pause(on(using), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
@@ -69,7 +69,7 @@ def resume(kind: str, name: str, *, by: object = None, reason: str = "", databas
     names = [name]
     if kind == "job" and not is_built_in(name) and registry.resolved(name) is not None:
         names = names_of(kind, name)
-    using = database or router.db_for_write(QueueState)
+    using = database or routed(QueueState)
     with at_read_committed(using):
         resumed = pausing.resume(on(using), kind, names)
         Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(on(using), len(resumed))
@@ -82,7 +82,7 @@ def resume(kind: str, name: str, *, by: object = None, reason: str = "", databas
 
 def known_queues(database: str | None = None) -> set[str]:
     """Return the queues that unfinished jobs, definitions, settings or pauses name."""
-    waiting = claiming.list_pairs(on(database or router.db_for_read(Job)))
+    waiting = claiming.list_pairs(on(database or routed(Job, read=True)))
     declared = {definition.queue for definition in registry.definitions()}
     named = {state.name for state in current(database) if state.kind == "queue"}
     return {queue for queue, _priority in waiting} | declared | {*(get_conf().queues or ())} | named

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router
+from django.db import connections
 from django.db.models import Q
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.context import JobContext, running_alias
+from django_pgjobs.context import JobContext
 from django_pgjobs.definition import options
 from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.queues import pauses
+from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.states import Hold, JobState, Outcome
 
@@ -54,7 +55,8 @@ class QueueStatus:
 class Queue:
     """One queue, given by name or by the context of a job that runs in it.
 
-    ``database``: an alias; if left out, that of the job whose context is given, and otherwise that of the router.
+    ``database``: an alias; if left out, that of the job whose context is given, else your routers' choice, else that
+    of the job that runs here.
 
     ``job``, ``jobs``, ``status`` and ``cancel`` take tokens if the setting ``REGISTRATION_RATE`` names the queue, from
     the bucket of its registrations. All but ``cancel`` wait for them, for a few seconds at most. Raises ``InvalidJob``
@@ -67,8 +69,8 @@ class Queue:
             options.check_allowed_queue(self.name, get_conf().queues)
         except InvalidOption as error:
             raise InvalidJob(str(error)) from None
-        here = running_alias() if isinstance(queue, JobContext) else None
-        self.database = database or here or router.db_for_write(Job)
+        here = queue.database if isinstance(queue, JobContext) else None
+        self.database = database or here or routed(Job)
         if self.database not in connections.settings:
             raise InvalidJob(f"there is no database {self.database!r}")
 

@@ -9,13 +9,18 @@ from django.apps import apps
 from django.db import connections, router
 from django.db.models.base import Model
 
+from django_pgjobs.context import running_alias
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import listed, safe_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgjobs.store.registering import NewJob
 
 logger = safe_logger("django_pgjobs")
 
@@ -23,19 +28,43 @@ _warned_sites: set[tuple[str, str]] = set()
 
 
 def writable_alias(database: str | None) -> str:
-    """Return the alias that jobs for ``database`` go to; None: the router decides. Raises ``InvalidJob``."""
+    """Return the alias that jobs for ``database`` go to; None: as ``routed`` says. Raises ``InvalidJob``."""
     return connection_for(database).alias
 
 
-def connection_for(database: str | None) -> BaseDatabaseWrapper:
-    """Return the connection of ``writable_alias``."""
-    using = router.db_for_write(job_model()) if database is None else database
+def routed(model: type[Model], *, read: bool = False, **hints: object) -> str:
+    """Return the alias for rows of a model of ours: the routers' choice, else that of the job that runs here.
+
+    In a job the routers get a ``Job`` of its database as the hint ``instance``, by which Django decides where they
+    return None.
+    """
+    here = running_alias()
+    if here is not None:
+        hints["instance"] = _related(here)
+    return str((router.db_for_read if read else router.db_for_write)(model, **hints))
+
+
+def connection_for(database: str | None, new: Iterable[NewJob] = ()) -> BaseDatabaseWrapper:
+    """Return the connection to ``database`` or, if that is None, to the one that the routers choose for these jobs.
+
+    They get the name, queue, key and tags of each as hints. Raises ``InvalidJob``, also if they choose several.
+    """
+    using = _chosen(new) if database is None else database
     if using not in connections.settings:
         raise InvalidJob(f"there is no database {using!r}{did_you_mean(using, connections.settings)}")
     connection = connections[using]
     if connection.vendor != "postgresql":
         raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
     return connection
+
+
+def _chosen(new: Iterable[NewJob]) -> str:
+    if not router.routers:
+        return routed(job_model())
+    chosen = {routed(job_model(), name=one.name, queue=one.queue, key=one.key, tags=one.tags or ()) for one in new}
+    if len(chosen) > 1:
+        raise InvalidJob(f"one call registers in one database, and your routers send these jobs to {listed(chosen)}")
+    return chosen.pop() if chosen else routed(job_model())
 
 
 def warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
@@ -58,6 +87,13 @@ def warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> N
             listed(others),
             site,
         )
+
+
+@cache
+def _related(using: str) -> Model:
+    job = job_model()()
+    job._state.db = using
+    return job
 
 
 @cache

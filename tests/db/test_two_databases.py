@@ -1,4 +1,4 @@
-"""A job of one database is never taken for the job of the same number in another one."""
+"""A job knows its database: what it registers goes there, and it is never taken for its number in another one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from django_pgjobs import Batch, JobContext, job, register_many
+from django_pgjobs import Batch, Event, JobContext, job, register_many
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Job
+from django_pgjobs.models import EventState, Job
 from django_pgjobs.queues import Queue
 from django_pgjobs.testing import run_jobs
 
@@ -35,6 +35,15 @@ def asks(context: JobContext) -> None:
     queues[-1].job(context.id)
 
 
+goes: dict[str, Callable[[], object]] = {}
+went: list[object] = []
+
+
+@job(name="two.goes", max_attempts=1)
+def going(context: JobContext, way: str) -> None:
+    went.extend((context.database, goes[way]()))
+
+
 def alias(name: str, options: str) -> Iterator[str]:
     own: Any = connection.copy(name)
     own.settings_dict["OPTIONS"] = {**own.settings_dict.get("OPTIONS", {}), "options": options}
@@ -49,7 +58,8 @@ def far() -> Iterator[str]:
     """Another alias, where other jobs have the numbers of those in the default database."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA far")
-        cursor.execute("CREATE TABLE far.pgjobs_job (LIKE public.pgjobs_job INCLUDING ALL)")
+        for table in ("pgjobs_job", "pgjobs_event", "pgjobs_cron_entry", "pgjobs_queue_state"):
+            cursor.execute(f"CREATE TABLE far.{table} (LIKE public.{table} INCLUDING ALL)")
     yield from alias("far", "-c search_path=far,public")
     with connection.cursor() as cursor:
         cursor.execute("DROP SCHEMA far CASCADE")
@@ -107,3 +117,79 @@ def test_a_job_finds_its_own_queue_in_its_own_database(far: str) -> None:
     there = asks.using(database=far, queue="mail").register()
     assert run_jobs(database=far, raise_errors=True).succeeded == [there.pk]
     assert queues == [Queue("mail", far)]
+
+
+# What a job registers
+
+
+class Tenants:
+    """Sends each job where its key says, and asks no more than it is asked."""
+
+    def __init__(self) -> None:
+        self.hints: list[dict[str, Any]] = []
+
+    def db_for_write(self, model: type, **hints: Any) -> str | None:
+        self.hints.append(hints)
+        return str(hints["key"]).partition(":")[0] if hints.get("key") else None
+
+
+def batch() -> Batch:
+    with Batch() as made:
+        made.add(work.bind())
+    return made
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "register": lambda: work.register()._state.db,
+    "register_many": lambda: Job.objects.using("far").get(pk=register_many([work.bind()])[0])._state.db,
+    "a batch": lambda: batch().job._state.db,
+    "a queue": lambda: Queue("mail").database,
+    "an event": lambda: Event("arrived").send(1) and EventState.objects.using("far").get().name and "far",
+    "a pause": lambda: work.pause()._state.db,
+    "a schedule": lambda: work.schedule("0 3 * * *", name="nightly").register()._state.db,
+    "named": lambda: work.using(database="far").register()._state.db,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_job_registers_goes_to_its_own_database(far: str, settings: Any, way: str) -> None:
+    settings.DATABASE_ROUTERS = []
+    goes[way] = WAYS[way]
+    went.clear()
+    going.using(database=far).register(way)
+    run_jobs(database=far, raise_errors=True)
+    assert went[:2] == [far, far]
+
+
+def test_what_the_caller_or_a_router_says_counts_in_a_job_too(far: str, settings: Any) -> None:
+    goes["named"] = lambda: work.using(database="default").register()._state.db
+    goes["routed"] = lambda: work.register()._state.db
+    went.clear()
+    settings.DATABASE_ROUTERS = ["tests.routers.EverythingOnDefault"]
+    for way in ("named", "routed"):
+        going.using(database=far).register(way)
+    run_jobs(database=far, raise_errors=True)
+    assert went == [far, "default"] * 2
+
+
+def test_routers_learn_which_job_is_registered(far: str, settings: Any) -> None:
+    tenants = Tenants()
+    settings.DATABASE_ROUTERS = [tenants]
+    stored = work.using(unique="far:7", tags=["big"], queue="mail").register()
+    assert stored._state.db == far
+    assert tenants.hints == [{"name": "two.work", "queue": "mail", "key": "far:7", "tags": ("big",)}]
+    goes["routed"] = lambda: work.register()._state.db
+    went.clear()
+    going.using(database=far).register("routed")
+    run_jobs(database=far, raise_errors=True)
+    assert went == [far, far]
+    assert tenants.hints[-1]["instance"]._state.db == far
+
+
+def test_one_call_whose_jobs_the_routers_send_to_several_databases_is_refused(far: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [Tenants()]
+    calls = [work.using(unique=f"{name}:1").bind() for name in ("far", "default")]
+    with pytest.raises(InvalidJob, match=r"one call registers in one database, and your routers .* default,far"):
+        register_many(calls)
+    assert register_many(calls[:1])
+    assert (Job.objects.using(far).count(), Job.objects.using("default").count()) == (1, 0)

@@ -278,7 +278,7 @@ def test_dir_of_the_context_shows_what_the_page_lists() -> None:
     assert of_durable is not None
     assert own(Durable) == set(of_durable[1].split(", "))
     attributes = listed(inspect.getdoc(JobContext) or "", after="first argument")
-    for name in own(JobContext, without=Durable) - attributes - {"error", "headers", "started"}:
+    for name in own(JobContext, without=Durable) - attributes - {"database", "error", "headers", "started"}:
         assert getattr(JobContext, name).__doc__, name
 
 

@@ -212,6 +212,9 @@ def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
     refused = worker("--queues=a", "--exclude-queues=b", ready=False)
     assert refused.wait() == 1
     assert refused.said("Use either --queues or --exclude-queues, not both.")
+    twice = worker("--queues=a", "--queues=b", ready=False)
+    assert twice.wait() == 2
+    assert twice.said("argument --queues: give it once")
 
 
 def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
