@@ -247,6 +247,12 @@ class Conf:
     executor_max_megabytes: int | None = part(None, rules.or_none(rules.whole(1, 1_000_000_000)))
     """Above how much memory, in units of 1024² bytes, the worker replaces an executor likewise; None for never."""
 
+    executor_template: bool = part(True, rules.flag)
+    """Let executors be forked from a template that has imported the project; False starts each as a new program.
+
+    Turn it off if a library that the project imports does not survive ``fork``. See {doc}`../how-to/libraries`.
+    """
+
     processes: int = part(None, _processes)
     """Executor processes of one worker; None is the number of usable cores, at most 4."""
 

@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, router
 
-from django_pgjobs.conf import get_conf
+from django_pgjobs.conf import get_conf, problems
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
@@ -27,6 +28,7 @@ from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.command_line import ANY_PROJECT, entry_point
 from django_pgjobs.worker.shared.handover import handing_over, take_over
 from django_pgjobs.worker.supervisor.logs import speak_on_stderr
+from django_pgjobs.worker.supervisor.template import ExecutorTemplate
 
 if TYPE_CHECKING:
     from django_pgjobs.running.worker import WorkerOptions
@@ -104,6 +106,7 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
 def check_and_run(command: BaseCommand, options: Options) -> None:
     """Run a worker and exit with its status; on check errors print them and refuse to start."""
     _check_platform(options)
+    template = _template(command, options)
     # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
     command.check(display_num_errors=True, databases=[])
     options["database"] = options["database"] or router.db_for_write(Job)
@@ -120,14 +123,28 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
     reloader.follow_parent()
     be_silent = speak_on_stderr(options["verbosity"])
     try:
-        status = _run(command, options)
+        status = _run(command, options, template)
     finally:
         be_silent()
     if status:
         sys.exit(status)
 
 
-def _run(command: BaseCommand, options: Options) -> int:
+def _template(command: BaseCommand, options: Options) -> ExecutorTemplate | None:
+    """Start the template, at once: checks may import more, and threads and connections come soon.
+
+    A program that calls a worker has its own, and a process that only watches files no executors.
+    """
+    if not getattr(command, "_called_from_command_line", False) or options["inline"]:
+        return None
+    if reloader.wanted(options["reload"], options) or any(problems(getattr(settings, "PGJOBS", {}))):
+        return None
+    return (
+        ExecutorTemplate.start(partial(speak_on_stderr, options["verbosity"])) if get_conf().executor_template else None
+    )
+
+
+def _run(command: BaseCommand, options: Options, template: ExecutorTemplate | None) -> int:
     """Run a worker; for a calling program, restore the process afterwards and pass on a test runner's changes."""
     if library := process.patched_by():
         log.warning(
@@ -140,7 +157,7 @@ def _run(command: BaseCommand, options: Options) -> int:
     if options["inline"]:
         return inline.run(worker)
     if getattr(command, "_called_from_command_line", False):
-        return runtime.run(worker)
+        return runtime.run(replace(worker, template=template))
     with handing_over() as environment:
         return runtime.run(replace(worker, environment=environment))
 

@@ -38,6 +38,7 @@ from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.supervisor import Supervisor, WorkerLimits
+from django_pgjobs.worker.supervisor.template import SPAWNED
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.finaliser import Finaliser
@@ -117,6 +118,8 @@ def run(options: WorkerOptions) -> int:
             _log_budget(worker, found)
             with _tuned_interpreter():
                 status = _serve(worker, found, stopped)
+        if options.template is not None:
+            options.template.close()
     if listening.is_stuck:
         # The reader of stderr has gone. The interpreter would flush it at exit, and hang.
         os._exit(status)
@@ -141,6 +144,9 @@ def _log_budget(worker: Worker, found: Identity) -> None:
         worker.author.name, listed(served), worker.processes, worker.threads, worker.async_slots,
         total, found.max_connections,
     )  # fmt: skip
+    template = worker.options.template
+    if template is not None and template.obstacle:
+        log.warning("executors are not forked from a template, %s: %s", SPAWNED, template.obstacle)
     if total > found.max_connections:
         log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
 
@@ -241,6 +247,7 @@ def _recipe(worker: Worker) -> Recipe:
         name=worker.author.name,
         worker=worker.author.worker,
         environment=worker.options.environment,
+        template=worker.options.template,
     )
 
 

@@ -17,6 +17,7 @@ from django_pgjobs.store.finalising import Author
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.deaths import Deaths
 from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS
+from django_pgjobs.worker.supervisor.template import ExecutorTemplate
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.frontier import Frontier
 
@@ -45,6 +46,7 @@ class WorkerOptions:
     metrics_port: int | None = None
     metrics_host: str | None = None
     environment: Mapping[str, str] | None = None
+    template: ExecutorTemplate | None = None
 
 
 @dataclass(slots=True)

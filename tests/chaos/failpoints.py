@@ -183,6 +183,8 @@ def _kill_parent(name: str) -> None:
     time.sleep(60)  # whoever is orphaned here must not get on with it first
 
 
+_armed = False
+
 ACTS: dict[str, Callable[[str], None]] = {
     "kill": lambda name: _kill(os.getpid()),
     "kill_parent": _kill_parent,
@@ -204,8 +206,23 @@ def armed(**points: Mapping[str, object]) -> dict[str, str]:
 
 
 def arm(text: str) -> None:
-    """Wrap what the points named in ``text`` are around, if they are of this kind of process."""
-    here = EXECUTOR if "executor" in sys.argv else SUPERVISOR
+    """Wrap what the points named in ``text`` are around: those of executors in these and in what forks them."""
+    if "executor" in sys.argv:
+        _arm(text, EXECUTOR)
+    else:
+        _arm(text, SUPERVISOR)
+        os.register_at_fork(after_in_child=lambda: _arm_once(text))
+
+
+def _arm_once(text: str) -> None:
+    """In the worker's first fork, its template, whose forks get it so."""
+    global _armed
+    if not _armed:
+        _armed = True
+        _arm(text, EXECUTOR)
+
+
+def _arm(text: str, here: str) -> None:
     for name, facts in json.loads(text or "{}").items():
         if PLACES[name].process == here:
             _wrap(PLACES[name], Point(name, **facts))

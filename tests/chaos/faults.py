@@ -15,10 +15,12 @@ LEASE_SECONDS = 1.5
 PROCESSES = {
     "kill supervisor": 4,
     "kill executor": 5,
+    "kill template": 2,
     "kill worker": 3,
     "kill everything": 1,
     "freeze supervisor": 3,
     "freeze executor": 2,
+    "freeze template": 1,
     "freeze worker": 3,
     "drain and replace": 3,
     "hurry": 1,

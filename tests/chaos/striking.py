@@ -39,10 +39,12 @@ class Striker:
         self.deeds: dict[str, Callable[[Step], None]] = {
             "kill supervisor": lambda step: self._kill(step, [self._worker(step).pid]),
             "kill executor": lambda step: self._kill(step, self._some(step, self._worker(step).executors())),
+            "kill template": lambda step: self._kill(step, self._worker(step).templates()),
             "kill worker": lambda step: self._kill(step, self._all_of(self._worker(step))),
             "kill everything": lambda step: self._kill(step, [p for w in self.workers for p in self._all_of(w)]),
             "freeze supervisor": lambda step: self._freeze(step, [self._worker(step).pid]),
             "freeze executor": lambda step: self._freeze(step, self._some(step, self._worker(step).executors())),
+            "freeze template": lambda step: self._freeze(step, self._worker(step).templates()),
             "freeze worker": lambda step: self._freeze(step, self._all_of(self._worker(step))),
             "drain and replace": lambda step: self._terminate_worker(step, 1),
             "hurry": lambda step: self._terminate_worker(step, 2),

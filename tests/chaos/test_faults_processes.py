@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -192,6 +193,32 @@ def test_workers_killed_again_and_again_lose_no_job(worker: Workers, stage: Stag
     assert all(job.attempt == 1 + job.attempts.count() for job in after)
     assert stage.count("effect") <= len(ids) + Attempt.objects.count()
     assert [process.stop() for process in crew] == [0, 0]
+    assert not Claim.objects.exists()
+
+
+def test_templates_killed_while_executors_die_cost_no_job(
+    worker: Workers, stage: Stage, record_property: Record
+) -> None:
+    """C1 C29: of five workers each loses its executors and, at a moment of its own, the template that replaces them."""
+    crew = [worker(conf=FAST, processes=2, threads=2, ready=False) for _ in range(5)]
+    ids = register_many(jobs.effect.using(max_attempts=50).bind(n, seconds=0.05) for n in range(600))
+    fault = Recovery(record_property)
+    for nth, process in enumerate(crew):
+        process.ready(2)
+        (template,) = process.templates()
+        send(signal.SIGKILL, process.executors())
+        time.sleep(0.002 * nth)  # within the forks of their successors, as likely as not
+        send(signal.SIGKILL, [template])
+    after = ended(*Job.objects.filter(pk__in=ids), timeout=60)
+    fault.check(40)
+    assert {job.outcome for job in after} == {"succeeded"}
+    assert sorted(job.result or 0 for job in after) == list(range(len(ids)))
+    for process in crew:
+        process.wait_for_log("WARNING template of the executors is gone")
+        process.ready(4)
+        assert not process.said("template of the executors is gone", times=2)
+        assert not process.templates()
+        assert process.stop() == 0
     assert not Claim.objects.exists()
 
 

@@ -12,6 +12,10 @@ class E2EConfig(AppConfig):
     label = "e2e"
 
     def ready(self) -> None:
+        if how := os.environ.get("PGJOBS_TEST_IMPORTING"):
+            from tests.e2e import importing
+
+            importing.do(how)
         if os.environ.get("PGJOBS_TEST_RECEIVERS"):
             from tests.e2e import receivers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from django_pgjobs import job
 from tests.e2e import stage
+
+_drawn: list[float] = []
 
 
 @job(max_attempts=1, timeout=30)
@@ -88,3 +91,12 @@ def reports(key: str, fails: bool = False) -> None:
         sentry_sdk.capture_message(f"message of {key}")
     if fails:
         raise ValueError(f"failure of {key}")
+
+
+@job
+def draws() -> dict[str, object]:
+    """The first random number that a job of this process draws."""
+    if not _drawn:
+        _drawn.append(random.random())
+    time.sleep(0.2)  # so that other executors get some, too
+    return {"pid": os.getpid(), "first": _drawn[0]}

@@ -132,9 +132,31 @@ WAYS: dict[str, Callable[[], None]] = {
 }
 
 
+LIBRARIES = ("sentry", "opentelemetry")
+"""What starts threads, and is therefore set up in each executor, as the documentation says."""
+
+_told = False
+
+
 def set_up_as_told() -> None:
+    ways = os.environ["PGJOBS_TEST_LEAVING"].split(",")
     if {"executor", "--inline"} & set(sys.argv):
-        for way in os.environ["PGJOBS_TEST_LEAVING"].split(","):
+        for way in ways:
             WAYS[way]()
-    elif "short" in os.environ["PGJOBS_TEST_LEAVING"]:
+        return
+    os.register_at_fork(after_in_child=lambda: _set_up_in_template(ways))
+    if "short" in ways:
         _short()  # its supervisor reckons with it
+
+
+def _set_up_in_template(ways: list[str]) -> None:
+    """In the worker's first fork: its forks are executors."""
+    global _told
+    if _told:
+        return
+    _told = True
+    for way in ways:
+        if way in LIBRARIES:
+            signals.executor_started.connect(lambda way=way, **_: WAYS[way](), weak=False)
+        else:
+            WAYS[way]()

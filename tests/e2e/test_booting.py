@@ -16,12 +16,12 @@ from tests.db.forged_rows import FORGED, forge
 from tests.e2e import decorated, jobs, libraries
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import Workers, database_url, ended, history, read
+from tests.plugins.fix_worker import ANEW, Workers, database_url, ended, history, read
 
 
 def test_a_jobs_module_that_cannot_be_imported_stops_the_worker(worker: Workers) -> None:
     """§4 boot: in the executor only; its own words are in the log, no process is restarted for ever."""
-    process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "raises"})
+    process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "raises"}, conf=ANEW)
     assert process.wait() == 1
     assert process.said("the jobs of this project cannot be imported")
     assert process.said("executor cannot boot, worker stops .* it exited with status 1 before it was ready")
@@ -30,14 +30,14 @@ def test_a_jobs_module_that_cannot_be_imported_stops_the_worker(worker: Workers)
 
 def test_an_executor_that_is_never_ready_stops_the_worker(worker: Workers) -> None:
     """§4 boot: READY has a deadline."""
-    process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "sleeps"}, conf={"READY_SECONDS": 1.0})
+    process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "sleeps"}, conf={"READY_SECONDS": 1.0, **ANEW})
     assert process.wait() == 1
     assert process.said("executor cannot boot, worker stops .* it was not READY within 1 s")
 
 
 def test_a_first_executor_that_somebody_kills_while_it_boots_is_started_again(worker: Workers) -> None:
     """The kernel may want memory just then; that says nothing about the project's code."""
-    process = worker(env={"PGJOBS_TEST_BOOT": "killed"})
+    process = worker(env={"PGJOBS_TEST_BOOT": "killed"}, conf=ANEW)
     assert process.said("executor cannot boot, tried again in .* SIGKILL ended it before it was ready")
     assert ended(jobs.effect.register("k"))[0].outcome == "succeeded"
 
@@ -65,7 +65,7 @@ def test_an_executor_that_sees_another_database_is_a_boot_failure(worker: Worker
     """§4: a child under a test runner, or with another environment, must never run a job of another database."""
     elsewhere = database_url(NAME="postgres")
     waiting = jobs.effect.register("never")
-    process = worker(ready=False, env={"PGJOBS_TEST_EXECUTOR_DATABASE_URL": elsewhere})
+    process = worker(ready=False, env={"PGJOBS_TEST_EXECUTOR_DATABASE_URL": elsewhere}, conf=ANEW)
     assert process.wait() == 1
     assert process.said("executor cannot boot, worker stops .* it sees another database")
     assert (read(waiting).state, read(waiting).attempt) == ("ready", 0)

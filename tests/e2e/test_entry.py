@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e import libraries
-from tests.plugins.fix_worker import Workers, ended
+from tests.plugins.fix_worker import ANEW, Workers, ended
 
 MANAGE = """
 import os
@@ -19,9 +19,9 @@ execute_from_command_line({arguments})
 
 
 def flags_of(worker: Workers, *program: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Run a job that tells how its interpreter was started."""
+    """Run a job that tells how its interpreter was started, as a program of its own."""
     job = libraries.tells_flags.register()
-    process = worker("--until-idle", ready=False, program=program, env=env)
+    process = worker("--until-idle", ready=False, program=program, env=env, conf=ANEW)
     assert process.wait() == 0, process.log
     return dict(ended(job)[0].result or {})
 

@@ -19,7 +19,7 @@ from django_pgjobs.models import Job
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import WorkerProcess, Workers, ended, history
+from tests.plugins.fix_worker import ANEW, WorkerProcess, Workers, ended, history
 
 
 def test_executors_are_replaced_after_so_many_jobs(worker: Workers, stage: Stage) -> None:
@@ -80,7 +80,7 @@ def test_another_version_or_build_beneath_a_worker_stops_it(
 ) -> None:
     """Protocol trap 18: what runs is finished by the code that has begun it, then whoever restarts it gets the new."""
     package, environment = copied
-    process = worker(processes=2, env=environment)
+    process = worker(processes=2, env=environment, conf=ANEW)
     running = jobs.waits.register("one")
     wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
     replaced = package / path
@@ -117,7 +117,7 @@ def test_statements_replaced_beneath_a_worker_are_those_it_started_with(
 @pytest.mark.slow
 def test_new_code_that_cannot_boot_stops_a_worker_after_three_tries(worker: Workers, stage: Stage) -> None:
     """Protocol trap 18: jobs go on in the executors that are left, then it drains."""
-    process = worker(processes=2, env={"PGJOBS_TEST_BOOT": "breaks"})
+    process = worker(processes=2, env={"PGJOBS_TEST_BOOT": "breaks"}, conf=ANEW)
     running = jobs.waits.register("one")
     wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
     stage.open("broken")

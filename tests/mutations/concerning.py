@@ -76,6 +76,7 @@ BY_MODULE = {
     "soft_limits": "times",
     "statistics": "shell",
     "supervisor": "stopping booting pausing",
+    "template": "template",
     "unparking": "alerting failures",
     "unpausing": "pausing",
     "vacuum": "retention",

@@ -35,6 +35,9 @@ BUGS = ("worker loop failed", "executor failed around", "cannot tidy up", "Trace
 
 Settings = Mapping[str, object]
 
+ANEW: Settings = {"EXECUTOR_TEMPLATE": False}
+"""Of workers whose executors import the project themselves."""
+
 
 def database_url(**changes: Any) -> str:
     """Return the URL of the test database; ``changes`` replace parts of Django's settings for it."""
@@ -147,7 +150,16 @@ class WorkerProcess:
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
-                if b"\0executor\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if "executor" in command_of(pid):
+                    found.append(pid)
+        return found
+
+    def templates(self) -> list[int]:
+        """Return the pid of its template, if it has one."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                if command_of(pid)[:2] == ["pgjobs", "template"]:
                     found.append(pid)
         return found
 
@@ -178,6 +190,11 @@ class WorkerProcess:
         wait_until(lambda: not self.connections(), 5, "no connection of the worker is left")
         bugs = [words for words in BUGS[:3] if words in self.log and words not in expected]
         assert not bugs, f"{bugs}\n{self.log}"
+
+
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process. Raises ``OSError`` if it is gone."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
 
 
 def _is_zombie(path: Path) -> bool:

@@ -71,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,
     "executor_max_jobs": None,
+    "executor_template": True,
     "executor_max_megabytes": None,
     "threads": 4,
     "async_slots": 50,

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -47,6 +48,7 @@ from django_pgjobs.worker.supervisor.executor_process import (
     STARTING,
     TERMINATING,
     ExecutorProcess,
+    Recipe,
 )
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND, MOST_DEATHS, SignalRelay
@@ -62,6 +64,9 @@ HELLO: Hello = {
     "jobs": 1,
     "rss": 0,
 }
+
+
+RECIPE = Recipe(("/bin/sh",), (), threads=1, async_slots=1, database="default", name="here", worker=UUID(int=1))
 
 
 class Selector:
@@ -124,7 +129,7 @@ def pool(failed: list[str], monkeypatch: pytest.MonkeyPatch) -> ExecutorPool:
         "guard": LeaseGuard(),
         "recycling": Recycling(),
     }
-    return ExecutorPool(None, 3, ["it"], failed=failed.append, **parts)  # type: ignore[arg-type]
+    return ExecutorPool(RECIPE, 3, ["it"], failed=failed.append, **parts)
 
 
 @pytest.fixture

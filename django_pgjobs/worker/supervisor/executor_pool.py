@@ -120,6 +120,8 @@ class ExecutorPool:
         self.last_check = now
         self.relay.send_pending()
         self.out_of_memory.poll(now)
+        if self.recipe.template is not None:
+            self.recipe.template.tick()
         for child in list(self.children):
             self._on_exit(child)
         if not self.draining:

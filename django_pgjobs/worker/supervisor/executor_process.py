@@ -1,9 +1,9 @@
 """Executor processes: started, told apart by pid, killed with their group, reaped.
 
-Rules: started from the main thread, by the worker's own entry point, never by ``fork`` (that would inherit sockets
-and locks); READY within a deadline; only pids we know are reaped; the exit status proves a death, the end of the
-stream is only a hint, since job code may have forked and kept the socket; no child inherits another's ends; each
-leads its own process group and dies with it.
+Rules: started from the main thread, as copies of the template (see ``template``) or, without one, by the worker's own
+entry point, never by a ``fork`` of this process (that would inherit sockets and locks); READY within a deadline; only
+pids we know are reaped; the exit status proves a death, the end of the stream is only a hint, since job code may have
+forked and kept the socket; no child inherits another's ends; each leads its own process group and dies with it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.worker.executor.template import GO
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
 from django_pgjobs.worker.shared.runs import RELEASING, SENT, HeldRun
+from django_pgjobs.worker.supervisor.template import ExecutorTemplate, Forked, TemplateLost
 
 STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
 TERMINATING, KILLED = "terminating", "killed"
@@ -33,6 +37,8 @@ DEEPEST = 1000
 FIRST_GUESS_SECONDS = 0.02
 PAYLOAD_BYTES = 1024 * 1024
 ANSWER_SECONDS = 0.5
+FORK_SECONDS = 5.0
+"""Time limit of a fork by the template, while the main thread waits; with short leases a part of one."""
 
 _RUN, _IS_ASYNC, _SIZE = attrgetter("run"), attrgetter("is_async"), attrgetter("size")
 
@@ -51,6 +57,9 @@ class Recipe:
     environment: Mapping[str, str] | None = None
     """Variables that executors get besides the worker's own."""
 
+    template: ExecutorTemplate | None = None
+    """Forks them; without it, or if it is gone, they are started as new programs."""
+
 
 @dataclass(slots=True, eq=False)
 class ExecutorProcess:
@@ -60,7 +69,7 @@ class ExecutorProcess:
     """
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     end: SupervisorEnd
     board: Board
     threads: int
@@ -250,26 +259,15 @@ def spawn(recipe: Recipe, number: int) -> ExecutorProcess:
     board = Board.create(recipe.threads, recipe.async_slots)
     name = recipe.name.encode("ascii", "replace").decode()
     application_name = f"pgjobs {recipe.worker.hex[:16]}-{number} {name}"[:63]
-    arguments = [
-        *recipe.entry,
-        "pgjobs",
-        *recipe.options,
-        "executor",
-        f"--channel={theirs.fileno()}",
-        f"--board={board.fd}",
-        f"--threads={recipe.threads}",
-        f"--async-slots={recipe.async_slots}",
-        f"--database={recipe.database}",
-        f"--application-name={application_name}",
-    ]
+    arguments = {
+        "threads": recipe.threads,
+        "async_slots": recipe.async_slots,
+        "database": recipe.database,
+        "application_name": application_name,
+    }
+    descriptors = (theirs.fileno(), board.fd)
     try:
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), board.fd),
-            process_group=0,
-            env=None if recipe.environment is None else {**os.environ, **recipe.environment},
-        )
+        process = _fork(recipe.template, ours, arguments, descriptors) or _start(recipe, arguments, descriptors)
     except OSError:
         ours.close()
         board.close()
@@ -286,6 +284,35 @@ def spawn(recipe: Recipe, number: int) -> ExecutorProcess:
         application_name=application_name,
         started_at=clock.monotonic(),
         pidfd=_pidfd(process.pid),
+    )
+
+
+def _fork(
+    template: ExecutorTemplate | None, ours: socket.socket, arguments: Mapping[str, Any], descriptors: tuple[int, int]
+) -> Forked | None:
+    """Have the template fork an executor; None if there is none."""
+    if template is None:
+        return None
+    try:
+        forked = template.fork(arguments, descriptors, min(FORK_SECONDS, get_conf().lease_seconds / 4))
+    except TemplateLost:
+        return None
+    with suppress(OSError):  # it has ended already
+        ours.send(GO)
+    return forked
+
+
+def _start(recipe: Recipe, arguments: Mapping[str, Any], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """Start an executor as a new program, which imports the project."""
+    channel, board = descriptors
+    given = {"channel": channel, "board": board, **arguments}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    return subprocess.Popen(
+        [*recipe.entry, "pgjobs", *recipe.options, "executor", *options],
+        stdin=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        process_group=0,
+        env=None if recipe.environment is None else {**os.environ, **recipe.environment},
     )
 
 

@@ -1,0 +1,85 @@
+"""What an import of the project may do to the process: ``PGJOBS_TEST_IMPORTING`` says what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+from django.db import connection
+
+from tests.e2e import stage
+
+_kept: list[Any] = []
+_forks = 0
+
+
+def do(how: str) -> None:
+    stage.here().note("imported", how)
+    HOW[how]()
+
+
+def _thread() -> None:
+    _kept.append(threading.Thread(target=threading.Event().wait, name="of-the-project", daemon=True))
+    _kept[0].start()
+
+
+def _query() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _connect() -> None:
+    _kept.append(socket.socketpair())
+
+
+def _log_by_datagrams() -> None:
+    _kept.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+
+
+def _at_fork(act: Any) -> None:
+    """Act in the fork that an executor is made by, once: the second after the template's own is the executor itself."""
+
+    def forked() -> None:
+        global _forks
+        _forks += 1
+        act(_forks)
+
+    os.register_at_fork(after_in_child=forked)
+
+
+def _once(name: str) -> bool:
+    open_already = stage.here().is_open(name)
+    stage.here().open(name)
+    return not open_already
+
+
+def _kill_template_in_between(forks: int) -> None:
+    if forks == 2 and _once("killed"):
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
+def _kill_template_in_executor(forks: int) -> None:
+    if forks == 3 and _once("killed"):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _hang_in_between(forks: int) -> None:
+    if forks == 2 and _once("hung"):
+        time.sleep(600)
+
+
+HOW = {
+    "nothing": lambda: None,
+    "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "thread": _thread,
+    "query": _query,
+    "socket": _connect,
+    "datagrams": _log_by_datagrams,
+    "kill the template between": lambda: _at_fork(_kill_template_in_between),
+    "kill the template and its fork": lambda: _at_fork(_kill_template_in_executor),
+    "hang between": lambda: _at_fork(_hang_in_between),
+}
