@@ -1,8 +1,8 @@
 -- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for threads and another for the event loop; or the job with an id.
 -- Fence: creates (a claim_id made for this execution only).
--- Rows: the claimed jobs, in no order; then one without an id, whose run_at is the time of this statement.
+-- Rows: the claimed jobs, in no order, those of one kind in one row of columns, and the time of this statement; one without a queue if there are none.
 -- Clock: statement_timestamp().
-WITH candidates AS MATERIALIZED (
+WITH found AS MATERIALIZED (
     -- Names as a set, not an array: a scan past 100,000 jobs compares each with one name, not with all.
     SELECT taken.id
     FROM unnest(%(lines)s::boolean[], %(limits)s::integer[]) AS line (is_async, most),
@@ -48,66 +48,76 @@ named AS (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 claimed AS (
-    UPDATE pgjobs_job AS j
+    UPDATE pgjobs_job
     SET claim_id = %(claim_id)s::uuid,
         claimed_at = statement_timestamp(),
-        attempt = j.attempt + (j.ending IS NULL)::integer,
-        ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
+        attempt = attempt + (ending IS NULL)::integer,
+        ending_attempt = ending_attempt + (ending IS NOT NULL)::integer,
         overdue_at = least(
-            statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8),
-            j.deadline + make_interval(secs => %(allowance)s::float8)
+            statement_timestamp() + make_interval(secs => timeout_seconds + %(allowance)s::float8),
+            deadline + make_interval(secs => %(allowance)s::float8)
         ),
-        unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
-    WHERE j.id = ANY (ARRAY (SELECT id FROM candidates UNION ALL SELECT id FROM named))
+        unique_key = CASE WHEN key_scope = 'until_started' THEN NULL ELSE unique_key END
+    WHERE id = ANY (ARRAY (SELECT id FROM found UNION ALL SELECT id FROM named))
     RETURNING
-        j.id, j.run_at,
+        id, run_at,
         CASE
-            WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
-             AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
-             AND (j.options IS NULL OR NOT j.options ? 'results') -- it has to be read with these
-            THEN j.payload::text
+            WHEN pg_column_size(payload) <= %(inline)s::integer
+             AND (pg_column_compression(payload) IS NULL OR octet_length(payload::text) <= %(inline)s::integer)
+             AND (options IS NULL OR NOT options ? 'results') -- it has to be read with these
+            THEN payload::text
+            ELSE ''
         END AS payload,
-        j.queue, j.priority, j.name, j.attempt, j.max_attempts, j.timeout_seconds,
-        left(j.headers::text, %(most_chars)s::integer) AS headers,
-        left(nullif(j.description, ''), %(most_chars)s::integer) AS description,
+        queue, priority, name, attempt, max_attempts, timeout_seconds,
+        left(headers::text, %(chars)s::integer) AS headers,
+        left(nullif(description, ''), %(chars)s::integer) AS description,
         -- Values that few jobs have: an array, as each key of an object would cost as much as a column.
         CASE
-            WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
-              OR j.options IS NOT NULL
-              OR j.flow & 7 <> 0
-              OR coalesce(j.cancel_requested_at, j.deadline, j.expires_at) IS NOT NULL
-              OR j.ending_attempt <> 0
-              OR j.suspect_attempt = j.attempt
-              OR j.error <> ''
+            WHEN coalesce(ending, limit_key, idempotency_key, cron_entry) IS NOT NULL
+              OR options IS NOT NULL
+              OR flow & 7 <> 0
+              OR coalesce(cancel_requested_at, deadline, expires_at) IS NOT NULL
+              OR ending_attempt <> 0
+              OR suspect_attempt = attempt
+              OR error <> ''
             THEN json_build_array(
-                j.ending, j.ending_attempt, j.cancel_requested_at IS NOT NULL, left(j.error, %(most_chars)s::integer),
-                j.limit_key, j.idempotency_key, j.cron_entry, j.fire_at, nullif(j.suspect_attempt = j.attempt, false),
-                extract(epoch FROM j.deadline - statement_timestamp())::float8,
-                CASE WHEN j.attempt = 1 THEN extract(epoch FROM j.expires_at - statement_timestamp())::float8 END,
+                ending, ending_attempt, cancel_requested_at IS NOT NULL, left(error, %(chars)s::integer),
+                limit_key, idempotency_key, cron_entry, fire_at, nullif(suspect_attempt = attempt, false),
+                extract(epoch FROM deadline - statement_timestamp())::float8,
+                CASE WHEN attempt = 1 THEN extract(epoch FROM expires_at - statement_timestamp())::float8 END,
                 CASE
-                    WHEN pg_column_size(j.options) > %(option_bytes)s::integer
-                      OR octet_length(j.options::text) > %(option_bytes)s::integer
+                    WHEN pg_column_size(options) > %(bytes)s::integer
+                      OR octet_length(options::text) > %(bytes)s::integer
                     THEN 'true'::jsonb
-                    ELSE j.options
+                    ELSE options
                 END,
-                CASE WHEN j.flow & 7 = 1 THEN coalesce(j.parent_id, 0) WHEN j.flow & 7 <> 0 THEN 0 END
+                CASE WHEN flow & 7 = 1 THEN coalesce(parent_id, 0) WHEN flow & 7 <> 0 THEN 0 END
             )::text
+            ELSE ''
         END AS rare,
-        j.overdue_at
+        overdue_at
 ),
 ledger AS (
     INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
     SELECT
-        %(claim_id)s::uuid, part, %(worker)s::uuid, expiry, least(expiry, soonest + make_interval(secs => %(grace)s::float8)),
+        %(claim_id)s::uuid, part, %(worker)s::uuid, expiry, least(expiry, due + make_interval(secs => %(grace)s::float8)),
         ids[200 * part + 1 : 200 * part + 200]
     FROM (
-        SELECT array_agg(id) AS ids, min(overdue_at) AS soonest,
+        SELECT array_agg(id) AS ids, min(overdue_at) AS due,
             statement_timestamp() + make_interval(secs => %(lease)s::float8) AS expiry
         FROM claimed
     ) AS taken,
     generate_series(0, (cardinality(ids) - 1) / 200) AS part
 )
-SELECT id, run_at, payload, queue, priority, name, attempt, max_attempts, timeout_seconds, headers, description, rare
-FROM claimed
-UNION ALL
-SELECT NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT
+    queue, priority, name, attempt, max_attempts, timeout_seconds,
+    -- Few, wide texts: a driver in Python takes four microseconds for a value, however short.
+    json_agg(id)::text, json_agg(run_at)::text,
+    string_agg(payload, E'\n'), -- the texts of JSON have no line feed
+    string_agg(coalesce(headers, ''), E'\n'),
+    string_agg(rare, E'\n'),
+    CASE WHEN count(description) > 0 THEN json_agg(description)::text END,
+    statement_timestamp()
+FROM (SELECT) AS once
+LEFT JOIN claimed ON true
+GROUP BY queue, priority, name, attempt, max_attempts, timeout_seconds

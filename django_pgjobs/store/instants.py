@@ -20,6 +20,14 @@ from django_pgjobs.clock import EARLIEST, LATEST
 OID = psycopg.adapters.types["timestamptz"].oid
 
 
+def instant(text: str) -> datetime:
+    """Return the instant that PostgreSQL writes so into JSON, or the bound if it is beyond that."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return EARLIEST if text.startswith("-") or text.endswith("BC") else LATEST
+
+
 def read_again(cursor: Any) -> list[tuple[Any, ...]]:
     """Return the rows of the cursor's current result, instants within bounds; ``cursor`` is Django's or psycopg's."""
     text = cast("type[Loader]", cursor.adapters.get_loader(OID, Format.TEXT))

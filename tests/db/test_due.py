@@ -19,7 +19,7 @@ def claimed_at_the_instant(raw: RawDatabase, offset: str) -> list[int]:
         "until_ids": [None], "lines": [False], "limits": [9], "pair_lines": [False], "async_names": [], "most": 9,
         "id": None, "claim_id": "00000000-0000-4000-8000-000000000009",
         "worker": "00000000-0000-4000-8000-000000000001", "lease": 30.0, "allowance": 5.0, "grace": 10.0,
-        "inline_bytes": 1000, "most_chars": 1000, "option_bytes": 1000,
+        "inline": 1000, "chars": 1000, "bytes": 1000,
     }  # fmt: skip
     move = f"UPDATE pgjobs_job SET run_at = statement_timestamp() + interval '{offset}' WHERE id = {job_id}"
     psycopg.ClientCursor(raw.raw).execute(f"{move}; {sql.statement('claim_jobs')}".encode(), params)
