@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Any, Literal
 
 from django_pgjobs.states import BUILT_IN, KeyScope
@@ -155,9 +156,14 @@ def check_text(option: str, value: str) -> str:
     return text
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
 def check_pattern(key: str, pattern: str) -> str:
     """Return ``key`` if ``BOUNDS['key_pattern']`` matches all of it. Raises ``InvalidOption``."""
-    if not re.fullmatch(pattern, key):
+    if not _compiled(pattern).fullmatch(key):
         raise InvalidOption(f"key must match BOUNDS['key_pattern'] {pattern!r}, not {abridged(key)}")
     return key
 

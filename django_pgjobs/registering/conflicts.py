@@ -22,7 +22,7 @@ from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.notifying import scan_behind
-from django_pgjobs.store.registering import NewJob, Registered, register_job, register_special_jobs
+from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs, Registered, register_job, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
@@ -43,15 +43,20 @@ def insert_one(using: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     if new.on_conflict in (OnConflict.REPLACE, OnConflict.POSTPONE):
         # In a transaction: the old job is cancelled or moved only if this call succeeds.
-        return _despite_deadlocks(using, lambda: _insert_chosen(using, [new], [0]))[0]
+        return _despite_deadlocks(using, lambda: _insert_alone(using, new))
     try:
-        return _insert_chosen(using, [new], [0])[0]
+        return _insert_alone(using, new)
     except OperationalError as error:
         if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(using):
             raise
     # This connection defaults to a higher isolation level, and the key's holder committed while we waited.
     with at_read_committed(using):
-        return _insert_chosen(using, [new], [0])[0]
+        return _insert_alone(using, new)
+
+
+def _insert_alone(using: str, new: NewJob) -> Registered | int:
+    inserted, existing = _insert_chosen(using, [new], [0], lambda _: [register_job(using, new)])
+    return inserted[0] if inserted else existing[0]
 
 
 def _postpone(using: str, new: Sequence[NewJob]) -> dict[int, int]:
@@ -127,27 +132,48 @@ class StoredBatch(NamedTuple):
     fresh: list[int]
 
 
-def insert_all(using: str, given: Sequence[NewJob]) -> StoredBatch:
+def insert_all(using: str, given: Sequence[NewJobs]) -> StoredBatch:
     """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
-    new = list(given)
-    chosen = _chosen(new)
-    found = _despite_deadlocks(using, lambda: _insert_chosen(using, new, sorted(set(chosen))))
-    ids = {at: one if isinstance(one, int) else one.id for at, one in found.items()}
-    return StoredBatch([ids[at] for at in chosen], sorted(at for at, one in found.items() if not isinstance(one, int)))
+    new = NewJobList(given)
+    chosen: Sequence[int] = range(len(new))
+    if not _keys_differ(given):
+        jobs = list(new)
+        chosen, new = _chosen(jobs), NewJobList([NewJobs.of(job) for job in jobs])
+
+    def insert(left: Sequence[int]) -> list[int | None]:
+        return register_special_jobs(using, new.only(left))
+
+    inserted, existing = _despite_deadlocks(using, lambda: _insert_chosen(using, new, sorted(set(chosen)), insert))
+    ids = inserted | existing
+    return StoredBatch([ids[at] for at in chosen], sorted(inserted))
 
 
-def _insert_chosen(using: str, new: Sequence[NewJob], left: list[int]) -> dict[int, Registered | int]:
-    """Insert the jobs at the positions ``left``; return each with what was inserted, or the id of its key's holder."""
-    found: dict[int, Registered | int] = {}
+def _keys_differ(given: Sequence[NewJobs]) -> bool:
+    """Return whether no two of these jobs have the same key."""
+    known: dict[tuple[str, float | None], set[str | None]] = {}
+    count = 0
+    for some in given:
+        new = some.first
+        if new.key is not None:
+            keys = some.keys or [new.key] * len(some.payloads)
+            known.setdefault((new.queue, new.window_seconds), set()).update(keys)
+            count += len(keys)
+    return sum(map(len, known.values())) == count
+
+
+def _insert_chosen(
+    using: str, new: Sequence[NewJob], left: Sequence[int], insert: Callable[[Sequence[int]], Sequence[T | None]]
+) -> tuple[dict[int, T], dict[int, int]]:
+    """Insert the jobs at the positions ``left``; return position → what ``insert`` returned, and → key's holder."""
+    inserted: dict[int, T] = {}
+    existing: dict[int, int] = {}
     for _ in range(TRIES):
-        jobs = [new[at] for at in left]
-        stored = [register_job(using, jobs[0])] if len(jobs) == 1 else register_special_jobs(using, jobs)
-        found |= {at: row for at, row in zip(left, stored, strict=True) if row is not None}
-        left = [at for at in left if at not in found]
-        found |= _settled(using, new, left)
-        left = [at for at in left if at not in found]
+        inserted |= {at: row for at, row in zip(left, insert(left), strict=True) if row is not None}
+        left = [at for at in left if at not in inserted]
+        existing |= _settled(using, new, left)
+        left = [at for at in left if at not in existing]
         if not left:
-            return found
+            return inserted, existing
     raise _duplicate(new[left[0]], None)
 
 
@@ -167,22 +193,23 @@ def _despite_deadlocks(using: str, insert: Callable[[], T]) -> T:
                 raise
 
 
-def _settled(using: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
+def _settled(using: str, new: Sequence[NewJob], left: Sequence[int]) -> dict[int, int]:
     """Return position → id of the key's holder, for jobs that accept an existing one; callers retry the others."""
     if not left:
         return {}
     found: dict[int, int] = {}
     replacing: list[tuple[NewJob, KeyHolder | None]] = []
     postponing: list[int] = []
-    for at, holder in zip(left, find_keys(on(using), [new[at] for at in left]), strict=True):
-        if new[at].on_conflict == OnConflict.REPLACE:
-            replacing.append((new[at], holder))
-        elif new[at].on_conflict == OnConflict.POSTPONE:
+    jobs = [new[at] for at in left]
+    for at, job, holder in zip(left, jobs, find_keys(on(using), jobs), strict=True):
+        if job.on_conflict == OnConflict.REPLACE:
+            replacing.append((job, holder))
+        elif job.on_conflict == OnConflict.POSTPONE:
             postponing.append(at)
-        elif holder is not None and new[at].on_conflict == OnConflict.RAISE:
-            raise _duplicate(new[at], holder.id)
+        elif holder is not None and job.on_conflict == OnConflict.RAISE:
+            raise _duplicate(job, holder.id)
         elif holder is not None:
-            _refuse_other_name(new[at], holder)
+            _refuse_other_name(job, holder)
             found[at] = holder.id
     if postponing:
         moved = _postpone(using, [new[at] for at in postponing])

@@ -34,6 +34,9 @@ ROWS_AT_ONCE = 500
 
 _NONE_YET = object()
 
+Keys = tuple[str | None, str | None]
+"""The key and the idempotency key of a registration."""
+
 logger = safe_logger("django_pgjobs")
 
 
@@ -55,10 +58,11 @@ _arguments = itemgetter(slice(Row._fields.index("args"), Row._fields.index("kwar
 """Returns the arguments of a row."""
 
 
-def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob:
+def new_job(row: Row, headers: str | None, payload: str | None = None, keys: Keys | None = None) -> NewJob:
     """Return what a registration writes. Raises ``InvalidJob``.
 
     ``headers``: all of the job's, as JSON text; see ``headers_of``. ``payload``: the encoded arguments, if known.
+    ``keys``: the same.
     """
     definition, plan, args, kwargs, _ = row
     if registry.late and not plan.bypass:
@@ -86,7 +90,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
     if not plan.is_special:
         return new
     if plan.has_keys:
-        new = _with_keys(new, row)
+        new = _with_keys(new, row, keys or keys_of(row))
     options = plan.rare
     if plan.tags or plan.deadline is not None or options is not None:
         new = new._replace(tags=plan.tags, deadline=plan.deadline, options=options)
@@ -111,23 +115,28 @@ def check_key_given(row: Row) -> None:
         )
 
 
-def _with_keys(new: NewJob, row: Row) -> NewJob:
-    plan = row.plan
+def keys_of(row: Row) -> Keys:
+    """Return the key and the idempotency key of a registration. Raises ``InvalidJob``."""
+    definition, plan, args, kwargs, _ = row
     try:
-        key = keys.made("key", plan.key, row.args, row.kwargs)
+        key = keys.made("key", plan.key, args, kwargs)
         if key is not None:
             keys.check_pattern(key, plan.conf.bounds.key_pattern)
-        idempotency_key = keys.made("idempotency_key", plan.idempotency_key, row.args, row.kwargs)
+        return key, keys.made("idempotency_key", plan.idempotency_key, args, kwargs)
     except InvalidOption as error:
-        raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
+        raise InvalidJob(f"job {definition.name!r}: {error}") from error.__cause__
+
+
+def _with_keys(new: NewJob, row: Row, made: Keys) -> NewJob:
+    key, idempotency_key = made
     if key is None:
         return new._replace(idempotency_key=idempotency_key)
-    scope = plan.scope
+    scope = row.plan.scope
     return new._replace(
         key=key,
         key_scope=KeyScope.WINDOW if isinstance(scope, float) else scope,
         window_seconds=scope if isinstance(scope, float) else None,
-        on_conflict=plan.on_conflict,
+        on_conflict=row.plan.on_conflict,
         idempotency_key=idempotency_key,
     )
 
@@ -188,8 +197,17 @@ class NewBatch:
     _own: object = _NONE_YET
     _headers: str | None = None
 
-    def add(self, row: Row, payloads: Sequence[str] = ()) -> None:
-        """Add one registration like ``row`` for each of ``payloads``.
+    def keys_of(self, rows: Iterable[Row]) -> list[Keys]:
+        """Return the keys of the next registrations. Raises ``InvalidJob``, naming the row."""
+        made: list[Keys] = []
+        try:
+            made.extend(map(keys_of, rows))
+        except InvalidJob as error:
+            raise InvalidJob(f"row {self.count + len(made)}: {error}") from error.__cause__
+        return made
+
+    def add(self, row: Row, payloads: Sequence[str] = (), keys: Sequence[Keys] = ()) -> None:
+        """Add one registration like ``row`` for each of ``payloads``, with these ``keys``, if they have some.
 
         Without payloads, encode ``row`` and add it alone. Raises ``InvalidJob``, naming the row.
         """
@@ -198,10 +216,10 @@ class NewBatch:
         try:
             if row.headers is not self._own:  # so do most batches
                 self._own, self._headers = row.headers, _encoded_headers(self.captured, row)
-            first = new_job(row, self._headers, payloads[0] if payloads else None)
+            first = new_job(row, self._headers, payloads[0] if payloads else None, keys[0] if keys else None)
         except InvalidJob as error:
             raise InvalidJob(f"row {self.count}: {error}") from None
-        self.new.append(NewJobs(first, payloads or (first.payload,)))
+        self.new.append(NewJobs(first, payloads or (first.payload,), *zip(*keys, strict=True)))
         self.count += len(payloads) or 1
 
     def _note(self, row: Row) -> None:
@@ -217,10 +235,6 @@ class NewBatch:
             self.needed.append((row.definition.name, row.plan.after_rows))
         self.special = self.special or row.plan.is_special
         self.limited = self.limited or row.definition._is_limited or bool(row.plan.conf.queue_limits)
-
-    def each(self) -> list[NewJob]:
-        """Return the jobs, one by one."""
-        return [new for some in self.new for new in some.each()]
 
     def queues(self) -> Iterator[str]:
         """Yield the queue of each job."""
@@ -240,25 +254,22 @@ def encode_all(rows: Iterable[Row], conf: Conf, database: str | None) -> NewBatc
     listened = bool(job_registered.receivers)
     for some in _together(rows):
         payloads = encode_flat(list(map(_arguments, some)), conf.bounds.payload_bytes) if len(some) > 1 else None
-        if payloads and _are_alike(some):
-            batch.add(some[0], payloads)
+        alike = bool(payloads) and _are_alike(some)
+        made = batch.keys_of(some) if alike and some[0].plan.has_keys else []
+        if payloads and alike and len({key is None for key, _ in made}) < 2:
+            batch.add(some[0], payloads, made)
         else:
             for at, row in enumerate(some):
-                batch.add(row, payloads[at : at + 1] if payloads else ())
+                batch.add(row, payloads[at : at + 1] if payloads else (), made[at : at + 1])
         if listened:
             batch.senders += [row.definition for row in some]
     return batch
 
 
 def _are_alike(rows: list[Row]) -> bool:
-    """Return whether the stored rows of these jobs differ only in their payloads."""
+    """Return whether the stored rows of these jobs differ only in their payloads and keys."""
     definition, plan, _, _, headers = rows[0]
-    made_of_arguments = (
-        definition._describe_func is not None
-        or definition._is_limited
-        or plan.conf.queue_limits.values
-        or plan.has_keys
-    )
+    made_of_arguments = definition._describe_func is not None or definition._is_limited or plan.conf.queue_limits.values
     return not made_of_arguments and all(row[1] is plan and row[4] is headers for row in rows)
 
 

@@ -14,26 +14,27 @@ from django_pgjobs.registering.conflicts import StoredBatch
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import lock_gate
 from django_pgjobs.store.keys import KnownMember, find_members
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.transactions import at_read_committed
 
 TRIES = 5
 """Number of tries to insert a portion, if others add members with its keys at the same time."""
 
-Insert = Callable[[Sequence[NewJob]], tuple[list[int], list[int]]]
+Insert = Callable[[Sequence[NewJobs]], tuple[list[int], list[int]]]
 
 
 class _AddedBeside(Exception):
     """Another transaction has added a member with the same key, and it has ended already."""
 
 
-def insert_members(using: str, batch_id: int, new: Sequence[NewJob], insert: Insert) -> tuple[list[int], list[int]]:
+def insert_members(using: str, batch_id: int, given: Sequence[NewJobs], insert: Insert) -> tuple[list[int], list[int]]:
     """Insert those whose key no member has had, by ``insert``; return the ids of all, and the positions of these.
 
     Raises ``DuplicateJob`` for a key that a member has had, if that is what the call asks for.
     """
-    if not any(job.key is not None for job in new):
-        return insert(new)
+    if not any(some.first.key is not None for some in given):
+        return insert(given)
+    new = NewJobList(given)
     for left in reversed(range(TRIES)):
         try:
             with at_read_committed(using):
@@ -44,13 +45,13 @@ def insert_members(using: str, batch_id: int, new: Sequence[NewJob], insert: Ins
 
 
 def _insert_once(
-    using: str, batch_id: int, new: Sequence[NewJob], insert: Insert, *, is_last: bool
+    using: str, batch_id: int, new: NewJobList, insert: Insert, *, is_last: bool
 ) -> tuple[list[int], list[int]]:
     known = {at: had.ids[0] for at, had in _known(using, batch_id, new).items() if _stands(new[at], had)}
     left = [at for at in range(len(new)) if at not in known]
     if not left:
         return [known[at] for at in range(len(new))], []
-    stored = StoredBatch(*insert([new[at] for at in left]))
+    stored = StoredBatch(*insert(new.only(left)))
     # Adding members locks the gate until the commit: members of others are seen once the lock is held.
     lock_gate(on(using), batch_id)
     beside = _known(using, batch_id, [new[at] for at in left])

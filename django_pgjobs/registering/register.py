@@ -29,6 +29,8 @@ from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 from django_pgjobs.store.registering import (
     SPECIAL_COLUMNS,
     NewJob,
+    NewJobList,
+    NewJobs,
     Registered,
     register_job,
     register_jobs,
@@ -199,16 +201,21 @@ def _insert_all(
     for name, needed in batch.needed:
         _check_needed(connection.alias, name, needed)
     warn_of_foreign_transaction(connection, batch.new[0].first.name)
-    each = batch.each() if batch.special or batch.senders else []
-    if parent_id is not None:
-        if any(parent_id in dict(new.needs) for new in each):
+    given = batch.new
+    if parent_id is not None and batch.special:
+        if any(parent_id in dict(some.first.needs) for some in given):
             raise InvalidJob(f"a member of batch {parent_id} cannot need it: the batch waits for its members")
-        each = [new._replace(flow=new.flow | FlowFlag.MEMBER, parent_id=parent_id) for new in each]
+        given = [
+            some._replace(first=some.first._replace(flow=some.first.flow | FlowFlag.MEMBER, parent_id=parent_id))
+            for some in given
+        ]
+    each = NewJobList(given)
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):
         if batch.special:
-            ids, fresh = _insert_special(connection.alias, each, conf, parent_id)
-            wakes = {each[at].wakes for at in fresh if not each[at].waits}
+            ids, fresh = _insert_special(connection.alias, given, conf, parent_id)
+            new = (some.first for some in given) if len(fresh) == batch.count else map(each.__getitem__, fresh)
+            wakes = {job.wakes for job in new if not job.waits}
         else:
             ids = register_jobs(connection.alias, batch.new, limited=batch.limited, parent_id=parent_id)
             wakes = {some.first.wakes for some in batch.new}
@@ -231,19 +238,19 @@ def note(registration: Registration, new: Iterable[NewJob], count: int) -> None:
 
 
 def _insert_special(
-    using: str, new: Sequence[NewJob], conf: Conf, parent_id: int | None = None
+    using: str, given: Sequence[NewJobs], conf: Conf, parent_id: int | None = None
 ) -> tuple[list[int], list[int]]:
     if parent_id is not None:
         from django_pgjobs.registering.members import insert_members  # here for start-up time
 
-        return insert_members(using, parent_id, new, lambda some: _insert_special(using, some, conf))
-    if any(job.needs for job in new):
+        return insert_members(using, parent_id, given, lambda some: _insert_special(using, some, conf))
+    if any(some.first.needs for some in given):
         from django_pgjobs.registering.waiting import insert_all_waiting  # here for start-up time
 
-        return insert_all_waiting(using, new, conf)
+        return insert_all_waiting(using, given, conf)
     from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
 
-    return insert_all(using, new)
+    return insert_all(using, given)
 
 
 def _not_ready(new: NewJob) -> None:

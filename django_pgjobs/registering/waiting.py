@@ -17,7 +17,7 @@ from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import gates, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import NewGate
-from django_pgjobs.store.registering import NewJob, Registered
+from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs, Registered
 from django_pgjobs.store.transactions import at_read_committed
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ def insert_waiting(using: str, new: NewJob, conf: Conf) -> Registered | int:
     return stored
 
 
-def insert_all_waiting(using: str, new: Sequence[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
+def insert_all_waiting(using: str, given: Sequence[NewJobs], conf: Conf) -> tuple[list[int], list[int]]:
     """Insert jobs, some of which need others; return their ids, and the positions of those that were inserted.
 
     Raises ``InvalidJob`` if one that is needed does not exist, ``OldWorkers``, ``DuplicateJob``; then nothing is
     stored, and an open transaction stays usable. Waits for the locks of needed jobs, and keeps them until the commit.
     """
     with at_read_committed(using):
-        outcomes = _needed(using, new, conf)
-        ids, fresh = insert_all(using, new)
+        outcomes = _needed(using, [some.first for some in given], conf)
+        ids, fresh = insert_all(using, given)
+        new = NewJobList(given)
         _add_gates(using, [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs])
     return ids, fresh
 
@@ -110,7 +111,7 @@ def insert_batch(
         new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]
         after = [job._replace(waits=True, flow=FlowFlag.GATED) for _, job in callbacks]
         if after:
-            ids, fresh = insert_all(using, after)
+            ids, fresh = insert_all(using, [NewJobs.of(job) for job in after])
             after = [job._replace(id=job_id) for job, job_id in zip(after, ids, strict=True)]
             for at in set(range(len(callbacks))) - set(fresh):
                 raise DuplicateJob(ids[at], callbacks[at][1].key or "", callbacks[at][1].queue)
@@ -131,7 +132,7 @@ def insert_flow(using: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
         if isinstance(stored, int):
             return stored, False
         members = [node._replace(parent_id=stored.id, flow=node.flow | FlowFlag.MEMBER) for node in nodes]
-        insert_all(using, members)
+        insert_all(using, [NewJobs.of(member) for member in members])
         waiting = [
             NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs))
             for node in nodes

@@ -1,32 +1,53 @@
--- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have, or that are part of a flow; the same statement takes the window of a key.
+-- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have, or that are part of a flow; the same statement takes the window of a key. The jobs of a kind share all but the columns.
 -- Fence: none (creates rows that no one else sees yet).
--- Rows: one per job: its position in the input, id, and as text its run_at, created_at and expires_at; no id if its key is taken.
+-- Rows: 1 = an id for each job, in input order, those ids that were inserted, the others' keys being taken, and of the first job, as text, run_at, created_at and expires_at.
 -- Clock: statement_timestamp().
-WITH given AS MATERIALIZED (
+WITH kinds AS MATERIALIZED (
     SELECT
-        n.name, n.queue, n.priority, n.max_attempts, n.timeout, n.payload, n.headers, n.description,
-        coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) AS run_at,
-        n.key, n.key_scope, CASE WHEN n.key_scope IN ('until_started', 'until_finished') THEN n.key END AS unique_key,
-        n.window_seconds AS seconds, n.idempotency_key, n.limit_key, n.cron_entry, n.fire_at, n.tags, n.deadline,
+        k.name, k.queue, k.priority, k.max_attempts, k.timeout, k.headers, k.description,
+        coalesce(k.run_at, statement_timestamp()) + make_interval(secs => k.delay) AS run_at,
+        k.key_scope, k.window_seconds AS seconds, k.cron_entry, k.fire_at, k.tags, k.deadline,
         coalesce(
-            n.expires_at,
-            coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires_seconds)
+            k.expires_at,
+            coalesce(k.run_at, statement_timestamp()) + make_interval(secs => k.delay) + make_interval(secs => k.expires_seconds)
         ) AS expires_at,
-        n.options, n.flow, n.parent_id, n.target_id, n.waits, n.position,
-        coalesce(n.id, nextval(pg_get_serial_sequence('pgjobs_job', 'id')::regclass)) AS id
+        k.options, k.flow, k.parent_id, k.target_id, k.waits, k.kind
     FROM ROWS FROM (
-        json_to_recordset(%(jobs)s::json) AS (
+        json_to_recordset(%(kinds)s::json) AS (
             name text, queue text, priority smallint, max_attempts integer, timeout float8,
-            payload jsonb, headers jsonb, description text, run_at timestamptz, delay float8,
-            key text, key_scope text, window_seconds float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
+            headers jsonb, description text, run_at timestamptz, delay float8,
+            key_scope text, window_seconds float8, cron_entry text, fire_at timestamptz,
             tags jsonb, deadline timestamptz, expires_at timestamptz, expires_seconds float8, options jsonb,
-            flow smallint, parent_id bigint, target_id bigint, waits boolean, id bigint
+            flow smallint, parent_id bigint, target_id bigint, waits boolean
         )
-    ) WITH ORDINALITY AS n (
-        name, queue, priority, max_attempts, timeout, payload, headers, description, run_at, delay,
-        key, key_scope, window_seconds, idempotency_key, limit_key, cron_entry, fire_at, tags, deadline, expires_at,
-        expires_seconds, options, flow, parent_id, target_id, waits, id, position
+    ) WITH ORDINALITY AS k (
+        name, queue, priority, max_attempts, timeout, headers, description, run_at, delay,
+        key_scope, window_seconds, cron_entry, fire_at, tags, deadline, expires_at, expires_seconds, options,
+        flow, parent_id, target_id, waits, kind
     )
+),
+given AS MATERIALIZED (
+    SELECT
+        n.id, n.payload, n.key, CASE WHEN kinds.key_scope IN ('until_started', 'until_finished') THEN n.key END AS unique_key,
+        n.idempotency_key, n.limit_key, n.position,
+        kinds.name, kinds.queue, kinds.priority, kinds.max_attempts, kinds.timeout, kinds.headers, kinds.description,
+        kinds.run_at, kinds.key_scope, kinds.seconds, kinds.cron_entry, kinds.fire_at, kinds.tags, kinds.deadline,
+        kinds.expires_at, kinds.options, kinds.flow, kinds.parent_id, kinds.target_id, kinds.waits
+    FROM (
+        -- Here, so that ids ascend in input order whatever the join does.
+        SELECT
+            coalesce(j.id::bigint, nextval((SELECT pg_get_serial_sequence('pgjobs_job', 'id')::regclass))) AS id,
+            j.payload::jsonb AS payload, j.key, j.idempotency_key, j.limit_key, coalesce(j.kind::bigint, 1) AS kind, j.position
+        FROM ROWS FROM (
+            json_array_elements(%(payloads)s::json),
+            json_array_elements_text(%(keys)s::json),
+            json_array_elements_text(%(idempotency_keys)s::json),
+            json_array_elements_text(%(limit_keys)s::json),
+            json_array_elements_text(%(ids)s::json),
+            json_array_elements_text(%(kind_of)s::json)
+        ) WITH ORDINALITY AS j (payload, key, idempotency_key, limit_key, id, kind, position)
+    ) AS n
+    FULL JOIN kinds ON kinds.kind = n.kind -- FULL, because such a join is never a nested loop
 ),
 windows AS (
     INSERT INTO pgjobs_key_window (queue, key, begins_at, ends_at, job_id)
@@ -56,8 +77,9 @@ inserted AS (
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY queue COLLATE "C", unique_key COLLATE "C", position
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-    RETURNING id, run_at, created_at, expires_at
+    RETURNING id
 )
-SELECT given.position, inserted.id, inserted.run_at::text, inserted.created_at::text, inserted.expires_at::text
-FROM given
-FULL JOIN inserted ON inserted.id = given.id -- FULL, because such a join is never a nested loop
+SELECT
+    ARRAY(SELECT id FROM given ORDER BY position), ARRAY(SELECT id FROM inserted),
+    first.run_at::text, statement_timestamp()::text, first.expires_at::text
+FROM (SELECT run_at, expires_at FROM given ORDER BY position LIMIT 1) AS first

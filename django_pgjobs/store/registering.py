@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import accumulate, islice
 from operator import itemgetter
 from struct import Struct, pack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from django.db import connections
 
@@ -104,21 +105,64 @@ _UNKNOWN = ("window_seconds", "expires_at", "expires_seconds", "waits")
 SPECIAL_COLUMNS = tuple(name for name in NewJob._fields[_SPECIAL] if name not in _UNKNOWN)
 """The columns that few jobs have and whose values the registration knows: the database computes the expiry."""
 
+_COLUMNS = ("payload", "limit_key", "key", "idempotency_key", "id")
+"""The fields in which jobs usually differ if they do not share all but their payloads."""
+
+_shared = itemgetter(*(at for at, name in enumerate(NewJob._fields) if name not in (*_COLUMNS, "on_conflict", "needs")))
+"""Returns the fields that belong to a *kind* of jobs."""
+
 _others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
 """Returns the fields that a COPY writes, except name and payload."""
 
 
 class NewJobs(NamedTuple):
-    """Jobs that differ only in their payloads: the first job, and the payloads of all."""
+    """Jobs that differ only in payloads and keys: the first job, the payloads of all, and the keys where it has one."""
 
     first: NewJob
     payloads: Sequence[str]
+    keys: Sequence[str | None] = ()
+    idempotency_keys: Sequence[str | None] = ()
 
-    def each(self) -> list[NewJob]:
-        """Return the jobs, one by one."""
-        if len(self.payloads) == 1:
-            return [self.first]
-        return [self.first._replace(payload=payload) for payload in self.payloads]
+    @classmethod
+    def of(cls, job: NewJob) -> NewJobs:
+        """Return one job alone."""
+        return cls(job, (job.payload,))
+
+    def job(self, at: int) -> NewJob:
+        """Return the job at this position."""
+        if not at:
+            return self.first
+        new = self.first._replace(payload=self.payloads[at])
+        if not self.keys:
+            return new
+        return new._replace(key=self.keys[at], idempotency_key=self.idempotency_keys[at])
+
+
+class NewJobList(Sequence[NewJob]):
+    """All jobs of some ``NewJobs`` by their positions, each made when it is asked for."""
+
+    def __init__(self, groups: Sequence[NewJobs]) -> None:
+        self.groups = groups
+        self._ends = list(accumulate(len(some.payloads) for some in groups))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, at: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[NewJob]: ...
+    def __getitem__(self, at: int | slice) -> NewJob | Sequence[NewJob]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        group = bisect_right(self._ends, at)
+        return self.groups[group].job(at - (self._ends[group - 1] if group else 0))
+
+    def only(self, positions: Sequence[int]) -> Sequence[NewJobs]:
+        """Return the jobs at these positions, ascending."""
+        return self.groups if len(positions) == len(self) else [NewJobs.of(self[at]) for at in positions]
 
 
 class Registered(NamedTuple):
@@ -147,7 +191,8 @@ def register_job(using: str, new: NewJob) -> Registered | None:
     Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
     """
     if new.window_seconds is not None or new.is_in_flow:
-        return register_special_jobs(using, [new])[0]
+        [job_id], inserted, *texts = _insert_special(using, _Columns([NewJobs.of(new)]), [0])
+        return Registered(job_id, *_Instants(connections[using]).of(texts)) if inserted else None
     params = {
         **_plain(new),
         **_special(new),
@@ -236,51 +281,103 @@ def _text(some: NewJobs) -> int:
     return sum(map(len, some.payloads)) + len(some.first.headers or "") * len(some.payloads)
 
 
-def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
-    """Insert many jobs, some of them special; return them in input order.
+def register_special_jobs(using: str, new: Sequence[NewJobs]) -> list[int | None]:
+    """Insert many jobs, some of them special; return their ids in input order.
 
-    The result is None for a job whose key is taken, also if another job of the same call took it. Keys are inserted in
-    the order of their code points, those of windows first: concurrent callers wait for each other, but never in a
-    circle.
+    It is None for a job whose key is taken, also if another job of the same call took it. Keys are inserted in the
+    order of their code points, those of windows first: concurrent callers wait for each other, but never in a circle.
     """
-    stored: list[Registered | None] = [None] * len(new)
-    portions = list(_portions(new, range(len(new))))
-    if len(portions) > 1:
-        in_order = sorted(
-            range(len(new)), key=lambda at: (new[at].window_seconds is None, new[at].queue, new[at].key or "")
-        )
-        portions = list(_portions(new, in_order))
-    for some in portions:
-        instants = _Instants(connections[using])
-        jobs = ",".join([_special_as_json(new[at]) for at in some])
-        for position, job_id, *texts in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
-            if job_id is not None:
-                stored[some[position - 1]] = Registered(job_id, *instants.of(texts))
+    columns = _Columns(new)
+    stored: list[int | None] = [None] * len(columns.payloads)
+    for some in columns.portions():
+        ids, inserted, *_ = _insert_special(using, columns, some)
+        if len(inserted) < len(ids):
+            known = set(inserted)
+            ids = [job_id if job_id in known else None for job_id in ids]
+        for at, job_id in zip(some, ids, strict=True):
+            stored[at] = job_id
     return stored
 
 
-def _portions(new: Sequence[NewJob], order: Iterable[int]) -> Iterator[list[int]]:
-    """Cut the positions in ``order`` into portions for one statement each: bounded rows and text, at least one row."""
-    some: list[int] = []
-    length = 0
-    for at in order:
-        length += _length(new[at])
-        if some and (len(some) == SPECIAL_AT_ONCE or length > TEXT_AT_ONCE):
-            yield some
-            some, length = [], _length(new[at])
-        some.append(at)
-    if some:
-        yield some
+def _insert_special(using: str, columns: _Columns, some: Sequence[int]) -> tuple[Any, ...]:
+    """Insert the jobs at these positions; return the row of the statement."""
+    [row] = on(using).fetch("register_special_jobs", columns.params(some))
+    return row
 
 
-def _length(new: NewJob) -> int:
-    return len(new.payload) + len(new.headers or "")
+class _Columns:
+    """Many jobs as ``register_special_jobs.sql`` takes them: the columns in which they differ, and their *kinds*."""
+
+    def __init__(self, new: Sequence[NewJobs]) -> None:
+        self.payloads: list[str] = []
+        self.keys: list[str | None] = []
+        self.idempotency_keys: list[str | None] = []
+        self.limit_keys: list[str | None] = []
+        self.ids: list[int | None] = []
+        self.kind_of: list[int] = []
+        self.kinds: list[str] = []
+        self._turns: list[tuple[bool, str]] = []
+        known: dict[str, int] = {}
+        before: tuple[object, ...] = ()
+        kind = 0
+        for some in new:
+            first, count = some.first, len(some.payloads)
+            if (same := _shared(first)) != before:  # most jobs differ only in the columns
+                before, kind = same, known.setdefault(_kind(first), len(known))
+                if kind == len(self.kinds):
+                    self.kinds.append(next(reversed(known)))
+                    self._turns.append((first.window_seconds is None, first.queue))
+            self.payloads += some.payloads
+            self.keys += some.keys or [first.key] * count
+            self.idempotency_keys += some.idempotency_keys or [first.idempotency_key] * count
+            self.limit_keys += [first.limit_key] * count
+            self.ids += [first.id] * count
+            self.kind_of += [kind] * count
+
+    def portions(self) -> Iterator[Sequence[int]]:
+        """Cut the positions into portions for one statement each: bounded rows and text, at least one row."""
+        order: Sequence[int] = range(len(self.payloads))
+        text = sum(map(len, self.payloads)) + sum(map(len, self.kinds))
+        if len(order) <= SPECIAL_AT_ONCE and text <= TEXT_AT_ONCE:
+            if order:
+                yield order
+            return
+        order = sorted(order, key=lambda at: (self._turns[self.kind_of[at]], self.keys[at] or ""))
+        begin = text = 0
+        used: set[int] = set()
+        for number, at in enumerate(order):
+            kind = self.kind_of[at]
+            added = len(self.payloads[at])
+            text += added if kind in used else added + len(self.kinds[kind])
+            if number > begin and (number - begin == SPECIAL_AT_ONCE or text > TEXT_AT_ONCE):
+                yield order[begin:number]
+                begin, text = number, added + len(self.kinds[kind])
+                used.clear()
+            used.add(kind)
+        yield order[begin:]
+
+    def params(self, some: Sequence[int]) -> dict[str, str]:
+        """Return the parameters of the statement that inserts the jobs at these positions, each a JSON array."""
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys([self.kind_of[at] for at in some]), 1)}
+        return {
+            "kinds": f"[{','.join([self.kinds[kind] for kind in kinds])}]",
+            "payloads": f"[{','.join([self.payloads[at] for at in some])}]",
+            "keys": _array([self.keys[at] for at in some]),
+            "idempotency_keys": _array([self.idempotency_keys[at] for at in some]),
+            "limit_keys": _array([self.limit_keys[at] for at in some]),
+            "ids": _array([self.ids[at] for at in some]),
+            "kind_of": _array([kinds[self.kind_of[at]] for at in some] if len(kinds) > 1 else []),
+        }
 
 
-def _special_as_json(new: NewJob) -> str:
-    special = {**_special(new), "tags": new.tags or None, "id": new.id}
-    present = {name: value for name, value in special.items() if value is not None}
-    return _as_json(NewJobs(new, (new.payload,)), present)[0]
+def _array(values: Sequence[object]) -> str:
+    """Return JSON; the statement takes an empty array for one of nulls."""
+    return "[]" if values.count(None) == len(values) else json.dumps(values)
+
+
+def _kind(new: NewJob) -> str:
+    special = {name: value for name, value in _special(new).items() if name not in _COLUMNS and value is not None}
+    return f"{_begin_of_json(new, {**special, 'tags': new.tags or None})}}}"
 
 
 def _insert_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
@@ -289,8 +386,13 @@ def _insert_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def _as_json(some: NewJobs, special: Mapping[str, Any] | None = None) -> list[str]:
-    new = some.first
+def _as_json(some: NewJobs) -> list[str]:
+    begins = _begin_of_json(some.first, {})
+    return [f'{begins}, "payload": {payload}}}' for payload in some.payloads]
+
+
+def _begin_of_json(new: NewJob, special: Mapping[str, Any]) -> str:
+    """Return a JSON object without its end: what a job writes but for its payload."""
     fields = json.dumps(
         {
             "name": new.name,
@@ -301,11 +403,10 @@ def _as_json(some: NewJobs, special: Mapping[str, Any] | None = None) -> list[st
             "description": new.description,
             "run_at": new.run_at.isoformat() if new.run_at else None,
             "delay": new.delay_seconds or 0.0,
-            **(special or {}),
+            **special,
         }
     )
-    begins = f'{fields[:-1]}, "headers": {new.headers or "null"}, "payload": '
-    return [f"{begins}{payload}}}" for payload in some.payloads]
+    return f'{fields[:-1]}, "headers": {new.headers or "null"}'
 
 
 def _copy_jobs(using: str, new: Sequence[NewJobs], count: int, parent_id: int | None = None) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, registering, steering
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.registering import NewJob, NewJobs
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
 
 JOBS = 10_000
@@ -148,11 +148,11 @@ def test_claims_of_jobs_with_keys_are_hot(raw: RawDatabase) -> None:
     raw.query("TRUNCATE pgjobs_job")
     payload = f'{{"args": ["{"x" * 120}"], "kwargs": {{}}}}'
     new = [NewJob("test.job", payload, key=f"k{n}", key_scope="until_finished") for n in range(JOBS)]
-    registering.register_special_jobs("default", new)
+    registering.register_special_jobs("default", [NewJobs.of(one) for one in new])
     with hot_share(raw, 0.9):
         claim_all(raw)
     raw.query("TRUNCATE pgjobs_job")
-    registering.register_special_jobs("default", [one._replace(key_scope="until_started") for one in new])
+    registering.register_special_jobs("default", [NewJobs.of(one._replace(key_scope="until_started")) for one in new])
     before = counters(raw)
     claim_all(raw)
     updates, hot = (after - then for after, then in zip(counters(raw), before, strict=True))

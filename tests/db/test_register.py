@@ -26,7 +26,7 @@ from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.registering import NewJob, NewJobs
 from django_pgjobs.testing import isolated_registry
 from tests.db.registering_ground import anything, as_django_reads, on_disk, pay, send, stored, total
 from tests.plugins.fix_db import alike
@@ -485,9 +485,10 @@ def test_each_way_of_registering_special_jobs_stores_all_that_they_can_have() ->
         deadline=when + timedelta(days=1), expires_at=when + timedelta(hours=1), options={"on_crash": "abandon"},
     )  # fmt: skip
     flowing = new._replace(key="k3", limit_key=None, flow=1, parent_id=5, target_id=6, waits=True, id=4_000_000)
-    several = registering.register_special_jobs("default", [new._replace(key="k2"), flowing])
-    stored = [registering.register_job("default", new), *several]
-    rows = [Job.objects.get(pk=each.id) for each in stored if each is not None]
+    several = [NewJobs.of(new._replace(key="k2")), NewJobs.of(flowing)]
+    alone = registering.register_job("default", new)
+    stored = [alone and alone.id, *registering.register_special_jobs("default", several)]
+    rows = [Job.objects.get(pk=job_id) for job_id in stored if job_id is not None]
     expected = {
         "name": "test.job", "queue": "q", "priority": -3, "max_attempts": 7, "timeout_seconds": 1.25,
         "payload": {"args": [], "kwargs": {}}, "headers": {"h": "1"}, "description": "Ω",

@@ -61,12 +61,9 @@ def test_a_start_that_is_asked_for_is_that_of_the_row(committed: None, use_tz: b
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Amsterdam"):
         plain = NewJob("shop.clean", "{}", run_at=start)
         keyed = plain._replace(key="k", key_scope="until_finished", deadline=start, expires_at=start)
-        several = [keyed._replace(key=key) for key in ("l", "m")]
-        for stored in (
-            registering.register_job("default", plain),
-            registering.register_job("default", keyed),
-            *registering.register_special_jobs("default", several),
-        ):
+        in_window = keyed._replace(key="l", key_scope="window", window_seconds=60.0)
+        for new in (plain, keyed, in_window):
+            stored = registering.register_job("default", new)
             assert stored is not None
             row = Job.objects.get(pk=stored.id)
             assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)

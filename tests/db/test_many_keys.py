@@ -1,0 +1,200 @@
+"""``register_many`` with keys: what it stores is what as many calls of ``register`` store, in few statements."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_pgjobs import Batch, Unique, job, register_many
+from django_pgjobs.exceptions import DuplicateJob, InvalidJob
+from django_pgjobs.jobs import BoundJob
+from django_pgjobs.models import Job
+from django_pgjobs.models.keys import KeyWindow
+from django_pgjobs.registering import encode
+from django_pgjobs.store import registering
+from tests.plugins.fix_db import Background, RawDatabase, blocked_by, wait_until
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+COUNT = 60
+
+
+def key_of(number: int) -> str | None:
+    if number < 0:
+        raise ValueError("no such key")
+    return None if number % 10 == 7 else f"k{number}"
+
+
+@job(name="many.plain", tags=["all"])
+def plain(number: int) -> None: ...
+
+
+@job(name="many.other")
+def unkeyed(number: int) -> None: ...
+
+
+@job(name="many.keyed", unique=key_of)
+def keyed(number: int) -> None: ...
+
+
+SHARED = {
+    "keys": plain.using(unique=lambda number: f"k{number}"),
+    "keys until the start": plain.using(unique=Unique(lambda number: f"k{number}", until="started")),
+    "windows": plain.using(unique=Unique(lambda number: f"k{number}", window=timedelta(days=1000))),
+    "some keys": plain.using(unique=key_of),
+    "idempotency keys": plain.using(idempotency_key=lambda number: f"i{number}"),
+    "some of both": plain.using(unique=key_of, idempotency_key=lambda number: f"i{number}" if number % 3 else None),
+    "one key": plain.using(unique="one"),
+    "tags": plain.using(tags=["few"], priority=3),
+    "an expiry": plain.using(expires=3600, delay=60),
+    "results": plain.using(unique=lambda number: f"ключ {number}\" \\ '", description="Ω", queue="q"),
+}
+FIELDS = (
+    "name", "queue", "priority", "max_attempts", "timeout_seconds", "payload", "headers", "description", "key",
+    "key_scope", "unique_key", "idempotency_key", "limit_key", "hold", "tags", "options", "flow", "parent_id",
+)  # fmt: skip
+
+
+def rows() -> list[tuple[Any, ...]]:
+    fields = Job.objects.order_by("pk").values_list(*FIELDS, "run_at", "expires_at", "deadline", "created_at")
+    return [
+        (*row[:-4], *((instant and round((instant - row[-1]).total_seconds())) for instant in row[-4:-1]))
+        for row in fields
+    ]
+
+
+@pytest.mark.parametrize("at_once", [5000, 7])
+@pytest.mark.parametrize("what", SHARED)
+def test_many_are_as_many_of_one(what: str, at_once: int, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registering, "SPECIAL_AT_ONCE", at_once)
+    monkeypatch.setattr(encode, "ROWS_AT_ONCE", 25)
+    using = SHARED[what]
+    alone = [using.register(number).pk for number in range(COUNT)]
+    expected = rows()
+    windows = set(KeyWindow.objects.values_list("queue", "key"))
+    raw.query("TRUNCATE pgjobs_job, pgjobs_key_window")
+    ids = using.register_many([(number,) for number in range(COUNT)])
+    assert sorted(map(str, rows())) == sorted(map(str, expected))
+    assert set(KeyWindow.objects.values_list("queue", "key")) == windows
+    assert len(set(ids)) == len(set(alone))
+    args = dict(Job.objects.values_list("pk", "payload__args"))
+    assert [args[one] for one in ids] == ([[0]] * COUNT if what == "one key" else [[n] for n in range(COUNT)])
+    if at_once > COUNT:
+        assert ids == sorted(ids), "jobs that start at one instant run in this order"
+
+
+def test_jobs_of_many_kinds_are_each_stored_as_they_are() -> None:
+    calls: list[BoundJob] = []
+    for number in range(COUNT):
+        calls += [keyed.bind(number), unkeyed.bind(number), plain.using(priority=number % 3).bind(number)]
+    ids = register_many(calls)
+    found = Job.objects.in_bulk(ids)
+    assert [(found[one].name, found[one].payload["args"][0], found[one].priority) for one in ids] == [
+        each
+        for number in range(COUNT)
+        for each in (("many.keyed", number, 0), ("many.other", number, 0), ("many.plain", number, number % 3))
+    ]
+    assert [found[one].tags for one in ids[:3]] == [(), (), ("all",)]
+
+
+def test_few_statements_write_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        keyed.register_many([(number,) for number in range(1000)])
+    assert len([query for query in queries if "INSERT INTO pgjobs_job" in query["sql"]]) == 1
+    [sql] = [query["sql"] for query in queries if "INSERT INTO pgjobs_job" in query["sql"]]
+    assert sql.count("many.keyed") < 300, "jobs with a key share what they have in common"
+
+
+def test_a_key_is_made_once_for_each_row_in_their_order() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> str:
+        made.append(number)
+        return f"k{number}"
+
+    plain.using(unique=make).register_many([(number,) for number in range(COUNT)])
+    assert made == list(range(COUNT))
+
+
+@pytest.mark.parametrize("wrong", [0, 5, COUNT - 1])
+def test_the_row_whose_key_cannot_be_made_is_named(wrong: int) -> None:
+    given = [(-1 if number == wrong else number,) for number in range(COUNT)]
+    with pytest.raises(
+        InvalidJob, match=f"^row {wrong}: job 'many.keyed': key cannot be made .* no such key$"
+    ) as caught:
+        keyed.register_many(given)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise", "replace", "postpone"])
+def test_taken_keys_among_free_ones_follow_their_policy(policy: Any) -> None:
+    using = plain.using(unique=Unique(lambda number: f"k{number}", until="finished", on_conflict=policy), delay=100)
+    taken = {number: using.register(number).pk for number in range(0, COUNT, 3)}
+    given = [(number,) for number in range(COUNT)]
+    if policy == "raise":
+        with transaction.atomic():
+            with pytest.raises(DuplicateJob):
+                using.register_many(given)
+            unkeyed.register(1)
+        assert Job.objects.count() == len(taken) + 1
+        return
+    ids = using.register_many(given)
+    assert len(set(ids)) == COUNT
+    kept = {number: ids[number] == pk for number, pk in taken.items()}
+    assert set(kept.values()) == {policy != "replace"}
+    cancelled = Job.objects.filter(outcome="cancelled").values_list("pk", flat=True)
+    assert set(cancelled) == (set(taken.values()) if policy == "replace" else set())
+
+
+def test_members_with_keys_are_added_once() -> None:
+    batch = Batch("keys")
+    calls = [keyed.bind(number) for number in range(COUNT)]
+    with batch:
+        assert batch.add_many(calls[: COUNT // 2]) == COUNT // 2
+        without = sum(key_of(number) is None for number in range(COUNT // 2))
+        assert batch.add_many(calls) == COUNT // 2 + without
+    assert batch.figures.total == COUNT + without
+    members = Job.objects.filter(parent_id=batch.job.pk)
+    assert set(members.values_list("flow", flat=True)) == {1}
+    assert members.exclude(key=None).count() == COUNT - sum(key_of(number) is None for number in range(COUNT))
+
+
+@pytest.mark.parametrize("at_once", [5000, 40])
+def test_two_callers_whose_keys_overlap_in_opposite_order_both_end(
+    background: Background, at_once: int, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both insert in the order of the keys, so one waits for the other, and takes its jobs."""
+    monkeypatch.setattr(registering, "SPECIAL_AT_ONCE", at_once)
+    using = plain.using(unique=lambda number: f"k{number}")
+    numbers = list(range(300))
+    for turn in range(4):
+        raw.query("TRUNCATE pgjobs_job")
+        each = [numbers[:200], numbers[:99:-1], numbers[::2], numbers[::-3]]
+        found = [background(using.register_many, [(number,) for number in some]) for some in each]
+        ids = [dict(zip(some, one.result(60), strict=True)) for some, one in zip(each, found, strict=True)]
+        assert Job.objects.count() == len(numbers), f"turn {turn}"
+        stored = {key: pk for pk, key in Job.objects.values_list("pk", "key")}
+        for one in ids:
+            assert one == {number: stored[f"k{number}"] for number in one}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_caller_waits_for_one_key_of_another_and_inserts_the_rest(
+    background: Background, other: RawDatabase, raw: RawDatabase, commits: bool
+) -> None:
+    [(held,)] = other.query(
+        "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key)"
+        " VALUES ('many.plain', '{}', 'k30', 'until_finished', 'k30') RETURNING id"
+    )
+    using = plain.using(unique=lambda number: f"k{number}")
+    waiting = background(using.register_many, [(number,) for number in range(COUNT)])
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the caller waits for the key")
+    (other.commit if commits else other.rollback)()
+    ids = waiting.result(30)
+    assert (ids[30] == held) is commits
+    assert Job.objects.count() == COUNT
