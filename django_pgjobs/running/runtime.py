@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import random
 import sys
@@ -146,7 +147,11 @@ def _log_budget(worker: Worker, found: Identity) -> None:
     )  # fmt: skip
     template = worker.options.template
     if template is not None and template.obstacle:
-        log.warning("executors are not forked from a template, %s: %s", SPAWNED, template.obstacle)
+        curable = sys.platform == "linux"
+        log.log(
+            logging.WARNING if curable else logging.INFO,
+            "executors are not forked from a template, %s: %s", SPAWNED, template.obstacle,
+        )  # fmt: skip
     if total > found.max_connections:
         log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
 

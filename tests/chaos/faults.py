@@ -44,7 +44,7 @@ OPERATORS = {
     "retry": 4,
     "retry members": 2,
     "release": 2,
-    "let go on": 1,
+    "unblock": 1,
     "reschedule": 2,
     "abandon": 1,
     "send": 2,

@@ -44,7 +44,7 @@ def template(process: subprocess.Popen[bytes]) -> Iterator[tuple[ExecutorTemplat
 def test_another_system_has_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     made = ExecutorTemplate.start(lambda: None)
-    assert (made.obstacle, made.sock) == ("executors are forked from a template on Linux only", None)
+    assert (made.obstacle, made.sock) == ("this system is not Linux", None)
     with pytest.raises(TemplateLost):
         made.fork(ARGUMENTS, (0, 1), 1.0)
     made.tick()

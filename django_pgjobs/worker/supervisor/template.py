@@ -202,7 +202,7 @@ def _prctl(option: int, value: int) -> None:
 def _obstacle() -> str:
     """Return why a copy of this process would be of no use, with the cure; empty if none is known."""
     if sys.platform != "linux":
-        return "executors are forked from a template on Linux only"
+        return "this system is not Linux"
     if library := process.patched_by():
         return f"threads are patched by {library}; start workers by a manage.py that patches nothing"
     try:
