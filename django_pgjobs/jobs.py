@@ -579,6 +579,8 @@ def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given:
 
 def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], plan: Plan | None) -> Plan:
     """Return ``plan``, made again if the settings have changed since; instants in it are checked again."""
+    if not options:
+        return definition._plan
     if plan is None or plan.conf is not get_conf():
         return _made(definition, options, {}).plan
     try:

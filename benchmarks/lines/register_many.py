@@ -1,4 +1,4 @@
-"""``register_many`` against COPY of the same rows, and its two ways against each other."""
+"""``register_many`` against COPY of the same rows, its two ways against each other, and jobs with keys and members."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from benchmarks import jobs, tables
 from benchmarks.figures import Result, Series, at_least, middle
 from benchmarks.plan import Plan
+from django_pgjobs import Batch
 from django_pgjobs.store import registering
 from django_pgjobs.store.registering import NewJob, NewJobs
 
@@ -28,6 +29,15 @@ def measure(plan: Plan) -> Result:
         tables.empty()
         for way in (_register, _copy) if turn % 2 else (_copy, _register):
             (ours if way is _register else copy).append(count / _seconds(way, count))
+    others: dict[str, list[float]] = {"keys": [], "members": []}
+    for turn in range(plan.rounds(9)):
+        for name, way in (
+            (("members", _members), ("keys", _keyed)) if turn % 2 else (("keys", _keyed), ("members", _members))
+        ):
+            tables.empty()
+            plain = _seconds(_register, count)
+            tables.empty()
+            others[name].append(plain / _seconds(way, count))
     ratios = [rate / plain for rate, plain in zip(ours, copy, strict=True)]
     curves: dict[str, Series] = {"by one INSERT": [], "by COPY": []}
     for size in SIZES:
@@ -39,6 +49,8 @@ def measure(plan: Plan) -> Result:
             middle("register_many", f"register_many, {count:,} jobs", ours, "jobs/s"),
             middle("copy", "COPY of the same rows as text, psycopg's write_row", copy, "rows/s"),
             middle("of_copy", "register_many ÷ COPY", ratios, "×", at_least(0.7)),
+            middle("keys", "register_many, each job with a key ÷ without", others["keys"], "×", at_least(0.5)),
+            middle("members", "a batch's add_many ÷ register_many", others["members"], "×", at_least(0.8)),
         ],
         "the curves tell from how many jobs on COPY is faster than one INSERT",
         curves,
@@ -47,6 +59,15 @@ def measure(plan: Plan) -> Result:
 
 def _register(count: int) -> None:
     jobs.noop.register_many([(number,) for number in range(count)])
+
+
+def _keyed(count: int) -> None:
+    jobs.keyed.register_many([(number,) for number in range(count)])
+
+
+def _members(count: int) -> None:
+    with Batch("members") as batch:
+        batch.add_many([jobs.noop.bind(number) for number in range(count)])
 
 
 def _copy(count: int) -> None:

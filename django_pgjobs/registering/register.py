@@ -202,7 +202,7 @@ def _insert_all(
         _check_needed(connection.alias, name, needed)
     warn_of_foreign_transaction(connection, batch.new[0].first.name)
     given = batch.new
-    if parent_id is not None and batch.special:
+    if parent_id is not None and (batch.special or batch.senders):
         if any(parent_id in dict(some.first.needs) for some in given):
             raise InvalidJob(f"a member of batch {parent_id} cannot need it: the batch waits for its members")
         given = [
