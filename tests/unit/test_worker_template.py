@@ -17,6 +17,7 @@ import pytest
 from django_pgjobs.worker.shared import process as process_state
 from django_pgjobs.worker.supervisor import template as rooms
 from django_pgjobs.worker.supervisor.template import ExecutorTemplate, Forked, TemplateLost
+from tests.plugins.fix_db import wait_until
 
 ARGUMENTS = {"threads": 1}
 
@@ -123,6 +124,46 @@ def test_a_request_carries_its_descriptors(template: tuple[ExecutorTemplate, soc
     assert os.read(reading, 100) == b"through"
     for descriptor in (reading, writing, *descriptors):
         os.close(descriptor)
+
+
+def test_an_orphan_that_comes_along_is_reaped_when_it_ends(template: tuple[ExecutorTemplate, socket.socket]) -> None:
+    """A job's program has left its child behind while an executor was forked."""
+    made, theirs = template
+    parent = subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 100 & echo $!; read line"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    stdin, stdout = parent.stdin, parent.stdout
+    assert stdin is not None
+    assert stdout is not None
+    orphan = int(stdout.readline())
+    stdout.close()
+
+    def leave_it() -> None:
+        _, descriptors, _, _ = socket.recv_fds(theirs, 1000, 2)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        stdin.close()
+        parent.wait()
+        theirs.send(json.dumps({"pid": 2**22 + 1}).encode())
+
+    leaving = threading.Thread(target=leave_it)
+    leaving.start()
+    reading, writing = os.pipe()
+    made.fork(ARGUMENTS, (reading, writing), 30.0)
+    leaving.join()
+    os.close(reading)
+    os.close(writing)
+    assert made.strays == {orphan}
+    made.tick()
+    assert made.strays == {orphan}, "it lives"
+    os.kill(orphan, signal.SIGKILL)
+
+    def reaped() -> bool:
+        made.tick()
+        return not made.strays
+
+    wait_until(reaped, 10, "it is reaped")
+    assert not os.path.exists(f"/proc/{orphan}")
 
 
 def test_a_tick_notices_the_end_and_says_it_once(

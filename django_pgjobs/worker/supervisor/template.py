@@ -70,6 +70,8 @@ class ExecutorTemplate:
         self.obstacle = obstacle
         self.pid = 0
         self.sock: socket.socket | None = None
+        self.strays: set[int] = set()
+        """Orphans that have become our children beside the executors; to be reaped."""
 
     @classmethod
     def start(cls, prepare: Callable[[], object]) -> ExecutorTemplate:
@@ -116,7 +118,7 @@ class ExecutorTemplate:
         """
         if self.sock is None:
             raise TemplateLost
-        with _adopting():
+        with self._adopting():
             try:
                 self.sock.settimeout(seconds)
                 socket.send_fds(self.sock, [json.dumps(arguments).encode()], descriptors)
@@ -129,12 +131,17 @@ class ExecutorTemplate:
         answered = json.loads(answer)
         if "errno" in answered:
             raise OSError(answered["errno"], os.strerror(answered["errno"]))
+        self.strays.discard(answered["pid"])
         with suppress(OSError):
             os.setpgid(answered["pid"], answered["pid"])
         return Forked(answered["pid"])
 
     def tick(self) -> None:
-        """See whether it is still there. It never speaks unasked: what can be read is the end of its stream."""
+        """Reap strays, and see whether it is still there.
+
+        It never speaks unasked: what can be read is the end of its stream.
+        """
+        self.strays = {pid for pid in self.strays if Forked(pid).poll() is None}
         if self.sock is not None:
             self.sock.settimeout(0)
             try:
@@ -180,15 +187,25 @@ class ExecutorTemplate:
                 found = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         return found
 
+    @contextmanager
+    def _adopting(self) -> Iterator[None]:
+        """Within the block this process becomes the parent of descendants whose parent ends; notes them as strays."""
+        before = _children()
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)
+            self.strays |= _children() - before
 
-@contextmanager
-def _adopting() -> Iterator[None]:
-    """Within the block this process becomes the parent of descendants whose parent ends."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+def _children() -> set[int]:
+    """Return the children of the main thread, to which orphans come; empty if the kernel does not list them."""
     try:
-        yield
-    finally:
-        _prctl(PR_SET_CHILD_SUBREAPER, 0)
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listing:
+            return set(map(int, listing.read().split()))
+    except OSError:
+        return set()
 
 
 def _prctl(option: int, value: int) -> None:
@@ -206,8 +223,7 @@ def _obstacle() -> str:
     if library := process.patched_by():
         return f"threads are patched by {library}; start workers by a manage.py that patches nothing"
     try:
-        with _adopting():
-            pass
+        _prctl(PR_SET_CHILD_SUBREAPER, 0)
         threads, sockets = len(os.listdir("/proc/self/task")), _stream_sockets()
     except (ImportError, OSError) as error:
         return f"this system does not let a worker adopt processes: {error}"
