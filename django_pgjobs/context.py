@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from django_pgjobs.values.built_in import is_built_in
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
     from django_pgjobs.exceptions import Interrupt
+    from django_pgjobs.values.stopping import Stopping
 
 MESSAGE_LIMIT = 200
 """Characters of a progress message that are kept."""
@@ -54,15 +55,6 @@ class Cancellation(Protocol):
     trusted_until: float
     started: float
     interrupt: type[Interrupt] | None
-
-
-class JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` overrides them."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Merge both extras (the standard adapter drops the caller's)."""
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
 
 
 class JobContext(Durable):
@@ -99,7 +91,7 @@ class JobContext(Durable):
         self._cancellation = cancellation
         self.started = started
         self.error = error
-        self._log: JobLogger | None = None
+        self._log: logs.JobLogger | None = None
 
     def __repr__(self) -> str:
         return f"<JobContext {self.name} job={self.id} attempt={self.attempt}>"
@@ -218,6 +210,17 @@ class JobContext(Durable):
         return self._cancellation.reason
 
     @property
+    def stopping(self) -> Stopping:
+        """True while the process is about to stop: then store how far the job is, and raise ``Snooze(0)``.
+
+        It runs again at once, elsewhere, uncharged. Says ``why``, how much time is ``remaining()``, and has an
+        ``event`` for ``async def`` jobs.
+        """
+        from django_pgjobs.values import stopping  # here for start-up time
+
+        return stopping.of_this_process
+
+    @property
     def lease_is_trusted(self) -> bool:
         """True if the worker renewed this job's lease in time. If False, another worker may run the job too.
 
@@ -253,11 +256,11 @@ class JobContext(Durable):
         return executor_name
 
     @property
-    def log(self) -> JobLogger:
+    def log(self) -> logs.JobLogger:
         """A logger under ``django_pgjobs.job`` whose records carry job, attempt, claim and queue."""
         if self._log is None:
             facts = {"job": self.id, "attempt": self.attempt, "claim": self.claim_id, "queue": self.queue}
-            self._log = JobLogger(logging.getLogger("django_pgjobs.job"), facts)
+            self._log = logs.JobLogger(logging.getLogger("django_pgjobs.job"), facts)
         return self._log
 
     def progress(self, n: float, total: float | None = None, message: str = "") -> None:

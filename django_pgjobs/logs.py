@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
@@ -252,3 +252,12 @@ def name_jobs() -> None:
         for handler in getattr(logger, "handlers", ()):
             if not any(isinstance(known, JobFilter) for known in handler.filters):
                 handler.filters.insert(0, JobFilter())  # first: a project's own filters may read its attributes
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` overrides them."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Merge both extras (the standard adapter drops the caller's)."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs

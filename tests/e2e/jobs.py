@@ -156,6 +156,29 @@ def after_doom(context: JobContext, callback: str = "") -> None:
     ACTS[callback]()
 
 
+@job(max_attempts=1)
+def stops(context: JobContext, key: str) -> str:
+    """Works until its process is about to stop, and gives itself back then; the second time it has nothing to do."""
+    if stage.here().count("start", key):
+        return "continued"
+    stage.here().note("start", key)
+    until = time.monotonic() + 20
+    while not context.stopping and time.monotonic() < until:
+        time.sleep(0.005)
+    stage.here().note("stops", key, context.stopping.why, context.stopping.remaining())
+    raise Snooze(0)
+
+
+@job(max_attempts=1)
+async def astops(context: JobContext, key: str) -> str:
+    if stage.here().count("start", key):
+        return "continued"
+    stage.here().note("start", key)
+    await asyncio.wait_for(context.stopping.event.wait(), 20)
+    stage.here().note("stops", key, context.stopping.why, context.stopping.remaining())
+    raise Snooze(0)
+
+
 @job(takes_context=True, max_attempts=3, backoff=NOW)
 def obedient(context: JobContext, end: str = "fail", seconds: float = 20) -> str:
     """Works until somebody asks it to stop; notes when it saw that."""

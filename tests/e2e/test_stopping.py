@@ -90,6 +90,38 @@ def test_the_drain_limit_kills_and_hands_back_uncharged(worker: Workers, stage: 
     Job.objects.filter(pk=stubborn.pk).cancel()
 
 
+@pytest.mark.parametrize("kind", ["stops", "astops"])
+def test_a_job_hears_of_a_drain_and_gives_itself_back(worker: Workers, stage: Stage, kind: str) -> None:
+    """An hour of work is not thrown away: it stores how far it is, and another worker continues, uncharged."""
+    process = worker(conf={"DRAIN_SECONDS": 60.0})
+    job = getattr(jobs, kind).register("one")
+    started(stage, "one")
+    began = time.monotonic()
+    assert process.stop() == 0, process.log
+    assert time.monotonic() - began < patience(10)
+    (told,) = stage.traces("stops", "one")
+    why, left = told.words[2:]
+    assert (why, 50 < float(left) <= 60) == ("drain", True)
+    assert (read(job).state, read(job).attempt, history(job)) == ("ready", 0, [])
+    worker()
+    assert (ended(job)[0].result, ended(job)[0].attempt) == ("continued", 1)
+
+
+def test_a_job_hears_that_its_executor_is_replaced_and_then_of_a_drain(worker: Workers, stage: Stage) -> None:
+    """Nothing hurries it first: the old executor waits for what it runs. A drain does, also of an old executor."""
+    process = worker("--executor-max-jobs=1", threads=3, conf={"DRAIN_SECONDS": 60.0})
+    stays, leaves = jobs.waits.register("stays"), jobs.stops.register("leaves")
+    started(stage, "stays")
+    started(stage, "leaves")
+    ended(jobs.effect.register("last"))
+    assert ended(leaves)[0].result == "continued"
+    (told,) = stage.traces("stops", "leaves")
+    assert told.words[2:] == ("recycle", "None")
+    stage.open("stays")
+    assert ended(stays)[0].attempt == 1
+    assert process.stop() == 0
+
+
 def test_a_second_signal_hurries(worker: Workers, stage: Stage) -> None:
     """§4 drain: hand back now, whatever the limit."""
     process = worker(conf={"DRAIN_SECONDS": 60.0})

@@ -35,6 +35,7 @@ from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, clean, shortened
 from django_pgjobs.store.database import read_statements
+from django_pgjobs.values import stopping
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.interrupts import KINDS, raise_ignored_again
@@ -58,6 +59,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     RunsReleased,
     StackRead,
     StopRun,
+    StopSoon,
     ToExecutor,
     TrustUntil,
 )
@@ -155,6 +157,8 @@ class Executor:
                 self.sender.start()  # each few seconds: there may have been no thread for it
             case Notify():
                 self.sender.notify(message.batch, message.events)
+            case StopSoon():
+                stopping.of_this_process.announce(message.why, message.until)
             case Drain():
                 self._drain()
             case _:

@@ -213,7 +213,16 @@ class Drain:
     tag: ClassVar = "DRAIN"
 
 
-ToExecutor = RunJobs | ReleaseRuns | StopRun | TrustUntil | Notify | Drain
+@dataclass(frozen=True, slots=True)
+class StopSoon:
+    """Tell jobs why this process is about to stop, and at which instant it is killed; None: it waits for them."""
+
+    tag: ClassVar = "SOON"
+    why: str
+    until: float | None
+
+
+ToExecutor = RunJobs | ReleaseRuns | StopRun | TrustUntil | Notify | StopSoon | Drain
 
 
 # The wire

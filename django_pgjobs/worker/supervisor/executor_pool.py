@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.values.stopping import DRAIN, RECYCLE
 from django_pgjobs.worker.shared.build import build
 from django_pgjobs.worker.shared.channel import PROTOCOL
 from django_pgjobs.worker.shared.channel_messages import (
@@ -33,6 +34,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Ready,
     RunsReleased,
     StackRead,
+    StopSoon,
     Successes,
 )
 from django_pgjobs.worker.shared.ladders import TIMEOUT
@@ -44,6 +46,7 @@ from django_pgjobs.worker.supervisor.executor_process import (
     KILLED,
     READY,
     STARTING,
+    TERMINATING,
     ExecutorProcess,
     Recipe,
 )
@@ -177,6 +180,12 @@ class ExecutorPool:
             ):
                 self._retire(child)
 
+    def announce_drain(self, until: float) -> None:
+        """Tell the jobs of all executors that they are killed at ``until``, if they still run then."""
+        for child in self.children:
+            if child.state in (READY, DRAINING, TERMINATING):
+                child.end.send(StopSoon(DRAIN, until))
+
     def _retire(self, child: ExecutorProcess) -> None:
         child.state = DRAINING
         child.end.send(Drain())
@@ -297,6 +306,7 @@ class ExecutorPool:
         """Dismiss the executor whose successor is ready."""
         old = next((child for child in self.children if child.leaving and child.state == READY), None)
         if old is not None:
+            old.end.send(StopSoon(RECYCLE, None))
             self._retire(old)
 
     def _stop_for_another_version(self, child: ExecutorProcess, hello: Hello) -> None:

@@ -303,6 +303,7 @@ class Supervisor:
             self.claimer.halt()
             self.dispatcher.release_unstarted(self.pool.children, lambda run: True)
             self.held_jobs.ends.release(self.dispatcher.withdraw(lambda run: True))
+            self.pool.announce_drain(self.draining_until)
             self.last_tick = 0.0
 
     def _drain_on(self, now: float, until: float) -> None:
