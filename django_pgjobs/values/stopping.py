@@ -1,4 +1,4 @@
-"""Whether the process of the running jobs is about to stop: one state for each process."""
+"""Notice that the process of the running jobs is about to stop: one for each process."""
 
 from __future__ import annotations
 

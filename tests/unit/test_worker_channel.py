@@ -29,6 +29,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     RunsReleased,
     StackRead,
     StopRun,
+    StopSoon,
     Successes,
     ToExecutor,
     TrustUntil,
@@ -68,6 +69,7 @@ ORDERS: list[ToExecutor] = [
     StopRun(1, "flag", "cancelled", "anna", "too late"),
     TrustUntil(2.5),
     Notify(3, []),
+    StopSoon("recycle", None),
     Drain(),
 ]
 VALUES = list(map(encode, MESSAGES))

@@ -29,6 +29,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Ready,
     RunsReleased,
     SignalEvent,
+    StopSoon,
     Successes,
 )
 from django_pgjobs.worker.shared.runs import RunTable
@@ -440,6 +441,14 @@ def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told
     assert [type(message) for message in end_of(two).sent] == [Notify, Drain]
 
 
+def test_all_jobs_hear_until_when_a_drain_waits_for_them(pool: ExecutorPool) -> None:
+    """Those of an executor that is being replaced and waits for them, too."""
+    one, two = ready(pool), ready(pool)
+    one.state = DRAINING
+    pool.announce_drain(25.0)
+    assert [end_of(child).sent for child in (one, two)] == [[StopSoon("drain", 25.0)]] * 2
+
+
 def test_nobody_is_told_where_nobody_listens(pool: ExecutorPool) -> None:
     pool.relay.notify(lambda: pytest.fail("asked for"))
     assert not pool.relay.fresh
@@ -536,7 +545,7 @@ def test_a_successor_is_ready_before_an_executor_goes(pool: ExecutorPool, mortal
     assert len(pool.children) == 4
     successor = pool.children[-1]
     pool._on_message(successor, Ready(HELLO))
-    assert (one.state, end_of(one).sent) == (DRAINING, [Drain()])
+    assert (one.state, end_of(one).sent) == (DRAINING, [StopSoon("recycle", None), Drain()])
     assert (two.state, three.state) == (READY, READY)
     exits(one, 0)
     pool.tick(3.0)

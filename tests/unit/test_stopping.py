@@ -1,0 +1,51 @@
+"""``context.stopping``: what jobs hear of the end of their process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from django_pgjobs import clock
+from django_pgjobs.testing import context
+from django_pgjobs.values.stopping import DRAIN, RECYCLE, Stopping
+
+
+def test_a_process_that_does_not_stop_says_so() -> None:
+    stopping = Stopping()
+    assert (bool(stopping), stopping.why, stopping.remaining()) == (False, "", None)
+
+
+def test_what_is_said_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor that is replaced may still be running jobs when its worker drains."""
+    monkeypatch.setattr(clock, "monotonic", lambda: 100.0)
+    stopping = Stopping()
+    stopping.announce(RECYCLE, None)
+    assert (bool(stopping), stopping.why, stopping.remaining()) == (True, "recycle", None)
+    stopping.announce(DRAIN, 125.0)
+    assert (stopping.why, stopping.remaining()) == ("drain", 25.0)
+    monkeypatch.setattr(clock, "monotonic", lambda: 130.0)
+    assert stopping.remaining() == 0.0
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["asked before", "asked after"])
+def test_coroutines_are_woken_from_another_thread(before: bool) -> None:
+    """Also those that ask for the event when it is too late to be told."""
+    stopping = Stopping()
+
+    async def waits() -> bool:
+        event = None if before else stopping.event
+        await asyncio.to_thread(stopping.announce, DRAIN, 1.0)
+        assert event in (None, stopping.event)
+        return await asyncio.wait_for(stopping.event.wait(), 10)
+
+    assert asyncio.run(waits())
+    stopping.announce(DRAIN, 0.5)  # that loop is closed
+
+
+def test_a_test_lets_a_job_stop() -> None:
+    made = context()
+    assert not made.stopping
+    made.stop(seconds=60)
+    assert (made.stopping.why, 50 < (made.stopping.remaining() or 0) <= 60) == ("drain", True)
+    assert not context().stopping
