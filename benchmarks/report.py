@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,7 +59,7 @@ def peer(part: Found) -> str:
         ("  single enqueue", shown(part["enqueue"], "jobs/s")),
         ("  pickup p50, p99", f"{part['p50']:g}, {part['p99']:g} ms"),
     ]
-    rows += [(f"  at {rate}/s", f"{p50:g}, {p99:g} ms") for rate, (p50, p99) in part.get("paces", {}).items()]
+    rows += [(f"  at {pace}", f"{p50:g}, {p99:g} ms") for pace, (p50, p99) in part.get("paces", {}).items()]
     return f"\n{part['name']} {part['version']}, {part['runtime']} ({part['seconds']:g} s)\n{table(rows)}"
 
 
@@ -105,13 +106,13 @@ def _against(found: Found) -> Iterator[Figure]:
             text = f"our pickup {name} ÷ {quickest['name']}'s"
             yield Figure(f"pickup_{name}", text, wait / quickest[name], "×", at_most(1.0))
     for place, name in enumerate(("p50", "p99")):
-        for rate in stamps.RATES:
-            wait = value(found, "paces", f"{name}_{rate}")
-            field = [(part["paces"][str(rate)][place], part["name"]) for part in raced if "paces" in part]
+        for producers, rate in itertools.product(stamps.PRODUCERS, stamps.RATES):
+            wait, label = value(found, "paces", f"{name}_{rate}_{producers}"), stamps.name_of(rate, producers)
+            field = [(part["paces"][label][place], part["name"]) for part in raced if "paces" in part]
             if wait is not None and field:
                 least, whose = min(field)
-                text = f"our pickup {name} at {rate}/s ÷ {whose}'s"
-                yield Figure(f"pace_{name}_{rate}", text, wait / least, "×", at_most(1.0))
+                text = f"our pickup {name} at {label} ÷ {whose}'s"
+                yield Figure(f"pace_{name}_{rate}_{producers}", text, wait / least, "×", at_most(1.0))
 
 
 def reached(found: Found) -> list[Found]:

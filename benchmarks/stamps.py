@@ -13,6 +13,9 @@ from pathlib import Path
 RATES = (1, 5, 20, 50, 100, 250, 1000)
 """Registrations a second at which pickup is measured: from a quiet site's to a flood's."""
 
+PRODUCERS = (1, 16)
+"""Processes that keep such a pace together."""
+
 _LINE = "{} {:.9f}\n"
 
 
@@ -31,15 +34,27 @@ def write(path: str, number: int) -> None:
         os.close(file)
 
 
+def name_of(rate: int, producers: int) -> str:
+    """Return the words for a pace, which are the key of a peer's figures too."""
+    return f"{rate}/s" + (f" of {producers}" if producers > 1 else "")
+
+
+def shared(pace: str, producers: int) -> list[str]:
+    """Return the pace of each producer that registers its share of ``COUNT@RATE``."""
+    return [f"{pace}@{number}/{producers}" for number in range(producers)]
+
+
 def paced(pace: str) -> Iterator[int]:
     """Yield the numbers of ``COUNT@RATE`` at their instants, so many a second; blocks in between on purpose.
 
-    One that is late does not delay the next.
+    Of ``COUNT@RATE@NUMBER/PRODUCERS`` it yields each of so many, from NUMBER on. One that is late does not delay the
+    next.
     """
-    count, rate = map(int, pace.split("@"))
+    count, rate, *share = pace.split("@")
+    first, step = map(int, share[0].split("/")) if share else (0, 1)
     began = now()
-    for number in range(count):
-        time.sleep(max(0.0, began + number / rate - now()))
+    for number in range(first, int(count), step):
+        time.sleep(max(0.0, began + number / int(rate) - now()))
         yield number
 
 

@@ -1,8 +1,15 @@
-"""From the commit of a registration to the first line of the job, at steady paces of one producer."""
+"""From the commit of a registration to the first line of the job, at steady paces of one producer and of sixteen."""
 
 from __future__ import annotations
 
-from benchmarks import jobs, stamps, workers
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from benchmarks import stamps, workers
 from benchmarks.figures import Figure, Result, percentile
 from benchmarks.plan import Plan
 
@@ -12,29 +19,37 @@ TITLE = "Pickup latency at steady paces"
 def measure(plan: Plan) -> Result:
     """Register at each pace for some seconds, without the first fifth."""
     figures: list[Figure] = []
-    for rate in stamps.RATES:
+    for producers, rate in itertools.product(stamps.PRODUCERS, stamps.RATES):
         with workers.stamp_file() as path, workers.working(processes=1, stamps=path):
-            waits = kept([_register(number) for number in stamps.paced(pace_of(plan, rate))], path)
+            waits = kept(_registered(stamps.shared(pace_of(plan, rate), producers)), path)
+        label = stamps.name_of(rate, producers)
         for share, name in ((0.5, "p50"), (0.99, "p99")):
-            figures.append(
-                Figure(f"{name}_{rate}", f"{rate}/s: commit → first line, {name}", percentile(waits, share), "ms")
-            )
-    return Result(figures, "1 producer, direct connection, 1 process; the clock starts when register() has returned")
+            text = f"{label}: commit → first line, {name}"
+            figures.append(Figure(f"{name}_{rate}_{producers}", text, percentile(waits, share), "ms"))
+    return Result(figures, "direct connections, 1 process; the clock starts when register() has returned")
 
 
 def pace_of(plan: Plan, rate: int) -> str:
-    """Return the pace for ``stamps.paced``: ten seconds, but 12 jobs at least."""
-    return f"{max(12, rate * plan.fixed(10, quick=2))}@{rate}"
+    """Return the pace for ``stamps.paced``: ten seconds, but 20 jobs at least."""
+    return f"{max(20, rate * plan.fixed(10, quick=2))}@{rate}"
 
 
-def kept(returned: list[float], path: str) -> list[float]:
+def kept(returned: Mapping[int, float], path: str) -> list[float]:
     """Return the milliseconds between these instants and the starts that ``path`` has, without the first fifth."""
-    if stamps.wait_for(path, len(returned) - 1, 10) is None:
-        raise workers.BenchmarkError("a job did not start")
+    for number in returned.keys() - stamps.read(path).keys():
+        if stamps.wait_for(path, number, 10) is None:
+            raise workers.BenchmarkError("a job did not start")
     started = stamps.read(path)
-    return [(started[number] - at) * 1000 for number, at in enumerate(returned) if number >= len(returned) // 5]
+    later = sorted(returned, key=returned.__getitem__)[len(returned) // 5 :]
+    return [(started[number] - returned[number]) * 1000 for number in later]
 
 
-def _register(number: int) -> float:
-    jobs.note.register(number)
-    return stamps.now()
+def _registered(paces: list[str]) -> dict[int, float]:
+    """Let a process register at each of these paces; return when each call returned."""
+    command = [sys.executable, "-m", "benchmarks.pacer"]
+    producers = [
+        subprocess.Popen([*command, pace], cwd=workers.ROOT, env=os.environ, stdout=subprocess.PIPE, text=True)
+        for pace in paces
+    ]
+    answers = [json.loads(producer.communicate(timeout=120)[0]) for producer in producers]
+    return {int(number): instant for answer in answers for number, instant in answer.items()}

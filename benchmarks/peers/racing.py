@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -55,10 +56,12 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
     found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
     if home.runtime.startswith("Python"):
         found["paces"] = {}
-        for rate in stamps.RATES:
+        for producers, rate in itertools.product(stamps.PRODUCERS, stamps.RATES):
             with Track(peer, home, plan) as track:
-                waits = track.paced(paces.pace_of(plan, rate))
-            found["paces"][str(rate)] = [rounded(percentile(waits, share)) for share in (0.5, 0.99)]
+                waits = track.paced(paces.pace_of(plan, rate), producers)
+            found["paces"][stamps.name_of(rate, producers)] = [
+                rounded(percentile(waits, share)) for share in (0.5, 0.99)
+            ]
     return found
 
 
@@ -132,20 +135,21 @@ class Track:
         """Return the milliseconds from each call's return to the first line of its job."""
         total = count + WARM_UP
         with workers.stamp_file() as path, self._serving(path):
-            returned = self._pickup(path, total)
+            returned = self._pickup(path, str(total))
             if stamps.wait_for(path, total - 1, 10) is None:
                 raise workers.BenchmarkError(f"{self._peer.name}: a job did not start")
             started = stamps.read(path)
         return [(started[number] - returned[number]) * 1000 for number in range(WARM_UP, total)]
 
-    def paced(self, pace: str) -> list[float]:
-        """Return the same at a steady pace."""
+    def paced(self, pace: str, producers: int) -> list[float]:
+        """Return the same at a steady pace of so many producers together."""
         with workers.stamp_file() as path, self._serving(path):
-            return paces.kept(self._pickup(path, pace), path)
+            return paces.kept(self._pickup(path, *stamps.shared(pace, producers)), path)
 
-    def _pickup(self, path: str, pace: int | str) -> list[float]:
-        answer = self._finish(self._start("pickup", str(pace), path), "pickup")
-        return list(json.loads(answer.splitlines()[-1])["returned"])
+    def _pickup(self, path: str, *arguments: str) -> dict[int, float]:
+        sides = [self._start("pickup", argument, path) for argument in arguments]
+        answers = [_last_line(self._finish(side, "pickup"))["returned"] for side in sides]
+        return {int(number): instant for answer in answers for number, instant in answer.items()}
 
     def _together(self, setting: dict[str, Any]) -> list[str]:
         argument = json.dumps(setting)

@@ -9,7 +9,7 @@
 * ``enqueue N``         enqueue N jobs one by one, a commit each; answers with the seconds
 * ``hello ''``          enqueue the job by which a worker shows that it serves
 * ``pickup N``          enqueue N jobs that note their start, with pauses; answers with when each call returned
-* ``pickup N@RATE``     the same, so many a second
+* ``pickup N@RATE``     the same, so many a second; ``N@RATE@NUMBER/PRODUCERS``: one producer's share of them
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ async def _enqueue(enqueue: Enqueue, count: int) -> None:
 
 
 async def _pickup(enqueue: Enqueue, pace: str) -> None:
-    returned = []
+    returned = {}
     # Blocks on purpose: nothing else shall happen in this process.
     for number in stamps.paced(pace) if "@" in pace else _now_and_then(int(pace)):
         await enqueue("note", [number])
-        returned.append(stamps.now())
+        returned[number] = stamps.now()
     print(json.dumps({"returned": returned}))
 
 

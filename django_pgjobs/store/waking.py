@@ -39,7 +39,10 @@ QUIET_SECONDS = 0.005
 BUSY_SECONDS = 0.1
 """Both are shorter than workers keep polling, with room for clocks that run at different speeds."""
 
-COST_FACTOR = 10
+COST_FACTOR = 6
+COST_STEPS = 4
+"""One that took long, as a machine or a network may stall, changes the cost by a quarter of the difference."""
+
 LEAST_COST_SECONDS = 0.002
 MOST_COST_SECONDS = 0.02
 """Each listener pays for a notification, too, however little it cost its sender; and one that took long, as a machine
@@ -145,10 +148,11 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], n
     except Error as error:
         logger.warning("notification failed, workers find the jobs at their next poll: %s", one_line(error))
     else:
-        cost = min(max(COST_FACTOR * (monotonic() - begun), LEAST_COST_SECONDS), MOST_COST_SECONDS)
-        quiet = min(cost, QUIET_SECONDS)
+        took = min(max(COST_FACTOR * (monotonic() - begun), LEAST_COST_SECONDS), MOST_COST_SECONDS)
         for notice, rush in unsent.items():
-            _notified[using, notice] = _Last(begun, BUSY_SECONDS if rush else quiet, cost)
+            last = _notified.get((using, notice))
+            cost = took if last is None else last.cost + (took - last.cost) / COST_STEPS
+            _notified[using, notice] = _Last(begun, BUSY_SECONDS if rush else min(cost, QUIET_SECONDS), cost)
 
 
 def _in_a_rush(using: str, notice: Notification, now: float) -> bool | None:

@@ -42,7 +42,7 @@ log = safe_logger("django_pgjobs")
 BATCH = 500
 POLL_AGAIN_SECONDS = 0.008
 BUSY_SECONDS = 0.105
-POLL_SOON_SECONDS = 0.002
+POLL_SOON_SECONDS = 0.001
 """After a notification a producer is silent for 5 ms, or for 100 ms if it said that it is busy: see ``waking``. While
 it is, the claimer polls and so finds jobs registered in silence: ``POLL_SOON_SECONDS`` after it found some, then twice
 as late each time, up to ``POLL_AGAIN_SECONDS``. Several workers share such polls that way."""
