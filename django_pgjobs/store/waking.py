@@ -6,7 +6,7 @@ cannot be prepared. A statement that only notifies, after the commit, has nothin
 the two, if the notification fails, or if a hook of the project raises, workers find the jobs at their next poll; no job
 is lost.
 
-A process spends a tenth of its time on notifications at most, so it does not notify each time if it registers very
+A process spends an eighth of its time on notifications at most, so it does not notify each time if it registers very
 often. A notification *costs* ``COST_FACTOR`` times the time that it took. For that long, and for ``QUIET_SECONDS`` at
 most, the process stays silent about the same queue and priority. If it registers more often than notifications cost, it
 is in a rush: it announces that, and stays silent for ``BUSY_SECONDS``. Workers poll until that time is over. They count
@@ -39,7 +39,7 @@ QUIET_SECONDS = 0.005
 BUSY_SECONDS = 0.1
 """Both are shorter than workers keep polling, with room for clocks that run at different speeds."""
 
-COST_FACTOR = 6
+COST_FACTOR = 8
 COST_STEPS = 4
 """One that took long, as a machine or a network may stall, changes the cost by a quarter of the difference."""
 
@@ -164,8 +164,8 @@ def _in_a_rush(using: str, notice: Notification, now: float) -> bool | None:
         last.silent += 1
         return None
     gap = (now - last.begun) / (1 + last.silent)
-    # Twice as long once there was something to save, lest a pace at the limit change from one to the other.
-    return notice.is_for_claimers and gap < last.cost * (2 if last.silent else 1)
+    # Longer once there was something to save, lest a pace at the limit change from one to the other.
+    return notice.is_for_claimers and gap < last.cost * (1.5 if last.silent else 1)
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -275,6 +275,14 @@ def test_one_slow_notification_is_no_rush_for_long() -> None:
 
 
 @on_disk
+def test_a_steady_pace_is_no_rush_for_long_because_it_began_slowly() -> None:
+    """The first notification opens a connection. At 250 a second the others take a quarter of a millisecond each."""
+    assert sent_at([100.0, 100.006], cost=0.02) == [ONE, BUSY]
+    steady = sent_at([100.2 + n * 0.004 for n in range(420)], cost=0.002)
+    assert steady[-50:] == [ONE] * 50
+
+
+@on_disk
 def test_what_limits_hold_is_never_registered_in_long_silence() -> None:
     """Whoever lets jobs in looks twice, not for as long as a producer is busy."""
     assert sent_at([100.0, 100.006, 100.012], one_by_one.register, cost=0.02) == [["limited:default"]] * 3
