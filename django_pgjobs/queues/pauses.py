@@ -19,7 +19,7 @@ from django_pgjobs.models import Job, QueueState
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import Trail, signed
-from django_pgjobs.steering.until import Until, check_reason, end_of
+from django_pgjobs.steering.until import Until, end_of, reason_of
 from django_pgjobs.store import claiming, notifying, pausing, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.pausing import Pause
@@ -50,7 +50,7 @@ def pause(
     """
     names = names_of(kind, name)
     instant, seconds = end_of(until)
-    check_reason(who(by), reason)
+    reason = reason_of(who(by), reason)
     using = database or routed(QueueState)
     with at_read_committed(using):
         written = pausing.pause(on(using), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)

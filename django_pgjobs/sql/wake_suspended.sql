@@ -14,7 +14,9 @@ WITH woken AS (
           -- Not EXISTS, which the planner may answer with a hash of all memos.
           SELECT true
           FROM pgjobs_memo AS m
-          WHERE m.job_id = j.id AND m.finished_at IS NULL AND m.wake_at IS NOT NULL AND m.kind <> 'gather'
+          WHERE m.job_id = j.id AND m.finished_at IS NULL AND m.kind <> 'gather'
+            -- One that was woken before, and has not run since, is left alone.
+            AND (m.wake_at > statement_timestamp() OR (m.wake_at IS NOT NULL AND j.run_at > statement_timestamp()))
           LIMIT 1
       ) IS NOT NULL
     RETURNING j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority

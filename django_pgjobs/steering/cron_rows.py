@@ -18,7 +18,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.crons import listed
 from django_pgjobs.steering.trail import Trail, signed
-from django_pgjobs.steering.until import check_reason
+from django_pgjobs.steering.until import reason_of
 from django_pgjobs.store import scheduling
 from django_pgjobs.store.database import on
 from django_pgjobs.store.scheduling import CronAsRead, RowCron
@@ -38,7 +38,7 @@ def put(using: str, row: RowCron, *, by: object, reason: str) -> str:
     Blocks while another session changes or fires an entry of its name. Raises ``InvalidJob`` if code declares that
     name.
     """
-    check_reason(who(by), reason)
+    reason = reason_of(who(by), reason)
     if any(entry.name == row.name for entry in registry.crons()):
         raise _taken(row.name)
     db = on(using)
@@ -62,7 +62,7 @@ def put(using: str, row: RowCron, *, by: object, reason: str) -> str:
 
 def remove(entries: QuerySet[Any], using: str, *, by: object, reason: str) -> int:
     """Delete schedules; see ``CronEntryQuerySet.remove``."""
-    check_reason(who(by), reason)
+    reason = reason_of(who(by), reason)
     db = on(using)
     with at_read_committed(using):
         found = scheduling.remove_crons(db, list(entries.using(using).values_list("pk", flat=True)))

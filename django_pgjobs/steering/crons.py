@@ -27,7 +27,7 @@ from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.batching import Steered, who
 from django_pgjobs.steering.trail import Trail, recorded_as, signed
-from django_pgjobs.steering.until import Until, check_reason, end_of
+from django_pgjobs.steering.until import Until, end_of, reason_of
 from django_pgjobs.store import firing, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.sqlstates import refusal_of
@@ -50,7 +50,7 @@ JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
 def pause(entries: QuerySet[Any], using: str, *, by: object, reason: str, until: Until) -> int:
     """Stop entries from firing; see ``CronEntryQuerySet.pause``."""
     instant, seconds = end_of(until)
-    check_reason(who(by), reason)
+    reason = reason_of(who(by), reason)
     ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
     chosen = entries if instant is None else entries.filter(GreaterThan(Value(instant), Now()))
     columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}

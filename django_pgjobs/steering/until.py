@@ -32,10 +32,15 @@ def end_of(until: Until) -> tuple[datetime | None, float | None]:
     return None, float(seconds)
 
 
-def check_reason(author: str, reason: str) -> None:
-    """Refuse an author or a reason of a pause that no column can store, or that is too long. Raises ``InvalidJob``."""
+def reason_of(author: str, reason: object) -> str:
+    """Return the reason of a pause as text, none as an empty one.
+
+    Raises ``InvalidJob`` for an author or a reason that no column can store, and for a reason that is too long.
+    """
+    reason = str("" if reason is None else reason)
     for what, text in (("author", author), ("reason", reason)):
         if text != clean(text):
             raise InvalidJob(f"The {what} of a pause must not contain NUL characters or lone surrogates: {text!r}.")
     if len(reason) > REASON_CHARS:
         raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")
+    return reason

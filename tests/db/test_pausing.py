@@ -16,7 +16,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import unpausing
 from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
-from django_pgjobs.models import Job, QueueState
+from django_pgjobs.models import Action, Job, QueueState
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import finalising
 from django_pgjobs.store import pausing as stored_pauses
@@ -160,6 +160,12 @@ def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, settings: An
     with pytest.raises(InvalidJob, match=words):
         wrong()
     assert not QueueState.objects.exists()
+
+
+def test_a_reason_of_none_is_an_empty_one(raw: RawDatabase) -> None:
+    """As for every other action, ``cancel(reason=None)`` among them."""
+    assert Queue("mail").pause(reason=cast("Any", None)).reason == ""
+    assert Action.objects.get(verb="pause").reason == ""
 
 
 def test_a_queue_that_the_settings_do_not_list_is_refused(raw: RawDatabase, settings: Any) -> None:

@@ -12,6 +12,7 @@ from django.test import override_settings
 
 from django_pgjobs import Backoff, Event, JobContext, Next, job
 from django_pgjobs.models import Attempt, Memo
+from django_pgjobs.steering.batching import Steered
 from django_pgjobs.testing import run_job, run_jobs
 
 pytestmark = pytest.mark.django_db
@@ -266,6 +267,7 @@ def test_a_wait_times_out_once_and_for_all() -> None:
     run_jobs()
     assert registered.why().code == "waiting_for_event"
     assert registered.unblock(by="anna").changed == 1
+    assert registered.unblock(by="anna") == Steered(0, {"ready": 1}), "it waits no more"
     run_jobs()
     registered.refresh_from_db()
     assert registered.outcome == "abandoned"
