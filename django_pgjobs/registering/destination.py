@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.registering import NewJobs
 
 logger = safe_logger("django_pgjobs")
 
@@ -44,7 +44,7 @@ def routed(model: type[Model], *, read: bool = False, **hints: object) -> str:
     return str((router.db_for_read if read else router.db_for_write)(model, **hints))
 
 
-def connection_for(database: str | None, new: Iterable[NewJob] = ()) -> BaseDatabaseWrapper:
+def connection_for(database: str | None, new: Iterable[NewJobs] = ()) -> BaseDatabaseWrapper:
     """Return the connection to ``database`` or, if that is None, to the one that the routers choose for these jobs.
 
     They get the name, queue, key and tags of each as hints. Raises ``InvalidJob``, also if they choose several.
@@ -58,10 +58,14 @@ def connection_for(database: str | None, new: Iterable[NewJob] = ()) -> BaseData
     return connection
 
 
-def _chosen(new: Iterable[NewJob]) -> str:
+def _chosen(new: Iterable[NewJobs]) -> str:
     if not router.routers:
         return routed(job_model())
-    chosen = {routed(job_model(), name=one.name, queue=one.queue, key=one.key, tags=one.tags or ()) for one in new}
+    chosen = {
+        routed(job_model(), name=some.first.name, queue=some.first.queue, key=key, tags=some.first.tags or ())
+        for some in new
+        for key in set(some.keys or (some.first.key,))
+    }
     if len(chosen) > 1:
         raise InvalidJob(f"one call registers in one database, and your routers send these jobs to {listed(chosen)}")
     return chosen.pop() if chosen else routed(job_model())

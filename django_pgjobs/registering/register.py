@@ -95,7 +95,7 @@ def register_one(row: Row) -> Model:
 def _register_one(row: Row, registration: Registration | None) -> Model:
     check_key_given(row)
     new = new_job(row, headers_of(row))
-    connection = connection_for(row.plan.database, (new,))
+    connection = connection_for(row.plan.database, (NewJobs.of(new),))
     if row.plan.after_rows:
         _check_needed(connection.alias, new.name, row.plan.after_rows)
     warn_of_foreign_transaction(connection, new.name)
@@ -197,7 +197,7 @@ def _insert_all(
     batch = encode_all(rows, conf, database)
     if not batch.new:
         return [], ()
-    connection = connection_for(batch.database(), (some.first for some in batch.new))
+    connection = connection_for(batch.database(), batch.new)
     for name, needed in batch.needed:
         _check_needed(connection.alias, name, needed)
     warn_of_foreign_transaction(connection, batch.new[0].first.name)

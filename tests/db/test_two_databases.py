@@ -21,6 +21,10 @@ pytestmark = pytest.mark.usefixtures("committed")
 def work() -> None: ...
 
 
+@job(name="two.at_home", unique="{home}:1")
+def at_home(home: str) -> None: ...
+
+
 @job(name="two.gathers", takes_context=True, max_attempts=1)
 def gathers(context: JobContext) -> None:
     context.gather([work.using(database="far").bind()])
@@ -191,5 +195,7 @@ def test_one_call_whose_jobs_the_routers_send_to_several_databases_is_refused(fa
     calls = [work.using(unique=f"{name}:1").bind() for name in ("far", "default")]
     with pytest.raises(InvalidJob, match=r"one call registers in one database, and your routers .* default,far"):
         register_many(calls)
+    with pytest.raises(InvalidJob, match="default,far"):
+        at_home.register_many([("far",), ("default",), ("far",)])
     assert register_many(calls[:1])
     assert (Job.objects.using(far).count(), Job.objects.using("default").count()) == (1, 0)
