@@ -23,7 +23,7 @@ from tests.chaos.load import needs, recovered, under_load
 from tests.e2e.jobs import no_op
 from tests.e2e.sessions import leaves_behind, tells_its_session
 from tests.plugins.fix_db import wait_until
-from tests.plugins.fix_worker import Workers, database_url, ended
+from tests.plugins.fix_worker import ANEW, Workers, database_url, ended
 
 pytestmark = pytest.mark.chaos
 
@@ -188,7 +188,7 @@ def behind(request: pytest.FixtureRequest, worker: Workers) -> Iterator[Pooler]:
     with tempfile.TemporaryDirectory(prefix="pgjobs-pooler-") as directory:
         pooler = Pooler(database_url(), Path(directory), request.param)
         pooler.start()
-        started = worker(threads=1, env={"PGJOBS_TEST_EXECUTOR_DATABASE_URL": pooler.url})
+        started = worker(threads=1, conf=ANEW, env={"PGJOBS_TEST_EXECUTOR_DATABASE_URL": pooler.url})
         yield pooler
         assert started.stop() == 0, started.log
         pooler.stop()

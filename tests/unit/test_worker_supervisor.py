@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from django_pgjobs.ends.kinds import RELEASE, SUCCESS, EndKind
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.store.pausing import Pauses
-from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs
+from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs, StopSoon
 from django_pgjobs.worker.shared.runs import HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import lease_guard
@@ -91,7 +92,7 @@ class Worker:
     def __init__(self, **limits: Any) -> None:
         self.claimer, self.finaliser, self.admitter = Claimer(), Finaliser(), Admitter()
         parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, (), Tallies(bool))
-        self.main = Supervisor(None, WorkerLimits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
+        self.main = Supervisor(SimpleNamespace(template=None), WorkerLimits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
         self.main.knows_pauses = True
         self.main.last_tick = NOW
 
@@ -243,7 +244,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
     assert [record.getMessage() for record in caplog.records if "drains" in record.getMessage()] == [
         "worker drains held=3: SIGTERM"
     ]
-    assert sent(child) == [RunJobs, ReleaseRuns]
+    assert sent(child) == [RunJobs, ReleaseRuns, StopSoon]
     assert serving.finaliser.puts == [(RELEASE, 2), (RELEASE, 3)]
     serving.main._advance()
     assert serving.claimer.requests == []
@@ -263,7 +264,7 @@ def test_in_a_drain_idle_executors_leave_and_at_its_limit_the_others_are_killed(
     busy.add(run)
     serving.main.drain("test")
     serving.main._drain_on(NOW + 9.9, serving.main.draining_until)
-    assert (idle.state, sent(idle)) == (DRAINING, [Drain])
+    assert (idle.state, sent(idle)) == (DRAINING, [StopSoon, Drain])
     assert busy.state not in (DRAINING, KILLED)
     for _ in range(2):
         serving.main._drain_on(NOW + 10.0, serving.main.draining_until)
