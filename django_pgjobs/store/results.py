@@ -79,7 +79,9 @@ def read_result(db: Database, ids: Sequence[int]) -> list[ResultFacts]:
 
 def _attempts(columns: Sequence[Sequence[Any] | None]) -> tuple[ReadAttempt, ...]:
     rows = zip(*(column or () for column in columns), strict=True)
-    return tuple(ReadAttempt._make([*row[:-2], _chain(row[-2]), row[-1]]) for row in rows)
+    made = (ReadAttempt._make([*row[:-2], _chain(row[-2]), row[-1]]) for row in rows)
+    # By their ends: the death of an executor is written a moment later, and jobs beside it may have ended before that.
+    return tuple(sorted(made, key=lambda one: one.ended_at))
 
 
 def _chain(text: str) -> tuple[tuple[str, str], ...]:

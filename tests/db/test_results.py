@@ -126,6 +126,18 @@ def test_a_released_attempt_is_not_counted(raw: RawDatabase) -> None:
     assert read.workers == (WORKER,)
 
 
+def test_a_death_beside_the_job_is_no_failure_however_late_it_is_written(raw: RawDatabase) -> None:
+    """The job has run again meanwhile, under the same number, and that end counts."""
+    [one] = register()
+    again(raw)
+    crash = keeping.Crash(one, str(uuid4()), 1, 1.0, "django_pgjobs.exceptions.ExecutorDied", "killed")
+    keeping.record_crashes(raw, [(crash, 5.0)], AUTHOR)
+    read = read_result("default", one)
+    assert read is not None
+    assert [found.cause for found in read.attempts] == ["crashed", "failed"]
+    assert [found.cause for found in read.failures] == ["failed"]
+
+
 def test_the_end_by_an_operator_tells_who_and_why(raw: RawDatabase) -> None:
     """§1.5: a cancel by its columns, an abandon by its words; neither is an attempt."""
     one, other = ready(raw), ready(raw)

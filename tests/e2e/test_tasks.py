@@ -64,7 +64,7 @@ def test_a_retried_task_knows_its_errors_and_is_told_of_start_by_start(shared_wo
 
 
 def test_ends_of_every_other_kind_are_failures_with_a_class_to_import(shared_worker: WorkerProcess) -> None:
-    """§1.5, §8.3, §8.10: each is told once, also where no attempt could tell."""
+    """§1.5, §8.3, §8.10: each is told, also where no attempt could; again if the executor died before it confirmed."""
     slow, killed, unstorable = finished(
         tasks.too_slow.enqueue(), tasks.kills_its_process.enqueue(), tasks.returns_no_json.enqueue()
     )
@@ -74,7 +74,7 @@ def test_ends_of_every_other_kind_are_failures_with_a_class_to_import(shared_wor
     for result in (slow, killed, unstorable):
         assert (result.status, len(result.worker_ids)) == ("FAILED", 1)
         wait_for_the_end(stage, result)
-        assert told(stage, "finished", result) == [("FAILED", "FAILED", "1")]
+        assert set(told(stage, "finished", result)) == {("FAILED", "FAILED", "1")}
 
 
 def test_a_running_task_names_its_worker_and_can_be_cancelled(shared_worker: WorkerProcess) -> None:
