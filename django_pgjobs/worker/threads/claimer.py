@@ -207,6 +207,7 @@ class Claimer(Loop):
         with self.wake:
             # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs that no thread runs.
             if not any(plans.values()) or self.halted:
+                self.pause_seconds = POLL_AGAIN_SECONDS  # all of them are paused
                 self.room.dry |= dict.fromkeys(limits, True)
                 return False
             self.unconfirmed, most = claim_id, self.room.most
