@@ -22,6 +22,9 @@ FRESH_SECONDS = 60.0
 MOST_NOW = 100_000
 """The bound of counts that a person asks for."""
 
+MOST_OF_PAGES = 2_000
+"""The bound of a page's own counts, which each viewer pays for while no worker leads."""
+
 NOT_SHOWN = ("server", "totals", "problems")
 """Keys that the leader stores for metrics, and for pages that show problems."""
 
@@ -82,8 +85,10 @@ def latest(db: Database, using: str) -> Latest:
     if kept is not None:
         return kept._replace(figures=figures.with_workers(kept.figures, known_workers(db)))
     conf, kept_now = get_conf(), counting.read_statistic(db).now
-    counted = figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
-    return Latest(counted, health.problems(db, using, Limits(most=figures.MOST)), None, kept_now, 0.0, kept_now)
+    counted = figures.measure(
+        db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_OF_PAGES
+    )
+    return Latest(counted, health.problems(db, using, Limits(most=MOST_OF_PAGES)), None, kept_now, 0.0, kept_now)
 
 
 def leaders(db: Database) -> Latest | None:

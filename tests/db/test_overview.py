@@ -16,6 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs.admin.overview.drawing import LEFT, WIDTH
+from django_pgjobs.diagnosis.latest import MOST_OF_PAGES
 from django_pgjobs.maintenance.statistics import Measurer, problems_of
 from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm
 from django_pgjobs.models.attempts import Claim
@@ -94,6 +95,16 @@ def test_each_tile_shows_the_number_of_the_list_it_leads_to(root: Client, led: b
     }  # fmt: skip
     for label, tile in tiles.items():
         assert str(len(ids_on(root.get(tile["url"])))) == tile["number"], label
+
+
+def test_while_no_worker_leads_each_count_of_a_viewer_stops_early(root: Client) -> None:
+    """A page that counted as far as the leader does took 324 ms of each viewer beside ten million jobs."""
+    due = {"name": "x", "queue": "mail", "payload": {"args": [], "kwargs": {}}}
+    Job.objects.bulk_create([Job(**due, run_at=now_plus(-10)) for _ in range(MOST_OF_PAGES + 1)])
+    counted = section(root.get(PAGE), "tiles")["tiles"][0]
+    lead()
+    led = section(root.get(PAGE), "tiles")["tiles"][0]
+    assert (counted["label"], counted["number"], led["number"]) == ("due", "≥ 2,000", "2,001")
 
 
 def test_each_figure_of_a_queue_leads_to_a_list_with_that_number(root: Client) -> None:
