@@ -218,7 +218,7 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     JobState.CANCELLED: (JobState.READY, JobState.LIMITED, JobState.BLOCKED),
     JobState.ABANDONED: (JobState.READY, JobState.LIMITED, JobState.BLOCKED),
 }
-"""State → states that may follow it; an operator's retry leads from an end back to ready, or to waiting."""
+"""State → states that may follow it; an operator's retry leads from an end back to ready, or to blocked."""
 
 
 def label(state: str, run_at: datetime, attempt: int, now: datetime) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -19,6 +20,8 @@ from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedul
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
 from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.values.invalid_cron import InvalidCron
+from django_pgjobs.values.zones import check_zone
 
 HELP = {
     "list": "Show cron entries, their status and their next fire.",
@@ -164,9 +167,18 @@ def show(command: BaseCommand, options: Options) -> None:
 def _cells(entry: CronEntry) -> tuple[str, ...]:
     return (
         output.short(entry.pk, 60), entry.status, output.short(entry.effective_expression, 40),
-        output.short(entry.effective_zone, 40), output.short(entry.job_name, 60), output.instant(entry.last_fire_at),
-        output.instant(next_fire(entry)), output.short(_note(entry), 120),
+        output.short(entry.effective_zone, 40), output.short(entry.job_name, 60), _fire(entry, entry.last_fire_at),
+        _fire(entry, next_fire(entry)), output.short(_note(entry), 120),
     )  # fmt: skip
+
+
+def _fire(entry: CronEntry, instant: datetime | None) -> str:
+    """Return an instant on the clocks of the entry's zone, with their offset; on ours if there is no such zone."""
+    try:
+        zone = check_zone(entry.effective_zone)
+    except InvalidCron:
+        return output.instant(instant)
+    return "-" if instant is None else instant.astimezone(zone).isoformat(" ", "seconds")
 
 
 def _note(entry: CronEntry) -> str:
@@ -212,11 +224,9 @@ def preview(command: BaseCommand, options: Options) -> None:
     output.exit_if(not all(found.values()))
 
 
-def _lines_of_fires(entries: list[CronEntry], found: Mapping[str, list[Any]]) -> Iterator[str]:
-    yield from output.table(
-        ("ENTRY", "FIRE"),
-        ((output.short(name, 60), output.instant(each)) for name, fires in found.items() for each in fires or [None]),
-    )
+def _lines_of_fires(entries: list[CronEntry], found: Mapping[str, Sequence[datetime | None]]) -> Iterator[str]:
+    rows = ((output.short(each.pk, 60), _fire(each, fire)) for each in entries for fire in found[each.pk] or [None])
+    yield from output.table(("ENTRY", "FIRE"), rows)
     for entry in entries:
         if words := meaning(entry):
             yield output.plain(f"{entry.pk}: {words}.")
@@ -346,5 +356,5 @@ def _show(command: BaseCommand, options: Options, entry: CronEntry) -> None:
     fields = {"name": entry.pk, "written": entry.written, "status": entry.status, "next": fires}
     words = meaning(entry)
     lines = [f"{entry.pk}: {entry.written}", *([f"{words}."] if words else [])]
-    lines += [f"  {output.instant(fire)}" for fire in fires]
+    lines += [f"  {_fire(entry, fire)}" for fire in fires]
     output.answer(command, options, fields, map(output.plain, lines))

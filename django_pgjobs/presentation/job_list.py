@@ -9,7 +9,7 @@ own index provides:
 * ready: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
   (``pgjobs_job_claim_order``); if there are very many, ``counting.first_due`` finds their first ids
 * scheduled, retrying: earliest ``run_at`` first, always so; retrying ones may be held, too (``pgjobs_job_held_order``)
-* waiting, parked, limited: by name only (``pgjobs_job_held``): sorting within a name would read all of its jobs
+* blocked, parked, limited: by name only (``pgjobs_job_held``): sorting within a name would read all of its jobs
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in any state: oldest id first, since the newest jobs do not match
 * tagged, in any state: newest id first, by the ids from the index of tags (``pgjobs_job_tags``); if very many are, in

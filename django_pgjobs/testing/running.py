@@ -55,7 +55,7 @@ class Ran:
     ``crash_at``. ``lost``: nothing was recorded, because the job is gone or another worker took it. ``errors``: the
     exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
 
-    Two lists are about other jobs than those that were started. ``released``: jobs that could run because what they
+    Two lists are about other jobs than those that were started. ``unblocked``: jobs that could run because what they
     waited for came: the end of other jobs, or an event. ``undone``: jobs whose undo succeeded.
     """
 
@@ -70,7 +70,7 @@ class Ran:
     parked: list[int] = field(default_factory=list)
     crashed: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
-    released: list[int] = field(default_factory=list)
+    unblocked: list[int] = field(default_factory=list)
     undone: list[int] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
@@ -193,7 +193,7 @@ class _Runner:
                 return False
             ended = self._perform(job, errors)
             finalising.delete_claims(self.db, [str(claim_id)])
-        self.ran.released.extend(suspended.released(self.using, waiting))
+        self.ran.unblocked.extend(suspended.unblocked(self.using, waiting))
         if ended is None:
             self._note(job_id, "crashed", errors)
             return True

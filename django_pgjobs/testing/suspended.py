@@ -43,7 +43,7 @@ def waiting(using: str) -> set[int]:
     return set(jobs.filter(Q(hold=Hold.BLOCKED) | Q(Exists(waits))).values_list("pk", flat=True))
 
 
-def released(using: str, before: Collection[int]) -> list[int]:
+def unblocked(using: str, before: Collection[int]) -> list[int]:
     """Return those that can run now of jobs that waited."""
     if not before:
         return []

@@ -251,9 +251,9 @@ def leader_terms() -> Picture:
 
 def lock_order() -> Picture:
     """Who locks what, in which order, when a job that others wait for ends."""
-    drawn = Picture(WIDTH, 348, "The order of locks: jobs, then gates by their ids, then the jobs that a gate releases")
+    drawn = Picture(WIDTH, 348, "The order of locks: jobs, then gates by their ids, then the jobs that a gate unblocks")
     columns = ((24, "1  jobs", "in any order"), (284, "2  gates", "in the order of their ids"))
-    for x, name, how in (*columns, (544, "3  released jobs", "without waiting")):
+    for x, name, how in (*columns, (544, "3  unblocked jobs", "without waiting")):
         drawn.box(x - 16, 8, 232, 208, kind="lane")
         drawn.text(x + 100, 30, name, bold=True)
         drawn.text(x + 100, 48, how)

@@ -319,6 +319,12 @@ def test_the_shell_previews_fires() -> None:
     assert (status, len(text.splitlines()), "Every day at 03:00" in text) == (0, 5, True)
     told = json.loads(pgjobs("next", NAME, "--format", "json")[1])["next"]
     assert [datetime.fromisoformat(fire) for fire in told[NAME]] == entry().next_fires(5)
+    fires = [line.removeprefix(NAME).strip() for line in text.splitlines()[1:4]]
+    assert [datetime.fromisoformat(fire) for fire in fires] == entry().next_fires(3)
+    assert all(" 03:00:00+0" in fire for fire in fires), "on the clocks of the entry's zone, not on the project's"
+    put(zone="Nowhere/Else")
+    assert pgjobs("list")[0] == 0, "a zone that is gone"
+    put(zone=None)
     put(expression="61 * * * *")
     assert pgjobs("next")[0] == 1
     with pytest.raises(CommandError, match="at most 1000"):

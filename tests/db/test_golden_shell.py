@@ -39,6 +39,7 @@ WRITES = "PGJOBS_WRITE_GOLDEN" in os.environ
 
 CHANGING = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?", "<instant>"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d", "<-------- instant ------->"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "<----- instant --->"),
     (r"\b\d+ (ms|s|min|h|days?)\b", "<span>"),
     (r'("(?:(?:age|beat_age|oldest_ready)_)?seconds": )[\d.e-]+', r"\1<seconds>"),

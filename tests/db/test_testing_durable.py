@@ -201,11 +201,11 @@ def test_released_are_jobs_whose_gate_or_event_came_during_the_run() -> None:
     with batch:
         batch.add_many([after.bind(), after.bind()])
     ran = run_jobs()
-    assert sorted(ran.released) == sorted([waits.pk, behind.pk]), "a batch's row ends with its members and never runs"
+    assert sorted(ran.unblocked) == sorted([waits.pk, behind.pk]), "a batch's row ends with its members and never runs"
     batch.job.refresh_from_db()
     assert batch.job.state == "succeeded"
     assert never.pk in ran.cancelled
-    assert run_jobs().released == []
+    assert run_jobs().unblocked == []
 
 
 def test_a_wait_that_timed_out_is_not_released() -> None:
@@ -213,7 +213,7 @@ def test_a_wait_that_timed_out_is_not_released() -> None:
     run_jobs()
     backdate(registered, run_at=timedelta(days=14))
     ran = run_jobs()
-    assert (ran.succeeded, ran.released) == ([registered.pk], [])
+    assert (ran.succeeded, ran.unblocked) == ([registered.pk], [])
 
 
 def ordering() -> Any:
