@@ -104,8 +104,9 @@ Arguments = Mapping[str, object] | tuple[object, ...]
 logger = safe_logger("django_pgjobs")
 
 GUESSED = (
-    "aenqueue", "apply_async", "configure", "defer", "delay", "describe", "enqueue", "on_error", "on_failure", "s",
-    "send", "send_with_options", "si",
+    "aenqueue", "apply_async", "apply_async_on_commit", "chunks", "configure", "defer", "delay", "delay_on_commit",
+    "describe", "enqueue", "map", "on_error", "on_failure", "s", "send", "send_with_options", "si", "signature",
+    "starmap",
 )  # fmt: skip
 """Methods of other job queues; the table of cures says what to write here."""
 

@@ -55,7 +55,8 @@ def check_crons(value: object) -> tuple[CronDeclaration, ...]:
     entries = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     for entry in entries:
         if not isinstance(entry, CronDeclaration):
-            raise InvalidOption(f"cron must be a Cron or a list of them, such as Cron('@daily'), not {entry!r}")
+            such = f"Cron({entry!r})" if isinstance(entry, str) else "Cron('@daily')"
+            raise InvalidOption(f"cron must be a Cron or a list of them, such as {such}, not {entry!r}")
         if entry.call is not None:
             raise InvalidOption(
                 f"cron entry {entry.name!r} has a call of its own: leave it out, or declare the entry outside @job"

@@ -104,7 +104,7 @@ Scope = KeyScope | float
 def check_unique(value: object) -> dict[str, Any]:
     """Return the fields of a plan that ``using(unique=…)`` sets. Raises ``InvalidOption``."""
     if not isinstance(value, Unique):
-        return {"key": check_key("key", value)}
+        return {"key": check_key("unique", value)}
     key = {} if value.key is None else {"key": check_key("key", value.key)}
     return {**key, **value.fields()}
 
@@ -112,7 +112,7 @@ def check_unique(value: object) -> dict[str, Any]:
 def declared_unique(value: object) -> dict[str, Any]:
     """Return the fields of a plan that ``@job(unique=…)`` declares. Raises ``InvalidOption``."""
     if not isinstance(value, Unique):
-        return {"key": declared_key("key", value)}
+        return {"key": declared_key("unique", value)}
     if value.key is None:
         raise InvalidOption("unique=Unique(…) of @job needs a key, such as Unique('report:{user_id}')")
     return {"key": declared_key("key", value.key), **value.fields()}

@@ -255,8 +255,10 @@ def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tupl
     yield "description", job.description
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
-    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # otherwise the instant belongs to a past claim
-    instants = ("created_at", "run_at", "ready_at", *claimed, "overdue_at", "finished_at", "fire_at", "deadline")
+    # Otherwise they belong to a past claim.
+    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()
+    overdue = ("overdue_at",) if job.claim_id and not job.outcome else ()
+    instants = ("created_at", "run_at", "ready_at", *claimed, *overdue, "finished_at", "fire_at", "deadline")
     for column in (*instants, "expires_at"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)

@@ -248,6 +248,16 @@ def test_a_job_is_shown_with_worker_lease_and_attempts(raw: RawDatabase) -> None
     assert "\n  | Traceback (most recent call last): …\n" in out
 
 
+def test_only_a_running_job_is_shown_with_when_it_is_overdue(raw: RawDatabase) -> None:
+    """What an ended job has there is when its last attempt would have been given up."""
+    [one] = register()
+    held = claim(raw)
+    Job.objects.filter(pk=one).update(overdue_at=timezone.now() + timedelta(hours=1))
+    assert "\noverdue at: " in pgjobs("show", one)[1]
+    finalising.finalise_success(raw, held.ends(), AUTHOR)
+    assert "overdue at: " not in pgjobs("show", one)[1]
+
+
 def test_the_fields_of_a_job(raw: RawDatabase) -> None:
     found = shown(register()[0])
     said = ["front", "alias", "label", "arguments", "arguments_hidden", "headers"]

@@ -120,9 +120,9 @@ def test_a_job_that_needs_arguments_is_refused() -> None:
 
 def test_what_is_no_entry_is_refused() -> None:
     with pytest.raises(
-        InvalidJob, match=r"cron must be a Cron or a list of them, such as Cron\('@daily'\), not '@daily'"
+        InvalidJob, match=r"cron must be a Cron or a list of them, such as Cron\('0 3 \* \* \*'\), not '0 3 \* \* \*'"
     ):
-        job(name="shop.clean", cron=cast(Any, "@daily"))(clean)
+        job(name="shop.clean", cron=cast(Any, "0 3 * * *"))(clean)
     definition = job(name="shop.clean")(clean)
     with pytest.raises(InvalidJob, match="has a call of its own"):
         job(name="shop.report", cron=Cron("@daily", definition.bind(), name="x"))(report)

@@ -286,9 +286,9 @@ def test_none_means_not_given_for_instants_and_alias() -> None:
     [
         ({"dely": 3}, "unknown option 'dely' (did you mean 'delay'?)"),
         ({"uniqe": "x"}, "unknown option 'uniqe' (did you mean 'unique'?)"),
-        ({"unique": 7}, "key must be a text, or a callable"),
-        ({"unique": str}, "key must be a text, or a callable"),
-        ({"unique": ""}, "key must be 1 to 200 printable characters, not ''"),
+        ({"unique": 7}, "unique must be a text, or a callable"),
+        ({"unique": str}, "unique must be a text, or a callable"),
+        ({"unique": ""}, "unique must be 1 to 200 printable characters, not ''"),
         ({"idempotency_key": "x" * 201}, "idempotency_key must be 1 to 200 printable characters"),
         ({"delay": -1}, "delay must be a finite number of seconds ≥ 0"),
         ({"delay": math.nan}, "delay must be a finite number"),

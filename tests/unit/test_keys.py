@@ -50,10 +50,10 @@ def test_a_key_is_made_of_the_arguments(template: Any, key: str) -> None:
     [
         ({"unique": "{more[x]}"}, "key names no argument: 'more' in '{more[x]}'"),
         ({"unique": "{0}"}, "key names no argument: '0'"),
-        ({"unique": "{user_id"}, "key is no format string"),
-        ({"unique": ""}, "key must be 1 to 200 printable characters"),
-        ({"unique": "x" * 201}, "key must be 1 to 200 printable characters, not 'xxx"),
-        ({"unique": 7}, "key must be a text, or a callable"),
+        ({"unique": "{user_id"}, "unique is no format string"),
+        ({"unique": ""}, "unique must be 1 to 200 printable characters"),
+        ({"unique": "x" * 201}, "unique must be 1 to 200 printable characters, not 'xxx"),
+        ({"unique": 7}, "unique must be a text, or a callable"),
         ({"unique": lambda: "x"}, "must take the job's arguments"),
         ({"idempotency_key": lambda user_id, other: "x"}, "must take the job's arguments"),
         ({"idempotency_key": "{}"}, "idempotency_key names no argument: ''"),
@@ -73,7 +73,7 @@ def test_an_async_function_makes_no_key() -> None:
     async def key(user_id: int) -> str:
         return "x"
 
-    with pytest.raises(InvalidJob, match="key must not be an async function"):
+    with pytest.raises(InvalidJob, match="unique must not be an async function"):
         job(name="work", unique=key)(work)  # type: ignore[arg-type]
 
 
