@@ -82,7 +82,7 @@ opened AS (
     FROM locked
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
 ),
-released AS (
+unblocked AS (
     UPDATE pgjobs_job AS j
     SET run_at = CASE
             -- Its body will not start.
@@ -114,4 +114,4 @@ released AS (
     WHERE j.id = ANY (ARRAY[free.id])
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
 )
-SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM released
+SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM unblocked

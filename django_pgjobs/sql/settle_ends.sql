@@ -117,7 +117,7 @@ undoing AS (
     WHERE j.id = ANY (ARRAY[ended.id]) AND ended.flow & 4 = 4 AND ended.outcome <> 'succeeded'
     RETURNING j.id, j.queue
 ),
-released AS (
+unblocked AS (
     UPDATE pgjobs_job AS j
     SET run_at = CASE
             -- Its body will not start.
@@ -150,7 +150,7 @@ released AS (
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
 )
 SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old, NULL AS servant, NULL AS reason
-FROM released
+FROM unblocked
 UNION ALL
 SELECT id, queue, NULL, false AS old, 'pgjobs.cancel_members', reason FROM failing
 UNION ALL

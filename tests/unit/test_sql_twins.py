@@ -95,7 +95,7 @@ TWINS = (
         renamed=(("ended", "ending"),),
         but=(("AND (j.flow & 7 = 0 OR %(settled)s::boolean) ", ""),),
     ),
-    Twins("settle_ends", "open_gates", ("free", "released")),
+    Twins("settle_ends", "open_gates", ("free", "unblocked")),
     Twins(
         "settle_ends",
         "open_gates",
