@@ -27,6 +27,7 @@ from django_pgjobs.embedded.programs import find_binaries
 from django_pgjobs.metrics.families import FLEET, TOTALS, WORKER
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.testing import run_jobs
+from tests.docs.fresh_project import commands as typed
 from tests.docs.pages import DOCS, ROOT, Block, blocks, pages
 from tests.jobs import fails, succeeds
 from tests.plugins.shell import pgjobs
@@ -74,6 +75,16 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 COMMANDS = [(block.where, words) for block in BLOCKS for words in commands(block)]
 
+TABLES = [
+    (f"{block.where} {command}", command.split("manage.py ")[1].split(), line.split())
+    for block in BLOCKS
+    if block.language == "text"
+    for command, printed in typed(block.text)
+    for line in printed.splitlines()
+    if len(line.split()) > 1 and line == line.upper()
+]
+"""Tables that pages show and no test prints again, since they are of a fleet: place, words of the command, columns."""
+
 
 @pytest.mark.parametrize("block", CONFIGURATION, ids=lambda block: block.where)
 def test_a_block_of_configuration_parses_and_says_something(block: Block) -> None:
@@ -86,6 +97,14 @@ def test_a_command_of_a_block_is_accepted_by_its_own_parser(where: str, words: l
     assert words[0] in known, where
     parser = load_command_class(known[words[0]], words[0]).create_parser("manage.py", words[0])
     parser.parse_args(words[1:])  # or it raises
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("words", "columns"), [table[1:] for table in TABLES], ids=[table[0] for table in TABLES])
+def test_a_table_of_a_fleet_has_the_columns_that_are_printed(words: list[str], columns: list[str]) -> None:
+    succeeds.register()
+    _, printed, _ = pgjobs(*words[1:])
+    assert columns in [line.split() for line in printed.splitlines()]
 
 
 def test_commands_are_found_in_every_kind_of_block() -> None:
