@@ -106,6 +106,7 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
 def check_and_run(command: BaseCommand, options: Options) -> None:
     """Run a worker and exit with its status; on check errors print them and refuse to start."""
     _check_platform(options)
+    process.fill_streams()
     template = _template(command, options)
     # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
     command.check(display_num_errors=True, databases=[])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.db import connection
@@ -34,6 +36,43 @@ def _query() -> None:
 
 def _connect() -> None:
     _kept.append(socket.socketpair())
+
+
+def _open_pipe() -> None:
+    """As a pool of processes does, and a program that is to answer on its stdout."""
+    _kept.append(os.pipe())
+
+
+def _let_inherit_pipe() -> None:
+    """As a C library does."""
+    _kept.append(os.pipe())
+    for descriptor in _kept[0]:
+        os.set_inheritable(descriptor, True)
+
+
+def write_into_pipe() -> str:
+    """Tell what its writing end is in this process, where one byte more is written into it."""
+    os.write(_kept[0][1], b"x")
+    return os.readlink(f"/proc/self/fd/{_kept[0][1]}")
+
+
+def _make_directory() -> None:
+    _kept.append(tempfile.TemporaryDirectory())
+    stage.here().note("directory", _kept[0].name)
+
+
+def _reap_children() -> None:
+    def reap(*_: object) -> None:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    signal.signal(signal.SIGCHLD, reap)
+    os.register_at_fork(after_in_parent=lambda: time.sleep(0.2))  # until the fork has ended, and was reaped
+
+
+def _start_thread_in_forks() -> None:
+    os.register_at_fork(after_in_child=_thread)
 
 
 def _log_by_datagrams() -> None:
@@ -78,6 +117,12 @@ HOW = {
     "thread": _thread,
     "query": _query,
     "socket": _connect,
+    "pipe": _open_pipe,
+    "inheritable pipe": _let_inherit_pipe,
+    "directory": _make_directory,
+    "reaps": _reap_children,
+    "no stdin": lambda: os.close(0),
+    "thread in forks": _start_thread_in_forks,
     "datagrams": _log_by_datagrams,
     "kill the template between": lambda: _at_fork(_kill_template_in_between),
     "kill the template and its fork": lambda: _at_fork(_kill_template_in_executor),

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from django_pgjobs import job
-from tests.e2e import stage
+from tests.e2e import importing, stage
 
 _drawn: list[float] = []
 
@@ -100,3 +100,9 @@ def draws() -> dict[str, object]:
         _drawn.append(random.random())
     time.sleep(0.2)  # so that other executors get some, too
     return {"pid": os.getpid(), "first": _drawn[0]}
+
+
+@job(max_attempts=1)
+def writes_into_pipe() -> str:
+    """Tell what the pipe of the import is here."""
+    return importing.write_into_pipe()

@@ -100,6 +100,38 @@ def test_no_pipe_or_socket_comes_along_from_the_program_before_the_worker(worker
         assert os.readlink(f"/proc/{each}/fd/0") == "/dev/null"
 
 
+def test_what_comes_along_no_more_leaves_its_number_to_no_other(worker: Workers) -> None:
+    """A C library that writes into its pipe would write into the board or the channel of an executor."""
+    process = worker(env={"PGJOBS_TEST_IMPORTING": "inheritable pipe"})
+    assert len(forked(process)) == 1
+    assert ended(libraries.writes_into_pipe.register())[0].result == "/dev/null"
+
+
+def test_a_closed_stdin_gives_its_number_to_no_socket(worker: Workers) -> None:
+    process = worker(env={"PGJOBS_TEST_IMPORTING": "no stdin"})
+    assert len(forked(process)) == 1
+    for pid in [process.pid, *process.templates(), *forked(process)]:
+        assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
+
+
+def test_a_directory_that_the_import_made_ends_with_the_worker_not_with_an_executor(
+    worker: Workers, stage: Stage
+) -> None:
+    process = worker("--executor-max-jobs=1", env={"PGJOBS_TEST_IMPORTING": "directory"})
+    ((_, path),) = (trace.words for trace in stage.traces("directory"))
+    assert ended(jobs.effect.register("one"))[0].outcome == "succeeded"
+    process.wait_for_log("executor has been recycled")
+    assert Path(path).exists()
+    assert process.stop() == 0, process.log
+    assert not Path(path).exists()
+
+
+def test_a_project_that_reaps_all_children_costs_no_template(worker: Workers) -> None:
+    process = worker(env={"PGJOBS_TEST_IMPORTING": "reaps"})
+    assert len(forked(process)) == 1
+    assert not process.said(GONE)
+
+
 def test_executors_do_not_draw_the_same_random_numbers(worker: Workers) -> None:
     process = worker(processes=2, threads=1)
     drawn: set[tuple[object, object]] = set()
@@ -245,7 +277,8 @@ def test_stop_signals_for_all_of_a_worker_end_it_in_good_order(worker: Workers, 
     [
         ("thread", r"started threads \(of-the-project\); start them in a receiver of executor_started"),
         ("query", r"opened a connection to the database \(default\)"),
-        ("socket", "opened 2 sockets; connect when it is needed"),
+        ("socket", "opened 2 sockets or pipes; open them when they are needed"),
+        ("pipe", "opened 2 sockets or pipes"),
     ],
 )
 def test_an_import_that_forbids_a_fork_is_named_once_with_its_cure(worker: Workers, how: str, said: str) -> None:
@@ -255,6 +288,14 @@ def test_an_import_that_forbids_a_fork_is_named_once_with_its_cure(worker: Worke
     assert not process.said("WARNING executors are not forked", times=2)
     assert forked(process) == []
     assert len(process.executors()) == 2
+
+
+def test_a_thread_that_each_fork_starts_forbids_one_too(worker: Workers) -> None:
+    process = worker(env={"PGJOBS_TEST_IMPORTING": "thread in forks"})
+    assert ended(jobs.effect.register("one"))[0].outcome == "succeeded"
+    assert process.said(r"os.register_at_fork.*started a thread")
+    assert process.said(f"{GONE}.* status=1")
+    assert forked(process) == []
 
 
 def test_a_logging_by_datagrams_forbids_no_fork(worker: Workers) -> None:

@@ -18,6 +18,7 @@ import os
 import socket
 import stat
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -61,18 +62,23 @@ def serve(requests: socket.socket, prepare: Callable[[], object]) -> NoReturn:
 
 
 def _leave_behind(kept: int) -> None:
-    """Take an empty stdin, and close the pipes and sockets that the program before the worker has let it inherit."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    """Take an empty stdin, and end the pipes and sockets that the program before the worker has let it inherit.
+
+    Temporary directories that the import has made end with the worker: no executor removes them before.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.close(nothing)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        # Python's own descriptors are not inheritable. Files and devices may be those of a C library, which would write
-        # into whatever gets the number next.
+        # Python's own descriptors are not inheritable. These may also be those of a C library, which would write into
+        # whatever gets the number next.
         with suppress(OSError):
             if descriptor > 2 and descriptor != kept and os.get_inheritable(descriptor):
                 mode = os.fstat(descriptor).st_mode
                 if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
-                    os.close(descriptor)
+                    os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    for removal in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        removal.atexit = False
 
 
 def _load() -> None:
@@ -82,6 +88,8 @@ def _load() -> None:
 
     read_statements()
     build()
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("A callback of os.register_at_fork has started a thread: no executor can be forked.")
     gc.collect()
     gc.freeze()
 
@@ -104,7 +112,8 @@ def _answer(requests: socket.socket, request: dict[str, Any], descriptors: list[
         os.close(writing)
         writing = -1
         answer = os.read(reading, MOST_BYTES)
-        os.waitpid(between, 0)
+        with suppress(ChildProcessError):  # a handler of the project for SIGCHLD has reaped it
+            os.waitpid(between, 0)
     finally:
         for descriptor in (reading, writing, *descriptors):
             if descriptor >= 0:

@@ -56,6 +56,16 @@ def patched_by() -> str:
     return "" if module == "_thread" else module.partition(".")[0]
 
 
+def fill_streams() -> None:
+    """Open ``/dev/null`` in the place of closed standard streams: libraries would print into a socket of that number.
+
+    A program that starts daemons may have closed them.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def print_at_once() -> None:
     """Write what is printed line by line, to files and pipes too: a killed process has no time to."""
     for stream in (sys.stdout, sys.stderr):

@@ -224,7 +224,7 @@ def _obstacle() -> str:
         return f"threads are patched by {library}; start workers by a manage.py that patches nothing"
     try:
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
-        threads, sockets = len(os.listdir("/proc/self/task")), _stream_sockets()
+        threads, streams = len(os.listdir("/proc/self/task")), _own_streams()
     except (ImportError, OSError) as error:
         return f"this system does not let a worker adopt processes: {error}"
     if threads > 1:
@@ -242,16 +242,16 @@ def _obstacle() -> str:
             f"the import of the project opened a connection to the database ({listed(used)}); "
             "ask the database when it is needed, or in a receiver of executor_started"
         )
-    if sockets:
+    if streams:
         return (
-            f"the import of the project opened {sockets} sockets; "
-            "connect when it is needed, or in a receiver of executor_started"
+            f"the import of the project opened {streams} sockets or pipes; "
+            "open them when they are needed, or in a receiver of executor_started"
         )
     return ""
 
 
-def _stream_sockets() -> int:
-    """Return how many connections this process has made itself: two processes must not share one.
+def _own_streams() -> int:
+    """Return how many connections and pipes this process has made itself: two processes must not share one.
 
     What it got from the program that started it is inheritable, what Python and libpq open is not. Datagrams of several
     processes do not mix, and ``logging`` sends them to the system's log.
@@ -262,8 +262,9 @@ def _stream_sockets() -> int:
 
 def _is_own_stream(descriptor: int) -> bool:
     try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return False
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISSOCK(mode):
+            return stat.S_ISFIFO(mode) and not os.get_inheritable(descriptor)
         with socket.socket(fileno=os.dup(descriptor)) as sock:
             if sock.type == socket.SOCK_DGRAM:
                 return False
