@@ -25,8 +25,8 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         yield Error(
             f"Jobs are written to the database {using!r}, which is not PostgreSQL ({vendor}).",
             hint="Point that alias at PostgreSQL, or let a database router's db_for_write() send the app "
-            '"pgjobs" to an alias that is. No PostgreSQL at hand? Install django-pgjobs[embedded] and write '
-            "DATABASES = {'default': django_pgjobs.embedded.database()} for development and tests.",
+            '"pgjobs" to an alias that is. No PostgreSQL at hand? Install django-pgjobs[embedded], and for development '
+            "and tests write DATABASES = {'default': django_pgjobs.embedded.database(BASE_DIR / '.pg')}.",
             id="pgjobs.E009",
         )
     elif not _uses_psycopg3():

@@ -56,10 +56,10 @@ def share(server: EmbeddedServer, data: Path) -> tuple[str, bool]:
         time.sleep(POLL_SECONDS)
 
 
-def database(data: str | Path = DATA, *, major: int = DEFAULT_MAJOR) -> dict[str, Any]:
+def database(data: str | Path, *, major: int = DEFAULT_MAJOR) -> dict[str, Any]:
     """Return a project's entry of ``DATABASES``: ``DATABASE_URL``, else an embedded server that this call may start.
 
-    ``data``: the directory to keep the data in, ``BASE_DIR / ".pg"`` for example; ``major``: the server's version.
+    ``data``: where the data are, such as ``BASE_DIR / ".pg"``, which git ignores; ``major``: the server's version.
     The server ends with the process that started it, and keeps its data. For development and tests. Blocks until the
     server takes connections; may be repeated. Raises ``EmbeddedError``.
     """

@@ -226,6 +226,7 @@ def test_jobs_on_another_database_than_postgresql(settings: Any) -> None:
     (message,) = checks.check_database()
     assert message.id == "pgjobs.E009"
     assert "'other', which is not PostgreSQL (sqlite)" in message.msg
+    assert "database(BASE_DIR / '.pg')" in str(message.hint), "whatever directory manage.py is started in"
 
 
 def test_psycopg2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
