@@ -17,12 +17,12 @@ pgjobs.E013    an index on Job holds or names a column that claims change
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options that the settings do not allow
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
-pgjobs.E018    a cron entry is declared with values that the settings do not allow
-pgjobs.E019    ``NOTIFY_FAILURES`` names nothing that can deliver a notice
-pgjobs.E020    a middleware captures the header ``task``, which belongs to ``django.tasks``
-pgjobs.E021    ``TASKS`` names a backend of ours, and the app is not installed
-pgjobs.E022    ``DATABASE`` of an alias of ``TASKS`` is unknown, or not PostgreSQL
-pgjobs.E023    ``OPTIONS`` of an alias of ``TASKS`` has an unknown key or a wrong value
+pgjobs.E017    a cron entry is declared with values that the settings do not allow
+pgjobs.E018    ``NOTIFY_FAILURES`` names nothing that can deliver a notice
+pgjobs.E019    a middleware captures the header ``task``, which belongs to ``django.tasks``
+pgjobs.E020    ``TASKS`` names a backend of ours, and the app is not installed
+pgjobs.E021    ``DATABASE`` of an alias of ``TASKS`` is unknown, or not PostgreSQL
+pgjobs.E022    ``OPTIONS`` of an alias of ``TASKS`` has an unknown key or a wrong value
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
@@ -40,7 +40,7 @@ pgjobs.W014    a job or cron entry is declared in a module that workers do not i
 pgjobs.W015    with ``--deploy``: psycopg runs in Python, without its C extension
 =============  =========================================================================================
 
-E021 to E023 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
+E020 to E022 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,

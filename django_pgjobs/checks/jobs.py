@@ -39,7 +39,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
         try:
             entry.declared()
         except InvalidJob as error:
-            yield Error(str(error), hint="Correct the entry or the setting.", obj=entry, id="pgjobs.E018")
+            yield Error(str(error), hint="Correct the entry or the setting.", obj=entry, id="pgjobs.E017")
 
 
 def check_modules(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:

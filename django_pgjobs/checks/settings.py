@@ -128,7 +128,7 @@ def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
                     f'PGJOBS["MIDDLEWARE"]: {path}.capture() returns the header {TASK_HEADER!r}, which belongs to '
                     "django.tasks: registering would raise ImproperlyConfigured.",
                     hint="Choose another name for it.",
-                    id="pgjobs.E020",
+                    id="pgjobs.E019",
                 )
         except ImproperlyConfigured as error:
             yield Error(
@@ -150,7 +150,7 @@ def check_notices(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> I
             hint = 'Write "url": "https://…".'
             raise ImproperlyConfigured('PGJOBS["NOTIFY_FAILURES"]: the webhook needs "url".')
     except ImproperlyConfigured as error:
-        yield Error(str(error), hint=hint, id="pgjobs.E019")
+        yield Error(str(error), hint=hint, id="pgjobs.E018")
         return
     if deliver is mail_admins and not settings.ADMINS:
         yield Warning(

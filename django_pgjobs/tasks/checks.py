@@ -35,7 +35,7 @@ def check_alias(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
         yield Error(
             f"{where} names a backend of django_pgjobs, which is no installed app.",
             hint='Add "django_pgjobs" to INSTALLED_APPS.',
-            id="pgjobs.E021",
+            id="pgjobs.E020",
         )
         return
     options, problems = read_options(backend.options)
@@ -43,7 +43,7 @@ def check_alias(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
         yield Error(
             f"{where}: {problem.message}",
             hint="The reference of tasks lists the keys of OPTIONS and their values.",
-            id="pgjobs.E023",
+            id="pgjobs.E022",
         )
     yield from _check_database(where, options)
     if _all_readable():
@@ -87,13 +87,13 @@ def _check_database(where: str, options: AliasOptions) -> Iterator[CheckMessage]
             f"{where}: OPTIONS['DATABASE'] is {alias!r}, and DATABASES has no such alias"
             f"{did_you_mean(alias, connections.settings)}.",
             hint="Name an alias of DATABASES, or leave DATABASE out: then a database router decides.",
-            id="pgjobs.E022",
+            id="pgjobs.E021",
         )
     elif connections[alias].vendor != "postgresql":
         yield Error(
             f"{where}: OPTIONS['DATABASE'] is {alias!r}, which is not PostgreSQL ({connections[alias].vendor}).",
             hint="Jobs are in PostgreSQL only.",
-            id="pgjobs.E022",
+            id="pgjobs.E021",
         )
 
 

@@ -192,10 +192,10 @@ def _other() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("capture", "found"),
     [
-        (_literal, ["E020"]),
-        (_called, ["E020"]),
-        (staticmethod(_literal), ["E020"]),
-        (lambda: {"task": 1}, ["E020"]),
+        (_literal, ["E019"]),
+        (_called, ["E019"]),
+        (staticmethod(_literal), ["E019"]),
+        (lambda: {"task": 1}, ["E019"]),
         (_other, []),
         (lambda: {}, []),
         (dict, []),
@@ -391,7 +391,7 @@ def test_a_cron_entry_may_be_fine_where_it_is_written_and_not_with_these_setting
     Cron("@daily", definition.bind(), name="daily")
     assert ids(checks.check_definitions()) == []
     with override_settings(PGJOBS={"QUEUES": ["mail"]}):
-        assert sorted(ids(checks.check_definitions())) == ["E014", "E018"]
+        assert sorted(ids(checks.check_definitions())) == ["E014", "E017"]
 
 
 def cronned() -> None: ...

@@ -55,29 +55,29 @@ def test_django_asks_our_backend() -> None:
     """Also on Django 5.2, where the backport need not be an installed app."""
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"DATABASE": "nowhere"}}}):
         discover()
-        assert "pgjobs.E022" in [message.id for message in run_checks(databases=[])]
+        assert "pgjobs.E021" in [message.id for message in run_checks(databases=[])]
 
 
 def test_the_app_must_be_installed() -> None:
     """Else there is no table."""
     with modify_settings(INSTALLED_APPS={"remove": ["django_pgjobs", "tests"]}):
-        assert ids() == ["E021"]
+        assert ids() == ["E020"]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"DATABASE": "nowhere"}, ["E022"]),
-        ({"DATABASE": "other"}, ["E022"]),
-        ({"MAX": 1}, ["E023"]),
-        ({"MAX_ATTEMPTS": 0, "BACKOFF": 7}, ["E023", "E023"]),
-        ({"TASKS": {"a.b": {"queue": "x"}}}, ["E023"]),
-        ([], ["E023"]),
+        ({"DATABASE": "nowhere"}, ["E021"]),
+        ({"DATABASE": "other"}, ["E021"]),
+        ({"MAX": 1}, ["E022"]),
+        ({"MAX_ATTEMPTS": 0, "BACKOFF": 7}, ["E022", "E022"]),
+        ({"TASKS": {"a.b": {"queue": "x"}}}, ["E022"]),
+        ([], ["E022"]),
         ({"TASKS": {f"{PATH}gone": {}}}, ["W009"]),
         ({"TASKS": {f"{PATH}plain_function": {}}}, ["W009"]),
         ({"TASKS": {"nowhere.*": {}}}, ["W009"]),
         ({"ALIASES": {"old.noop": f"{PATH}gone"}}, ["W009"]),
-        ({"ENQUEUE_ON_COMMIT": True}, ["E023", "W012"]),
+        ({"ENQUEUE_ON_COMMIT": True}, ["E022", "W012"]),
     ],
 )
 def test_wrong_options(options: Any, expected: list[str]) -> None:
