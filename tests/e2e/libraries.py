@@ -11,7 +11,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from django_pgjobs import job
+from django_pgjobs import Batch, Unique, job, register_many
+from django_pgjobs.models import Job
 from tests.e2e import importing, stage
 
 _drawn: list[float] = []
@@ -106,3 +107,16 @@ def draws() -> dict[str, object]:
 def writes_into_pipe() -> str:
     """Tell what the pipe of the import is here."""
     return importing.write_into_pipe()
+
+
+@job(max_attempts=1)
+def registers_of_any_kind() -> list[str]:
+    """Use what django-pgjobs imports late, and tell what that has imported."""
+    before = set(sys.modules)
+    draws.using(unique="one", delay=3600).register()
+    first = draws.using(unique=Unique("one", on_conflict="postpone"), delay=3600).register()
+    register_many([draws.using(after=[first], tags=["t"]).bind()] * 2)
+    with Batch("late", settled=draws.bind()) as batch:
+        batch.add(draws.bind())
+    Job.objects.filter(pk=first.pk).cancel()
+    return sorted(name for name in set(sys.modules) - before if name.startswith("django_pgjobs."))

@@ -174,6 +174,12 @@ def test_a_recycled_executor_has_the_code_of_its_worker(worker: Workers, stage: 
     wait_until(lambda: only_known_children(process, process.templates()[0]), 5, "the recycled are reaped")
 
 
+def test_no_executor_imports_late_what_a_deploy_may_have_replaced(worker: Workers) -> None:
+    worker()
+    done = ended(libraries.registers_of_any_kind.register())[0]
+    assert (done.error, done.result) == ("", [])
+
+
 # Kills
 
 

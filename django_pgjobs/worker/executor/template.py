@@ -21,10 +21,18 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, NoReturn
 
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.build import build
+
+PACKAGES = (
+    "definition", "ends", "execution", "flows", "inspection", "models", "queues", "registering", "steering", "store",
+    "values",
+)  # fmt: skip
+"""Our packages of which a job may import something late: after a deploy it would be of another version."""
 
 GO = b"g"
 """The byte that starts an executor."""
@@ -86,6 +94,9 @@ def _load() -> None:
     from django_pgjobs.store.database import read_statements  # here: the supervisor does without
     from django_pgjobs.worker.executor import main as main  # here: the supervisor does without
 
+    for package in PACKAGES:
+        for found in iter_modules(import_module(f"django_pgjobs.{package}").__path__, f"django_pgjobs.{package}."):
+            import_module(found.name)
     read_statements()
     build()
     if len(os.listdir("/proc/self/task")) > 1:
