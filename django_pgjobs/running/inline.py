@@ -37,6 +37,7 @@ from django_pgjobs.store import claiming, finalising, pausing
 from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.store.sqlstates import is_data_trouble
+from django_pgjobs.values import stopping
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import SignalEvent
@@ -95,6 +96,11 @@ class InlineWorker:
             # Flags may arrive late, when another job runs already.
             if self.held.get(flag.id) == flag.claim_id:
                 control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
+
+    def stop(self, *_: object) -> None:
+        """Handle a signal: claim nothing more, and let the running job know."""
+        self.stopped.set()
+        stopping.of_this_process.announce(stopping.DRAIN, None)
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
@@ -256,7 +262,8 @@ def run(options: WorkerOptions) -> int:
     worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
     cleanup.remember_connections()
     name_executor(worker.worker.author.name)
-    with process.handling(lambda *_: worker.stopped.set()):
+    stopping.of_this_process.why = ""  # a signal may have stopped the worker before, of a program that calls several
+    with process.handling(worker.stop):
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0
         log.info("inline worker starts worker=%s", worker.worker.author.name)

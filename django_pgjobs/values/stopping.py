@@ -22,7 +22,7 @@ class Stopping:
     def __init__(self) -> None:
         self.why = ""
         self.until: float | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may announce it, too
         self._events: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Event] = WeakKeyDictionary()
 
     def __bool__(self) -> bool:
@@ -39,6 +39,9 @@ class Stopping:
     def event(self) -> asyncio.Event:
         """The event of the running loop that is set when the process is about to stop, for ``async def`` jobs."""
         with self._lock:
+            for loop in list(self._events):
+                if loop.is_closed():  # its event would keep it
+                    del self._events[loop]
             made = self._events.setdefault(asyncio.get_running_loop(), asyncio.Event())
             if self.why:
                 made.set()

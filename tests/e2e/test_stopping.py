@@ -107,6 +107,17 @@ def test_a_job_hears_of_a_drain_and_gives_itself_back(worker: Workers, stage: St
     assert (ended(job)[0].result, ended(job)[0].attempt) == ("continued", 1)
 
 
+@pytest.mark.parametrize("kind", ["stops", "astops"])
+def test_a_job_of_an_inline_worker_hears_of_its_signal(worker: Workers, stage: Stage, kind: str) -> None:
+    process = worker("--inline", ready=False)
+    job = getattr(jobs, kind).register("one")
+    started(stage, "one")
+    assert process.stop() == 0, process.log
+    (told,) = stage.traces("stops", "one")
+    assert told.words[2:] == ("drain", "None"), "nothing kills it"
+    assert (read(job).state, read(job).attempt, history(job)) == ("ready", 0, [])
+
+
 def test_a_job_hears_that_its_executor_is_replaced_and_then_of_a_drain(worker: Workers, stage: Stage) -> None:
     """Nothing hurries it first: the old executor waits for what it runs. A drain does, also of an old executor."""
     process = worker("--executor-max-jobs=1", threads=3, conf={"DRAIN_SECONDS": 60.0})

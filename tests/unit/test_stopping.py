@@ -43,6 +43,19 @@ def test_coroutines_are_woken_from_another_thread(before: bool) -> None:
     stopping.announce(DRAIN, 0.5)  # that loop is closed
 
 
+def test_loops_that_are_closed_are_forgotten() -> None:
+    """A thread of jobs may run a loop for each."""
+    stopping = Stopping()
+
+    async def waits() -> int:
+        waiting = asyncio.ensure_future(stopping.event.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        return len(stopping._events)
+
+    assert [asyncio.run(waits()) for _ in range(3)] == [1, 1, 1]
+
+
 def test_a_test_lets_a_job_stop() -> None:
     made = context()
     assert not made.stopping
