@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -152,6 +152,15 @@ class Conf:
     A dict of ``"concurrency"`` (jobs), ``"rate"`` (starts) and ``"per"`` (seconds or a ``timedelta``, 60 if left out);
     ``"*"`` stands for every queue that is not named, each by itself. It applies to jobs registered from then on. See
     {doc}`../how-to/limits`.
+    """
+
+    databases: tuple[str, ...] | Callable[[], Sequence[str]] | str | None = part(  # noqa: RUF009 (no call makes one)
+        None, rules.or_none(rules.aliases)
+    )
+    """The aliases that a worker without ``--database`` serves; None for the one that your routers send jobs to.
+
+    A list, a callable that returns one, or its dotted path. Cron entries that name no database are of the first. See
+    {doc}`../how-to/several-databases`.
     """
 
     modules: tuple[str, ...] = part((), rules.modules)

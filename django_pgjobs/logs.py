@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
@@ -26,6 +27,9 @@ from django_pgjobs.serialization.escapes import bounded, one_line, quoted
 
 LIMIT = 4000
 """Number of characters of a record that go to stderr if it cannot be logged."""
+
+speaks_of: ContextVar[str] = ContextVar("django_pgjobs_alias", default="")
+"""The alias that all lines of this thread are about, empty where there is only one to tell."""
 
 running: ContextVar[Any] = ContextVar("django_pgjobs_context")
 """The job that runs here: its ``JobContext``, or what makes one when asked and has its facts as ``item``.
@@ -98,10 +102,16 @@ def facts(words: str, *args: Any) -> Facts:
     return Facts(words % tuple(_shown(words, args)))
 
 
-def facts_of_attempt(name: str, job: int, attempt: int, most: int | None, claim: object, queue: str) -> Facts:
-    """Return the facts that every line about an attempt carries, in their order; ``most``: attempts, if known."""
+def facts_of_attempt(
+    name: str, job: int, attempt: int, most: int | None, claim: object, queue: str, *, database: str = ""
+) -> Facts:
+    """Return the facts that every line about an attempt carries, in their order; ``most``: attempts, if known.
+
+    ``database``: the alias, where there is more than one to tell.
+    """
     number = attempt if most is None else Facts(f"{attempt}/{most}")
-    return facts("name=%s job=%s attempt=%s claim=%s queue=%s", name, job, number, claim, queue)
+    found = facts("name=%s job=%s attempt=%s claim=%s queue=%s", name, job, number, claim, queue)
+    return Facts(found + facts(" alias=%s", database)) if database else found
 
 
 def listed(names: Iterable[str]) -> Facts:
@@ -124,6 +134,16 @@ def _shown(message: str, args: tuple[Any, ...]) -> Iterator[Any]:
 def _are_values(message: str) -> tuple[bool, ...]:
     """Return for each conversion whether its value has a key before it."""
     return tuple(found[1] is not None for found in _CONVERSION.finditer(message) if found[0] != "%%")
+
+
+@contextmanager
+def speaking_of(alias: str) -> Iterator[None]:
+    """Within the block, let all lines of this thread say this alias; nothing if it is empty."""
+    token = speaks_of.set(alias)
+    try:
+        yield
+    finally:
+        speaks_of.reset(token)
 
 
 class SafeLogger:
@@ -166,6 +186,9 @@ class SafeLogger:
     def _log(self, level: int, message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         if not self.logger.isEnabledFor(level):
             return
+        if (alias := speaks_of.get()) and not any(isinstance(arg, Facts) and " alias=" in arg for arg in args):
+            phrase, colon, text = message.partition(": ")
+            message = f"{phrase} {facts('alias=%s', alias).replace('%', '%%')}{colon}{text}"
         try:
             self.logger.log(level, message, *_shown(message, args), stacklevel=_CALLER, **options)
         except INTERRUPTS:

@@ -23,6 +23,8 @@ pgjobs.E019    a middleware captures the header ``task``, which belongs to ``dja
 pgjobs.E020    ``TASKS`` names a backend of ours, and the app is not installed
 pgjobs.E021    ``DATABASE`` of an alias of ``TASKS`` is unknown, or not PostgreSQL
 pgjobs.E022    ``OPTIONS`` of an alias of ``TASKS`` has an unknown key or a wrong value
+pgjobs.E023    ``DATABASES`` names an alias that is unknown or not PostgreSQL, or cannot be called
+pgjobs.E024    two aliases of ``DATABASES`` are the same database
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
@@ -38,6 +40,7 @@ pgjobs.W012    an alias of ``TASKS`` has ``ENQUEUE_ON_COMMIT``, which does nothi
 pgjobs.W013    a pattern of ``MODULES`` names no module
 pgjobs.W014    a job or cron entry is declared in a module that workers do not import
 pgjobs.W015    with ``--deploy``: psycopg runs in Python, without its C extension
+pgjobs.W016    jobs are written to a database that ``DATABASES`` does not name
 =============  =========================================================================================
 
 E020 to E022 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
@@ -58,7 +61,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from django_pgjobs.checks.database import check_atomic_jobs, check_database, check_driver
+from django_pgjobs.checks.database import check_atomic_jobs, check_database, check_databases, check_driver
 from django_pgjobs.checks.jobs import check_definitions, check_modules
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
 from django_pgjobs.checks.names import check_names
@@ -77,6 +80,7 @@ __all__ = [
     "check_atomic_jobs",
     "check_commands",
     "check_database",
+    "check_databases",
     "check_defaults",
     "check_definitions",
     "check_driver",
@@ -94,8 +98,8 @@ __all__ = [
 
 CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
     check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_notices,
-    check_database, check_atomic_jobs, check_foreign_keys, check_indexes, check_commands, check_definitions,
-    check_modules,
+    check_database, check_databases, check_atomic_jobs, check_foreign_keys, check_indexes, check_commands,
+    check_definitions, check_modules,
 )  # fmt: skip
 
 

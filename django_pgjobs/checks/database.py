@@ -8,11 +8,14 @@ from typing import Any
 import psycopg
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, router
 from django.utils.module_loading import import_string
 
+from django_pgjobs.checks.settings import valid_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
+from django_pgjobs.registering.served import served_aliases
 
 MOST_NAMED = 5
 
@@ -34,6 +37,46 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             f"The database {using!r} is used through psycopg2; jobs need psycopg 3.",
             hint='Install "django-pgjobs[binary]", which brings psycopg 3: Django prefers it for the whole project.',
             id="pgjobs.E010",
+        )
+
+
+def check_databases(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that each alias of the setting ``DATABASES`` is a database of its own on PostgreSQL."""
+    if valid_conf() is None:
+        return
+    try:
+        aliases = served_aliases()
+    except ImproperlyConfigured as error:
+        yield Error(str(error), hint="Let it return a list of aliases of DATABASES.", id="pgjobs.E023")
+        return
+    known: dict[str, str] = {}
+    for alias in aliases:
+        if alias not in connections.settings:
+            yield Error(
+                f'PGJOBS["DATABASES"] names {alias!r}, which is no alias of DATABASES.',
+                hint=f"The aliases are: {', '.join(connections.settings)}.",
+                id="pgjobs.E023",
+            )
+        elif (vendor := connections[alias].vendor) != "postgresql":
+            yield Error(
+                f'PGJOBS["DATABASES"] names {alias!r}, which is not PostgreSQL ({vendor}).',
+                hint="Name aliases that lead to PostgreSQL only: jobs live nowhere else.",
+                id="pgjobs.E023",
+            )
+        else:
+            given = connections.settings[alias]
+            target = repr([given.get(key) for key in ("HOST", "PORT", "NAME", "USER", "OPTIONS")])
+            if (other := known.setdefault(target, alias)) != alias:
+                yield Error(
+                    f'PGJOBS["DATABASES"] names {other!r} and {alias!r}, which are the same database.',
+                    hint="Name one of them: a worker serves no database twice.",
+                    id="pgjobs.E024",
+                )
+    if aliases and (using := router.db_for_write(Job)) not in aliases:
+        yield Warning(
+            f'Jobs are written to the database {using!r}, which PGJOBS["DATABASES"] does not name.',
+            hint="Name it too, or let your routers write jobs to one that is named: else no worker runs them.",
+            id="pgjobs.W016",
         )
 
 

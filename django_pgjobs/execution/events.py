@@ -55,7 +55,10 @@ _logged: dict[tuple[str, str], float] = {}
 
 def facts(job: AttemptFacts) -> Facts:
     """Return the facts that every line about an attempt carries; the job's description, if any, comes last."""
-    known = facts_of_attempt(job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
+    # A context always knows its alias, a claimed job only where there is more than one to tell.
+    database = getattr(job, "database", "") if isinstance(job, tuple) else ""
+    about = (job.name, job.id, job.attempt, job.max_attempts, job.claim_id, job.queue)
+    known = facts_of_attempt(*about, database=database)
     return logs.facts("%s description=%s", known, job.description) if job.description else known
 
 

@@ -24,6 +24,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.registering.served import served_aliases
 from django_pgjobs.store import firing
 from django_pgjobs.store.database import Database, Picking
 from django_pgjobs.store.firing import DeclaredCron
@@ -48,8 +49,10 @@ def declared_for(database: str) -> dict[str, DeclaredCron]:
     Calls the project's code for descriptions and keys, which may query the database and be slow.
     """
     found: dict[str, DeclaredCron] = {}
+    # Each entry has one home, whichever databases this worker serves: elsewhere it would fire once more.
+    home = next(iter(served_aliases()), None) or router.db_for_write(Job)
     for entry in registry.crons():
-        if (entry.database or router.db_for_write(Job)) == database:
+        if (entry.database or home) == database:
             try:
                 found[entry.name] = entry.declared()
             except (InvalidJob, ImproperlyConfigured) as error:

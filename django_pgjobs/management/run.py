@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, router
 
@@ -21,6 +22,7 @@ from django_pgjobs.conf import get_conf, problems
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
+from django_pgjobs.registering.served import served_aliases
 from django_pgjobs.running import reloader
 from django_pgjobs.values import setting_rules
 from django_pgjobs.values.setting_rules import QUEUE_NAME
@@ -88,8 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-port", action=_Once, metavar="PORT", type=_port, help=text)
     text = f"Bind that port to this address ({conf} METRICS_HOST)."
     parser.add_argument("--metrics-host", action=_Once, metavar="HOST", type=_host, help=text)
-    text = "Database alias of the jobs (default: the one that they are registered in)."
-    parser.add_argument("--database", action=_Once, metavar="ALIAS", help=text)
+    text = "Aliases of the databases of the jobs (default: the setting DATABASES, or the one they are registered in)."
+    parser.add_argument("--database", action=_Once, metavar="ALIAS[,ALIAS...]", type=_aliases, help=text)
     parser.add_argument(
         "--name", action=_Once, metavar="NAME", default="", help="Label of this worker (default: host:pid)."
     )
@@ -110,12 +112,12 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
     template = _template(command, options)
     # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
     command.check(display_num_errors=True, databases=[])
-    options["database"] = options["database"] or router.db_for_write(Job)
-    if options["database"] not in settings.DATABASES:
-        raise CommandError(f"There is no database alias {options['database']!r}.")
-    _check_caller(options["database"])
+    options["databases"] = databases = _databases(options)
+    options["database"] = databases[0]
     if options["queues"] and options["exclude_queues"]:
         raise CommandError("Use either --queues or --exclude-queues, not both.")
+    if options["inline"] and databases[1:]:
+        raise CommandError("With --inline a worker serves one database: name it by --database.")
     if options["inline"] and options["metrics_port"]:
         raise CommandError("With --inline nothing serves metrics: leave out --metrics-port.")
     if reloader.wanted(options["reload"], options):
@@ -129,6 +131,22 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
         be_silent()
     if status:
         sys.exit(status)
+
+
+def _databases(options: Options) -> tuple[str, ...]:
+    """Return the aliases to serve, at least one. Raises ``CommandError``."""
+    try:
+        databases = options["database"] or served_aliases() or (router.db_for_write(Job),)
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error)) from error
+    databases = tuple(databases.split(",")) if isinstance(databases, str) else databases
+    for alias in databases:
+        if alias not in settings.DATABASES:
+            raise CommandError(f"There is no database alias {alias!r}.")
+        _check_caller(alias)
+        if databases[1:] and connections[alias].vendor != "postgresql":
+            raise CommandError(f"Jobs live on PostgreSQL; database {alias!r} is {connections[alias].display_name}.")
+    return databases
 
 
 def _template(command: BaseCommand, options: Options) -> ExecutorTemplate | None:
@@ -193,6 +211,7 @@ def _worker_options(command: BaseCommand, options: Options) -> WorkerOptions:
     if entry[-2:] == ANY_PROJECT and not any(option.startswith("--settings=") for option in passed):
         passed.append(f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}")
     given = {name: options[name] for name in SAME_NAME}
+    given["databases"] = options["databases"] if options["databases"][1:] else ()
     passed.append(f"--verbosity={options['verbosity']}")
     excluded = options["exclude_queues"] or ()
     return WorkerOptions(entry=entry, entry_options=tuple(passed), excluded=excluded, **given)
@@ -206,6 +225,13 @@ def run_executor(command: BaseCommand, options: Options) -> None:
     take_over()
     given = {name: options[name] for name in ("threads", "async_slots", "database", "application_name")}
     main.main(channel_fd=options["channel"], board_fd=options["board"], **given)
+
+
+def _aliases(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError("name at least one alias, and none twice")
+    return names
 
 
 def _queues(text: str) -> tuple[str, ...]:

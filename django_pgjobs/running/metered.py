@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,10 +47,10 @@ class Metered:
         """Return the duty that reads the fleet's figures."""
         return [TimedDuty("metrics", self.fleet, MEASURE_SECONDS)] if self.port else []
 
-    def start(self, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader) -> None:
-        """Serve the page from now on."""
+    def start(self, supervisor: Supervisor, keepers: Sequence[LeaseKeeper], leaders: Sequence[Leader]) -> None:
+        """Serve the page from now on; a keeper and a leader for each database."""
         if self.port:
-            self.server = MetricsServer(self.host, self.port, self._page(supervisor, keeper, leader))
+            self.server = MetricsServer(self.host, self.port, self._page(supervisor, keepers, leaders))
             self.server.start()
 
     def stop(self) -> None:
@@ -58,45 +58,56 @@ class Metered:
         if self.server is not None:
             self.server.stop()
 
-    def _page(self, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader) -> Callable[[], bytes]:
+    def _page(
+        self, supervisor: Supervisor, keepers: Sequence[LeaseKeeper], leaders: Sequence[Leader]
+    ) -> Callable[[], bytes]:
         def page() -> bytes:
-            found = figures_of(self.author, self.sizes, supervisor, keeper, leader)
+            found = figures_of(self.author, self.sizes, supervisor, keepers, leaders)
             return render([*families_of(found), *self.fleet.families()])
 
         return page
 
 
 def figures_of(
-    author: Author, sizes: WorkerSizes, supervisor: Supervisor, keeper: LeaseKeeper, leader: Leader
+    author: Author,
+    sizes: WorkerSizes,
+    supervisor: Supervisor,
+    keepers: Sequence[LeaseKeeper],
+    leaders: Sequence[Leader],
 ) -> WorkerFigures:
-    """Read a worker's parts; called by any thread."""
-    tallies, table, children = supervisor.tallies, supervisor.table, list(supervisor.pool.children)
+    """Read a worker's parts, of all its homes together; called by any thread."""
+    homes, children, now = supervisor.homes, list(supervisor.pool.children), clock.monotonic()
     asynchronous = any(definition.is_async for definition in registry.definitions())
     return WorkerFigures(
         ends=[
             AttemptFigures(
                 *key, tally.jobs, tally.run_seconds, tally.wait_seconds, tally.run_histogram, tally.wait_histogram
             )
-            for key, tally in tallies.read().items()
+            for home in homes
+            for key, tally in home.tallies.read().items()
         ],
-        claims=tallies.claims,
-        jobs_claimed=tallies.jobs_claimed,
-        runs_sent=supervisor.dispatcher.sent,
-        leases_lost=tallies.lost,
-        rescues=tallies.rescued.copy(),
+        claims=sum(home.tallies.claims for home in homes),
+        jobs_claimed=sum(home.tallies.jobs_claimed for home in homes),
+        runs_sent=supervisor.numbers.last,
+        leases_lost=sum(home.tallies.lost for home in homes),
+        rescues=_added([home.tallies.rescued.copy() for home in homes]),
         executor_deaths=supervisor.pool.deaths.copy(),
         slots={
             "thread": sizes.processes * sizes.threads,
             "coroutine": sizes.processes * sizes.async_slots * asynchronous,
         },
         slots_busy=sum(child.busy for child in children),
-        claims_held=len(table.claims),
-        jobs_held=len(table.held),
-        ends_unwritten=supervisor.finaliser.count,
+        claims_held=sum(len(home.table.claims) for home in homes),
+        jobs_held=supervisor.held,
+        ends_unwritten=sum(home.finaliser.count for home in homes),
         executors=sum(child.state == READY for child in children),
-        renewal_age_seconds=clock.monotonic() - keeper.renewed_at,
-        leads=leader.leads,
+        renewal_age_seconds=max((now - keeper.renewed_at for keeper in keepers if keeper.connections), default=0.0),
+        leads=any(leader.leads for leader in leaders),
         worker=author.name,
         version=__version__,
         release=author.release,
     )
+
+
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {word: sum(each.get(word, 0) for each in counts) for some in counts for word in some}

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import connections
@@ -17,12 +17,13 @@ from django.db import connections
 from django_pgjobs import clock
 from django_pgjobs.checks import check_driver
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed, safe_logger, speaking_of
 from django_pgjobs.maintenance.cron_declaring import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.metered import Metered, WorkerSizes
+from django_pgjobs.running.opening import LONGEST_WAIT_SECONDS, NOT_MIGRATED, Databases, Opener
 from django_pgjobs.running.worker import SUPERVISOR_CONNECTIONS, Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import read_statements
@@ -35,6 +36,7 @@ from django_pgjobs.worker.shared.deaths import CrashWriter
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.executor_process import Recipe
+from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
 from django_pgjobs.worker.supervisor.recycling import Recycling
@@ -46,6 +48,7 @@ from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import JobsExpired, JobsRescued
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.listener import Listener
+from django_pgjobs.worker.threads.loop import Loop, Outage
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 from django_pgjobs.worker.threads.minutes import MinuteWriter
 from django_pgjobs.worker.threads.unheld_jobs import UnheldJobs
@@ -58,8 +61,6 @@ CRASHES_SECONDS = 1.0
 SCAN_LIMITED_SECONDS = 5.0
 """Interval at which a worker whose code declares no limits scans for jobs that an earlier limit still holds."""
 
-NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
-LONGEST_WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
 GARBAGE_OBJECTS = 20_000
@@ -114,17 +115,39 @@ def run(options: WorkerOptions) -> int:
     stopped = threading.Event()
     # A signal before or after the supervisor's own handling must not end the process abruptly.
     with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
-        found = wait_for_database(worker, stopped)
-        if found is not None:
+        if options.databases:
+            status = _run_several(worker, stopped)
+        elif (found := wait_for_database(worker, stopped)) is not None:
             _log_budget(worker, found)
             with _tuned_interpreter():
-                status = _serve(worker, found, stopped)
+                served = ServedDatabase(worker, Inbox(), declared_crons(worker), list(identity.of(found)))
+                status = _serve(worker, [served], stopped)
         if options.template is not None:
             options.template.close()
     if listening.is_stuck:
         # The reader of stderr has gone. The interpreter would flush it at exit, and hang.
         os._exit(status)
     return status
+
+
+def _run_several(worker: Worker, stopped: threading.Event) -> int:
+    """Run a worker that serves several databases, as soon as there is one of them; return its exit status."""
+    for problem in check_driver():
+        log.warning("psycopg runs in Python: %s", problem.hint)
+    databases = Databases(stopped)
+    openers = [Opener(worker.at(alias), Inbox(), databases) for alias in worker.options.databases]
+    try:
+        found = databases.wait(openers)
+        if not found:
+            return 0
+        _resolve(sorted({name for each in found for name in each.names}))
+        _log_budget(worker, *(each.identity for each in found))
+        with _tuned_interpreter():
+            served = [ServedDatabase(each.worker, each.inbox, declared_crons(each.worker), []) for each in openers]
+            return _serve(worker, served, stopped)
+    finally:
+        for opener in openers:
+            opener.leaving.set()
 
 
 def declared_crons(worker: Worker) -> dict[str, DeclaredCron]:
@@ -135,16 +158,20 @@ def declared_crons(worker: Worker) -> dict[str, DeclaredCron]:
         cleanup.close_all()
 
 
-def _log_budget(worker: Worker, found: Identity) -> None:
+def _log_budget(worker: Worker, found: Identity, *others: Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
-    total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
+    own = SUPERVISOR_CONNECTIONS + worker.admission().declares()
+    total = worker.processes * per_executor + own * max(1, len(worker.options.databases))
+    allowed = sum(each.max_connections for each in {each.system: each for each in (found, *others)}.values())
     served = worker.options.queues or ("all", *(f"-{each}" for each in worker.options.excluded))
     log.info(
         "worker starts worker=%s queue=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
         worker.author.name, listed(served), worker.processes, worker.threads, worker.async_slots,
-        total, found.max_connections,
+        total, allowed,
     )  # fmt: skip
+    if worker.options.databases:
+        log.info("worker serves several databases alias=%s", listed(worker.options.databases))
     template = worker.options.template
     if template is not None and template.obstacle:
         curable = sys.platform == "linux"
@@ -152,8 +179,8 @@ def _log_budget(worker: Worker, found: Identity) -> None:
             logging.WARNING if curable else logging.INFO,
             "executors are not forked from a template, %s: %s", SPAWNED, template.obstacle,
         )  # fmt: skip
-    if total > found.max_connections:
-        log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
+    if total > allowed:
+        log.warning("the worker may need %d connections, the server allows %d", total, allowed)
 
 
 @contextlib.contextmanager
@@ -174,60 +201,75 @@ def _tuned_interpreter() -> Iterator[None]:
         sys.setswitchinterval(switch_seconds)
 
 
-def _serve(worker: Worker, found: Identity, stopped: threading.Event) -> int:
-    declared = declared_crons(worker)
-    inbox, table, tallies = Inbox(), RunTable(), Tallies(_is_known)
-    beat_seconds = worker.conf.beat_seconds
-    # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
-    patience = worker.conf.lease_seconds / 2
-    claimer = Claimer(
-        lambda: worker.connect("claim", durable=False, seconds=patience),
-        inbox,
-        worker.frontier(),
-        worker.claim_options(),
-        frozenset(name for name in registry.names() if registry.get(name).is_async),
-    )
-    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
-    freed = admitter.wake_up if admitter.declares else None
-    finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
-    keeper = _keeper(worker, inbox, table, claimer)
-    leader, metered = Leader(worker.author), _metered(worker)
-    crashes = CrashWriter(table.deaths, worker.author)
-    maintained = [
-        *duties(
-            leader,
-            lambda rescued: inbox.post(JobsRescued(rescued)),
-            declared,
-            keeper,
-            lambda expired: inbox.post(JobsExpired(expired)),
-        ),
-        TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
-        TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
-        TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
-        TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
-        TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
-        *metered.duties(),
-    ]
-    maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
-    kept_up = upkeep(leader, lambda: worker.connect_alone("vacuum"))
-    upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
-    loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
-    if worker.conf.notify:
-        loops.append(
-            Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.read_pauses_now, admitter.wake_up)
+class ServedDatabase:
+    """One database of a worker: its home, and the threads that the rest of the worker asks."""
+
+    def __init__(self, worker: Worker, inbox: Inbox, declared: Mapping[str, DeclaredCron], identity: list[Any]) -> None:
+        self.worker = worker
+        table, tallies = RunTable(), Tallies(_is_known)
+        beat_seconds = worker.conf.beat_seconds
+        # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
+        patience = worker.conf.lease_seconds / 2
+        claimer = Claimer(
+            lambda: worker.connect("claim", durable=False, seconds=patience),
+            inbox,
+            worker.frontier(),
+            worker.claim_options(),
+            frozenset(name for name in registry.names() if registry.get(name).is_async),
         )
-    supervisor = Supervisor(
-        _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops,
-        tallies,
-    )  # fmt: skip
+        admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
+        freed = admitter.wake_up if admitter.declares else None
+        finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
+        self.keeper = keeper = _keeper(worker, inbox, table, claimer)
+        self.leader = leader = Leader(worker.author)
+        crashes = CrashWriter(table.deaths, worker.author)
+        self.duties: list[Any] = [
+            *duties(
+                leader,
+                lambda rescued: inbox.post(JobsRescued(rescued)),
+                declared,
+                keeper,
+                lambda expired: inbox.post(JobsExpired(expired)),
+            ),
+            TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
+            TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
+            TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
+            TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
+            TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
+        ]
+        maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, self.duties)
+        kept_up = upkeep(leader, lambda: worker.connect_alone("vacuum"))
+        upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
+        loops: list[Loop] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
+        if worker.conf.notify:
+            loops.append(
+                Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.read_pauses_now, admitter.wake_up)
+            )
+        if worker.alias:
+            outage = Outage()
+            for loop in loops:
+                loop.belong(worker.alias, outage)
+        self.home = Home(worker.alias, inbox, table, claimer, finaliser, identity, admitter, loops, tallies)
+
+    def farewell(self, state: str) -> None:
+        """Write the last heartbeat."""
+        table = self.home.table
+        self.keeper.farewell(self.worker.facts(state, 0, table.ended, table.deaths), self.worker.author.worker)
+
+
+def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Event) -> int:
+    metered = _metered(worker)
+    served[0].duties += metered.duties()
+    supervisor = Supervisor(_recipe(worker), _limits(worker), [each.home for each in served])
     with registry.without_resolvers():
-        for loop in loops:
-            loop.start()
-        metered.start(supervisor, keeper, leader)
+        for each in served:
+            if each.home.identity:  # the others wait to be opened
+                each.home.start()
+        metered.start(supervisor, [each.keeper for each in served], [each.leader for each in served])
         status = supervisor.run(stopped)
         metered.stop()
-        _leave(worker, supervisor, keeper, loops)
-    _log_farewell(supervisor, finaliser, loops)
+        _leave(supervisor, served)
+    _log_farewell(supervisor)
     return status
 
 
@@ -248,7 +290,7 @@ def _recipe(worker: Worker) -> Recipe:
         options=worker.options.entry_options,
         threads=worker.threads,
         async_slots=worker.async_slots,
-        database=worker.options.database,
+        database=",".join(worker.options.databases) or worker.options.database,
         name=worker.author.name,
         worker=worker.author.worker,
         environment=worker.options.environment,
@@ -286,28 +328,41 @@ def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> 
     )
 
 
-def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: list[Any]) -> None:
+def _leave(supervisor: Supervisor, served: list[ServedDatabase]) -> None:
     """Flush, stop the threads, write the last heartbeat; do not wait long for an unreachable database."""
+    served = [each for each in served if each.home.identity]
+    loops = [loop for each in served for loop in each.home.loops]
     for loop in loops:
         loop.stop()
     until = clock.monotonic() + LEAVE_SECONDS
     for loop in loops:
         loop.join(max(0.0, until - clock.monotonic()))
-    supervisor.inbox.close()
+    for home in supervisor.homes:
+        home.inbox.close()
     supervisor.pool.guard.reap()
-    keeper.farewell(worker.facts("stopped", 0, supervisor.ended, supervisor.table.deaths), worker.author.worker)
+    leaving = [threading.Thread(target=each.farewell, args=("stopped",), daemon=True) for each in served[1:]]
+    for thread in leaving:
+        thread.start()
+    for each in served[:1]:
+        each.farewell("stopped")
+    until = clock.monotonic() + LEAVE_SECONDS
+    for thread in leaving:
+        thread.join(max(0.0, until - clock.monotonic()))
 
 
-def _log_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:
-    statements = sum(loop.statements for loop in loops)
-    if finaliser.count:
-        log.warning(
-            "ends could not be written, other workers rescue these jobs jobs=%d locked=%d",
-            finaliser.count, finaliser.busy.count,
-        )  # fmt: skip
+def _log_farewell(supervisor: Supervisor) -> None:
+    homes = supervisor.homes
+    for home in homes:
+        if home.finaliser.count:
+            with speaking_of(home.alias):
+                log.warning(
+                    "ends could not be written, other workers rescue these jobs jobs=%d locked=%d",
+                    home.finaliser.count, home.finaliser.busy.count,
+                )  # fmt: skip
     log.info(
         "worker stopped jobs=%d refused=%d statements=%d cpu_supervisor=%.3fs cpu_executors=%.3fs",
-        supervisor.ended, finaliser.writer.refused.total(), statements, _cpu(children=False), _cpu(children=True),
+        supervisor.ended, sum(home.finaliser.writer.refused.total() for home in homes),
+        sum(loop.statements for home in homes for loop in home.loops), _cpu(children=False), _cpu(children=True),
     )  # fmt: skip
 
 

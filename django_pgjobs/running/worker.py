@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from django_pgjobs import __version__
@@ -33,6 +33,8 @@ class WorkerOptions:
     entry: tuple[str, ...] = ()
     entry_options: tuple[str, ...] = ()
     database: str = "default"
+    databases: tuple[str, ...] = ()
+    """All aliases, if the worker serves more than one."""
     name: str = ""
     queues: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
@@ -59,6 +61,8 @@ class Worker:
     processes: int
     threads: int
     async_slots: int
+    alias: str = ""
+    """The alias that its jobs name as their home: empty if it serves one database."""
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Worker:
@@ -78,12 +82,19 @@ class Worker:
     def connect(self, role: str, *, durable: bool = True, seconds: float | None = None) -> WorkerConnection:
         """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
         seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
-        role = f"pgjobs {self.author.name[:40]} {role}"
-        return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
+        return WorkerConnection(self.options.database, self._named(role), statement_seconds=seconds, durable=durable)
 
     def connect_alone(self, role: str) -> WorkerConnection:
         """Return a new connection for statements without transaction and time limit. Raises like ``connect``."""
-        return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
+        return WorkerConnection(self.options.database, self._named(role), statement_seconds=None)
+
+    def _named(self, role: str) -> str:
+        words = (self.author.name[:40], role) if not self.alias else (self.author.name[:24], self.alias[:15], role)
+        return " ".join(["pgjobs", *words])
+
+    def at(self, alias: str) -> Worker:
+        """Return the same worker as it is seen in one of its databases."""
+        return replace(self, options=replace(self.options, database=alias), alias=alias)
 
     def facts(
         self, state: str = "running", running: int = 0, finished: int = 0, deaths: Deaths | None = None
@@ -120,6 +131,7 @@ class Worker:
             poll_seconds=conf.poll_seconds,
             notify=conf.notify,
             until_idle=self.options.until_idle,
+            database=self.alias,
         )
 
     def frontier(self) -> Frontier:

@@ -39,7 +39,8 @@ class ClaimedJob(NamedTuple):
     ``extras``: None, or those of these values that the job has: ``limit_key``, ``idempotency_key``, ``cron_entry``,
     ``fire_at`` as ISO text, ``suspect`` if the job may have ended the process of this attempt, ``until`` when its
     deadline passes and ``expires`` after when it is not started, both by ``clock.monotonic()``, its ``options``, and
-    ``gate`` if its end counts in one: which, 0 for others.
+    ``gate`` if its end counts in one: which, 0 for others. ``database``: the alias of its home, empty in a worker that
+    serves one only; another alias may have a job of its number.
     """
 
     # First what differs from job to job of one claim: see ``run_groups``.
@@ -60,6 +61,7 @@ class ClaimedJob(NamedTuple):
     cancelled: bool = False
     error: str = ""
     extras: dict[str, Any] | None = None
+    database: str = ""
 
     @property
     def fence(self) -> tuple[int, str]:
@@ -69,7 +71,8 @@ class ClaimedJob(NamedTuple):
     @property
     def facts(self) -> Facts:
         """The facts that every log line about this attempt carries, in their order."""
-        return facts_of_attempt(self.name, self.id, self.attempt, self.max_attempts, self.claim_id, self.queue)
+        about = (self.name, self.id, self.attempt, self.max_attempts, self.claim_id, self.queue)
+        return facts_of_attempt(*about, database=self.database)
 
     @property
     def kind(self) -> str:
@@ -196,14 +199,16 @@ def claim_lines(
     allowance_seconds: float,
     grace_seconds: float,
     most: int | None = None,
+    database: str = "",
 ) -> ClaimReply:
     """Claim as ``claim_jobs``, from the line of jobs for the event loop (True) and from the line of all others (False).
 
     ``async_names``: the jobs that run on the loop; a callback runs in a thread regardless of its job's name. ``most``:
-    how many jobs all lines give together; beyond that, the last line gives fewer.
+    how many jobs all lines give together; beyond that, the last line gives fewer. ``database``: what the jobs say of
+    their home.
     """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    reply = _claim(db, terms, lines, async_names, most, None)
+    reply = _claim(db, terms, lines, async_names, most, None, database)
     reply.jobs.sort(key=_AGE)
     reply.jobs.sort(key=_PRIORITY, reverse=True)  # keeps the order of equals
     return reply
@@ -218,10 +223,11 @@ def claim_one(
     lease_seconds: float,
     allowance_seconds: float,
     grace_seconds: float,
+    database: str = "",
 ) -> list[ClaimedJob]:
     """Claim this job and no other, as ``claim_jobs`` would; empty if it cannot be claimed now."""
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    return _claim(db, terms, {}, (), None, job_id).jobs
+    return _claim(db, terms, {}, (), None, job_id, database).jobs
 
 
 def _claim(
@@ -231,6 +237,7 @@ def _claim(
     async_names: Collection[str],
     most: int | None,
     job_id: int | None,
+    database: str,
 ) -> ClaimReply:
     """Claim from these lines and the job ``job_id``; return the jobs in no order."""
     asked_at = clock.monotonic()
@@ -244,7 +251,7 @@ def _claim(
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
         **terms,
     }
-    return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at)
+    return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at, database)
 
 
 def next_claimable(
@@ -256,24 +263,24 @@ def next_claimable(
     return int(rows[0][0]) if rows else None
 
 
-def _claimed(rows: Rows, claim_id: str, asked_at: float) -> ClaimReply:
+def _claimed(rows: Rows, claim_id: str, asked_at: float, database: str) -> ClaimReply:
     """Make jobs from rows that hold those of one kind in columns; nearly all have neither headers nor what is rare."""
     jobs: list[ClaimedJob] = []
     scanned_at: datetime | None = None
     # A third of the cost of _make. The names are local, as every job passes here.
-    new, job = tuple.__new__, ClaimedJob
+    new, job, plain = tuple.__new__, ClaimedJob, (*_PLAIN[:-1], database)
     for *common, ids, run_ats, payloads, headers, rares, descriptions, now in rows:
         scanned_at = now
         if common[0] is None:
             continue
         each = zip(json.loads(ids), map(instant, json.loads(run_ats)), _texts(payloads), strict=True)
         if descriptions is None and not headers.strip("\n") and not rares.strip("\n"):
-            rest = (*common, None, claim_id, *_PLAIN)
+            rest = (*common, None, claim_id, *plain)
             jobs += [new(job, own + rest) for own in each]
             continue
         named = repeat(None) if descriptions is None else json.loads(descriptions)
         jobs += [
-            new(job, (*own, *common, header, claim_id, *_rare(description, rare, asked_at)))
+            new(job, (*own, *common, header, claim_id, *_rare(description, rare, asked_at, plain)))
             for own, header, rare, description in zip(each, _texts(headers), _texts(rares), named, strict=False)
         ]
     return ClaimReply(jobs, scanned_at)
@@ -283,15 +290,15 @@ def _texts(column: str) -> list[str | None]:
     return [text or None for text in column.split("\n")]
 
 
-def _rare(description: str | None, rare: str | None, asked_at: float) -> tuple[Any, ...]:
+def _rare(description: str | None, rare: str | None, asked_at: float, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     if rare is None:
-        return (description or "", *_PLAIN[1:])
+        return (description or "", *plain[1:])
     ending, ending_attempt, cancelled, error, *others = json.loads(rare)
     extras = {name: value for name, value in zip(_EXTRAS, others, strict=True) if value is not None}
     for name in ("until", "expires"):
         if name in extras:  # as seconds from the claim
             extras[name] = asked_at + float(extras[name])
-    return description or "", ending, ending_attempt, cancelled, error, extras or None
+    return description or "", ending, ending_attempt, cancelled, error, extras or None, plain[-1]
 
 
 def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:

@@ -174,6 +174,25 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
+def aliases(value: Any) -> Any:
+    """Aliases of databases, or what returns them: a callable, or its dotted path."""
+    if callable(value) or (isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value)):
+        return value
+    try:
+        return alias_list(value)
+    except TypeError:
+        raise TypeError("a list of aliases, a callable that returns one, or its dotted path") from None
+
+
+def alias_list(value: Any) -> tuple[str, ...]:
+    """Aliases of databases."""
+    names = texts(value)
+    wrong = [name for name in names if "," in name or not name]
+    if wrong or not names or len(set(names)) < len(names):
+        raise ValueError("aliases, at least one, none of them twice or with a comma in it")
+    return names
+
+
 def pattern(value: Any) -> str:
     """A regular expression."""
     if not isinstance(value, str):

@@ -88,6 +88,17 @@ async def aeffect(key: object, seconds: float = 0) -> object:
 
 
 @job
+def notes_its_home(context: JobContext, key: object, seconds: float = 0) -> None:
+    time.sleep(seconds)
+    stage.here().note("home", key, context.database)
+
+
+@job
+async def anotes_its_home(context: JobContext, key: object) -> None:
+    stage.here().note("home", key, context.database)
+
+
+@job
 def no_op() -> None:
     pass
 

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Job
 from tests.e2e import jobs, newer
+from tests.e2e.elsewhere import ask, call, manage, put
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
-from tests.plugins.fix_worker import ROOT, Workers, database_url, ended, read
-
-
-def manage(url: str, *arguments: str) -> None:
-    """Run a management command on another database."""
-    environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    command = [sys.executable, "-m", "django", *arguments]
-    subprocess.run(
-        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL
-    )
+from tests.plugins.fix_worker import Workers, database_url, ended, read
 
 
 @pytest.fixture(scope="module")
@@ -49,29 +37,9 @@ def server(throwaway: EmbeddedServer) -> Iterator[EmbeddedServer]:
     throwaway.start()
 
 
-def ask(url: str, text: str, *params: object) -> list[tuple[Any, ...]]:
-    """Run a statement on a connection of its own."""
-    with psycopg.connect(url, autocommit=True) as raw:
-        cursor = raw.execute(text, params)
-        return cursor.fetchall() if cursor.description else []
-
-
-def put(url: str, name: str, payload: str = '{"args": [], "kwargs": {}}') -> int:
-    """Register a job by SQL, as another program would."""
-    text = (
-        "INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload)"
-        " VALUES (%s, 'default', 0, 3, %s) RETURNING id"
-    )
-    return int(ask(url, text, f"tests.e2e.jobs.{name}", payload)[0][0])
-
-
 def outcomes(url: str) -> list[tuple[str | None, int]]:
     """Return (outcome, attempt) of all jobs."""
     return ask(url, "SELECT outcome, attempt FROM pgjobs_job ORDER BY id")
-
-
-def call(*args: object) -> str:
-    return json.dumps({"args": args, "kwargs": {}})
 
 
 def test_a_worker_waits_for_a_server_that_is_not_there_yet(worker: Workers, server: EmbeddedServer) -> None:

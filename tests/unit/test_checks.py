@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.apps import apps
@@ -236,6 +236,38 @@ def test_psycopg2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids(checks.check_database()) == ["E010"]
 
 
+def shards() -> list[str]:
+    return ["default"]
+
+
+@pytest.mark.parametrize(
+    ("databases", "found"),
+    [
+        (None, []),
+        (["default"], []),
+        (["default", "twin"], ["E024"]),
+        (["default", "elsewhere"], []),
+        (["default", "nowhere"], ["E023"]),
+        (["default", "other"], ["E023"]),
+        (["elsewhere"], ["W016"]),
+        (shards, []),
+        (f"{__name__}.shards", []),
+        (f"{__name__}.nothing", ["E023"]),
+        (lambda: "default", ["E023"]),
+    ],
+)
+def test_each_database_of_the_setting_is_one_of_its_own(
+    settings: Any, databases: Any, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for alias, changes in (("twin", {}), ("elsewhere", {"NAME": "elsewhere"})):
+        own = connections["default"].copy(alias)
+        own.settings_dict = {**connections.settings["default"], **changes}
+        monkeypatch.setitem(connections.settings, alias, own.settings_dict)
+        monkeypatch.setattr(cast(Any, connections)._connections, alias, own, raising=False)
+    settings.PGJOBS = {"DATABASES": databases}
+    assert ids(checks.check_databases()) == found
+
+
 # Models
 
 
@@ -423,4 +455,4 @@ def test_a_check_takes_what_django_passes() -> None:
     for check in checks.CHECKS:
         list(check(app_configs=None, databases=["default"]))
         called.append(check)
-    assert len(called) == 13
+    assert len(called) == 14

@@ -22,6 +22,7 @@ from django_pgjobs.values.setting_rules import part_rules
 
 DEFAULTS: dict[str, Any] = {
     "queues": None,
+    "databases": None,
     "modules": (),
     "middleware": (),
     "release": "",
@@ -117,6 +118,9 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("QUEUES", {"mail", "bulk"}, ("bulk", "mail")),
         ("MIDDLEWARE", ["a.b"], ("a.b",)),
         ("MODULES", ["shop.*_jobs", "a.b.*", "_c"], ("shop.*_jobs", "a.b.*", "_c")),
+        ("DATABASES", ["default", "eu1"], ("default", "eu1")),
+        ("DATABASES", "shop.shards.aliases", "shop.shards.aliases"),
+        ("DATABASES", len, len),
         ("DEFAULT_TIMEOUT_SECONDS", None, None),
         ("PROCESSES", 7, 7),
         ("DRAIN_SECONDS", 0, 0.0),
@@ -226,6 +230,9 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"METRICS_HOST": None}, "type", "must be a text"),
         ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
         ({"MODULES": "a.b"}, "type", "must be a list of texts"),
+        ({"DATABASES": "eu1"}, "type", "must be a list of aliases, a callable that returns one, or its dotted path"),
+        ({"DATABASES": ["eu1", "eu1"]}, "range", "none of them twice"),
+        ({"DATABASES": []}, "range", "at least one"),
         ({"MODULES": ["a", "*.jobs", "a..b", "a/b.py", ""]}, "range", "the first part without a * (found '*.jobs'"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
         ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
@@ -386,7 +393,7 @@ def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
 
 def test_there_are_few_settings() -> None:
     """Every bound is in ``BOUNDS``, and how long rows are kept in ``RETENTION``."""
-    assert len(RULES) <= 36
+    assert len(RULES) <= 37
 
 
 @pytest.mark.parametrize("kind", [JobBounds, OutcomeRetention, Retention])

@@ -23,6 +23,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Notified,
     Notify,
     Progress,
+    Reached,
     Ready,
     ReleaseRuns,
     RunJobs,
@@ -62,12 +63,13 @@ MESSAGES: list[FromExecutor] = [
         }
     ),
     BootFailed("it cannot reach its database", True),
+    Reached("eu", ["7321", 5, 16384]),
 ]
 ORDERS: list[ToExecutor] = [
     RunJobs(1.5, [(False, 7, "é\ud800", None)]),
     ReleaseRuns([1, 2]),
     StopRun(1, "flag", "cancelled", "anna", "too late"),
-    TrustUntil(2.5),
+    TrustUntil(2.5, "eu"),
     Notify(3, []),
     StopSoon("recycle", None),
     Drain(),

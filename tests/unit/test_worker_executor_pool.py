@@ -32,10 +32,10 @@ from django_pgjobs.worker.shared.channel_messages import (
     StopSoon,
     Successes,
 )
-from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import executor_liveness
 from django_pgjobs.worker.supervisor import executor_process as children
+from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_pool import (
     BOOT_TRIES,
     SHORT_LIFE_SECONDS,
@@ -52,7 +52,8 @@ from django_pgjobs.worker.supervisor.executor_process import (
     Recipe,
 )
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND, MOST_DEATHS, SignalRelay
+from django_pgjobs.worker.supervisor.run_events import EVERY_KIND
+from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, SignalRelay
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 HELLO: Hello = {
@@ -81,7 +82,7 @@ class HeldJobs:
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
         self.successes: list[Any] = []
-        self.table = RunTable()
+        self.holds_any = False
 
     def done(self, child: ExecutorProcess, items: list[Any]) -> None:
         if items == [["bad"]]:
@@ -91,7 +92,7 @@ class HeldJobs:
     def succeeded(self, child: ExecutorProcess, *columns: list[Any]) -> None:
         self.successes += zip(*columns, strict=True)
 
-    def settle(self, death: Any) -> None: ...
+    def settle(self, death: Any, *, by_itself: bool) -> None: ...
 
 
 class LeaseGuard:
@@ -108,10 +109,6 @@ class LeaseGuard:
         return False
 
 
-class Finaliser:
-    def terminate(self, name: str) -> None: ...
-
-
 @pytest.fixture
 def failed() -> list[str]:
     return []
@@ -126,7 +123,7 @@ def pool(failed: list[str], monkeypatch: pytest.MonkeyPatch) -> ExecutorPool:
         "relay": SignalRelay(own),
         "selector": Selector(),
         "held_jobs": HeldJobs(),
-        "finaliser": Finaliser(),
+        "end_backends": lambda name: None,
         "guard": LeaseGuard(),
         "recycling": Recycling(),
     }
@@ -266,7 +263,7 @@ def test_successes_reach_those_who_hold_the_jobs(pool: ExecutorPool) -> None:
     child = ready(pool)
     end_of(child).arriving = [Successes([1, 2], [1000, 2000], ["1", None])]
     pool._on_frames(child)
-    assert pool.held_jobs.successes == [(1, 1000, "1"), (2, 2000, None)]  # type: ignore[attr-defined]
+    assert pool.held_jobs.successes == [(1, 1000, "1"), (2, 2000, None)]  # type: ignore[union-attr]
 
 
 def test_of_executors_that_are_killed_those_are_told_that_have_jobs(
@@ -288,7 +285,7 @@ def test_an_executor_that_sends_nonsense_is_killed_after_what_it_said_before(poo
     child, other = ready(pool), ready(pool)
     end_of(child).arriving = [Decided([[1]]), Decided([["bad"]])]
     pool._on_frames(child)
-    assert pool.held_jobs.outcomes == [[1]]  # type: ignore[attr-defined]
+    assert pool.held_jobs.outcomes == [[1]]  # type: ignore[union-attr]
     assert (child.state, other.state) == (KILLED, READY)
     assert "not a decision" in end_of(child).broken
 
@@ -430,13 +427,12 @@ def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(
 
 def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told(pool: ExecutorPool) -> None:
     one, two, deaf = ready(pool, listens=True), ready(pool, listens=True), ready(pool)
-    run = run_of(1)
-    pool.held_jobs.table.held[1] = run
+    pool.held_jobs.holds_any = True  # type: ignore[misc]
     pool.dismiss()
     assert (one.state, two.state, deaf.state) == (DRAINING, READY, DRAINING)
     pool.relay.wanted = one.listens
     pool.relay.notify(events(1))
-    del pool.held_jobs.table.held[1]
+    pool.held_jobs.holds_any = False  # type: ignore[misc]
     pool.dismiss()
     assert [type(message) for message in end_of(two).sent] == [Notify, Drain]
 
@@ -468,7 +464,12 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
     acking: Any = Acking()
     nobody: Any = None
     held_jobs = Real(
-        nobody, nobody, acking, wake_for=lambda pair: None, notify=lambda items, kinds: None, tallies=Tallies(bool)
+        nobody,
+        Dispatcher(),
+        acking,
+        wake_for=lambda pair: None,
+        notify=lambda items, kinds=(): None,
+        tallies=Tallies(bool),
     )
     child = child_of()
     one, two = run_of(10, number=1), run_of(20, number=2)

@@ -64,7 +64,7 @@ def finaliser() -> Finaliser:
 @pytest.fixture
 def held_jobs(finaliser: Finaliser) -> HeldJobs:
     parts: Any = (RunTable(), Dispatcher(), finaliser)
-    return HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda items, kinds: None, tallies=Tallies(bool))
+    return HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda items, kinds=(): None, tallies=Tallies(bool))
 
 
 @pytest.mark.parametrize("name", ["holding.known", "holding.unknown"])
@@ -457,7 +457,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     told: list[SignalEvent] = []
     parts: Any = (RunTable(), Dispatcher(), finaliser)
     held_jobs = HeldJobs(
-        *parts, wake_for=lambda pair: None, notify=lambda events, kinds: told.extend(events()), tallies=Tallies(bool)
+        *parts, wake_for=lambda pair: None, notify=lambda events, kinds=(): told.extend(events()), tallies=Tallies(bool)
     )
     child = on_an_executor(held_jobs, *held_jobs.table.adopt(0.0, under("a", [claimed(1), claimed(2)])))
     flagged(held_jobs, flag(1, lost=True))

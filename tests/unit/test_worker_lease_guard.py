@@ -64,7 +64,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture
 def guard(now: Any, monkeypatch: pytest.MonkeyPatch) -> LeaseGuard:
     monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
-    return LeaseGuard(RunTable(), LEASE, [])
+    return LeaseGuard({"": RunTable()}, LEASE, [])
 
 
 def until(guard: LeaseGuard) -> float:
@@ -85,13 +85,13 @@ def test_a_claim_is_trusted_less_long_than_the_database_counts() -> None:
 
 def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed(guard: LeaseGuard) -> None:
     """P11: the earliest of the claims decides."""
-    guard.table.adopt(980.0, under("one", [claimed(1)]))
-    guard.table.adopt(990.0, under("two", [claimed(2)]))
+    guard.tables[""].adopt(980.0, under("one", [claimed(1)]))
+    guard.tables[""].adopt(990.0, under("two", [claimed(2)]))
     ready, starting = child_of(), child_of(state=STARTING)
     guard.children[:] = [ready, starting]
     guard.renewed(999.0, ["two", "struck meanwhile"])
-    assert guard.table.claims["one"].trusted_until == 1009.0
-    assert guard.table.claims["two"].trusted_until == 1028.0
+    assert guard.tables[""].claims["one"].trusted_until == 1009.0
+    assert guard.tables[""].claims["two"].trusted_until == 1028.0
     assert end_of(ready).sent == [TrustUntil(1009.0)]
     assert end_of(starting).sent == []
     guard.renewed(1000.0, ["one", "two"])
@@ -112,10 +112,10 @@ def test_a_worker_without_claims_is_watched_too(guard: LeaseGuard) -> None:
 
 def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: LeaseGuard) -> None:
     guard.renewed(999.0, [])
-    guard.table.adopt(985.0, under("slow", [claimed(1)]))
+    guard.tables[""].adopt(985.0, under("slow", [claimed(1)]))
     guard.adopted()
     assert until(guard) == 1014.0
-    guard.table.adopt(1000.0, under("fast", [claimed(2)]))
+    guard.tables[""].adopt(1000.0, under("fast", [claimed(2)]))
     said = len(cast(Any, guard.watchdog).said)
     guard.adopted()
     assert len(cast(Any, guard.watchdog).said) == said
@@ -123,7 +123,7 @@ def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: LeaseG
 
 def test_late_renewals_put_the_watchdog_off_while_we_live(guard: LeaseGuard, now: Callable[[float], None]) -> None:
     """An outage must kill nothing: nobody else can take the jobs then."""
-    guard.table.adopt(999.0, under("one", [claimed(1)]))
+    guard.tables[""].adopt(999.0, under("one", [claimed(1)]))
     guard.renewed(999.0, ["one"])
     guard.tick(1010.0)
     assert until(guard) == 1028.0

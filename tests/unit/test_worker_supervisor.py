@@ -21,6 +21,7 @@ from django_pgjobs.worker.shared.runs import HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
+from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Supervisor, WorkerLimits
 from django_pgjobs.worker.threads.busy_ends import BusyEnds
@@ -92,8 +93,10 @@ class Worker:
     def __init__(self, **limits: Any) -> None:
         self.claimer, self.finaliser, self.admitter = Claimer(), Finaliser(), Admitter()
         parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, (), Tallies(bool))
-        self.main = Supervisor(SimpleNamespace(template=None), WorkerLimits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
-        self.main.knows_pauses = True
+        self.home = Home("", *parts)
+        recipe: Any = SimpleNamespace(template=None)
+        self.main = Supervisor(recipe, WorkerLimits(**{"processes": 1, **limits}), [self.home])
+        self.home.knows_pauses = True
         self.main.last_tick = NOW
 
     def executor(self, **changes: Any) -> ExecutorProcess:
@@ -103,11 +106,11 @@ class Worker:
         return child
 
     def claims(self, *ids: int, asked_at: float = NOW) -> None:
-        self.main._on_message(Claimed(asked_at, under("a", [claimed(number) for number in ids])))
+        self.main._on_message(self.home, Claimed(asked_at, under("a", [claimed(number) for number in ids])))
 
     def close(self) -> None:
         self.main.selector.close()
-        self.main.inbox.close()
+        self.home.inbox.close()
         self.main.signals.close()
         self.main._signalled.close()
 
@@ -155,9 +158,9 @@ def test_while_too_much_is_not_written_yet_nothing_starts_and_nothing_is_claimed
 def test_nothing_is_claimed_before_it_is_known_what_is_paused(worker: Any) -> None:
     serving = worker()
     serving.executor()
-    serving.main.knows_pauses = False
+    serving.home.knows_pauses = False
     serving.main._advance()
-    serving.main._on_message(PausesRead(Pauses(frozenset({"mail"}))))
+    serving.main._on_message(serving.home, PausesRead(Pauses(frozenset({"mail"}))))
     serving.main._advance()
     assert serving.claimer.requests == [(0, 0, None), (2, 3, None)]
     assert serving.claimer.paused == {"mail"}
@@ -192,10 +195,10 @@ def test_no_more_are_asked_for_than_are_to_end_and_then_the_worker_drains(worker
     assert serving.claimer.requests == [(2, 3, 2)]
     for number in (1, 2, 3):
         run = (
-            serving.main.table.held.get(number)
-            or serving.main.table.adopt(NOW, under(f"c{number}", [claimed(number)]))[0]
+            serving.home.table.held.get(number)
+            or serving.home.table.adopt(NOW, under(f"c{number}", [claimed(number)]))[0]
         )
-        serving.main.held_jobs.stored(SUCCESS, [(run, End(number, run.claim.claim_id), None)])
+        serving.home.held_jobs.stored(SUCCESS, [(run, End(number, run.claim.claim_id), None)])
         assert not serving.claimer.halted
         serving.main._advance()
     assert serving.claimer.halted
@@ -205,12 +208,12 @@ def test_an_idle_worker_leaves_when_it_has_looked_after_its_last_job(worker: Any
     """``--until-idle``: what has become due since is looked for first, what a limit holds back too."""
     serving = worker(until_idle=True)
     serving.executor()
-    serving.main.held_jobs.ends.last_removed = NOW - 1
-    serving.main._on_message(Idle(NOW - 2))
+    serving.home.held_jobs.ends.last_removed = NOW - 1
+    serving.main._on_message(serving.home, Idle(NOW - 2))
     serving.main._advance()
     assert (serving.claimer.polls, serving.admitter.wake_ups, serving.claimer.halted) == (1, 1, False)
     serving.admitter.idle = False
-    serving.main._on_message(Idle(NOW - 0.5))
+    serving.main._on_message(serving.home, Idle(NOW - 0.5))
     serving.main._advance()
     assert (serving.claimer.polls, serving.claimer.halted) == (1, False)
     serving.admitter.idle = True
@@ -222,12 +225,12 @@ def test_a_worker_that_holds_jobs_or_starts_is_not_idle(worker: Any) -> None:
     serving = worker(until_idle=True)
     serving.executor()
     serving.claims(1)
-    serving.main._on_message(Idle(NOW + 1))
+    serving.main._on_message(serving.home, Idle(NOW + 1))
     serving.main._advance()
     starting = worker(until_idle=True)
     starting.executor(state=STARTING)
     starting.main.pool.booted = False
-    starting.main._on_message(Idle(NOW + 1))
+    starting.main._on_message(starting.home, Idle(NOW + 1))
     starting.main._advance()
     assert (serving.claimer.halted, starting.claimer.halted) == (False, False)
 
@@ -237,7 +240,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
     child = serving.executor(threads=1)
     serving.claims(1, 2, 3)
     child.mean_seconds = 60.0
-    serving.main.dispatcher.dispatch(serving.main.pool.children, NOW)
+    serving.home.dispatcher.dispatch(serving.main.pool.children, NOW)
     with caplog.at_level(logging.INFO):
         serving.main.drain("SIGTERM")
         serving.main.drain("again")
@@ -259,7 +262,7 @@ def test_a_worker_that_cannot_go_on_drains_and_exits_with_status_one(worker: Any
 def test_in_a_drain_idle_executors_leave_and_at_its_limit_the_others_are_killed(worker: Any) -> None:
     serving = worker(drain_seconds=10.0)
     idle, busy = serving.executor(), serving.executor()
-    [run] = serving.main.table.adopt(NOW, under("a", [claimed(1)]))
+    [run] = serving.home.table.adopt(NOW, under("a", [claimed(1)]))
     run.run, run.child = 1, busy
     busy.add(run)
     serving.main.drain("test")
@@ -309,7 +312,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
     serving.claimer.busy = True
     assert not serving.main._gone()
     serving.claimer.busy = False
-    serving.main.table.adopt(NOW, under("a", [claimed(1)]))
+    serving.home.table.adopt(NOW, under("a", [claimed(1)]))
     for later, gone in ((10.0 + LEAVE_SECONDS, False), (10.1 + LEAVE_SECONDS, True)):
         monkeypatch.setattr(clock, "monotonic", lambda later=later: NOW + later)
         assert serving.main._gone() is gone
@@ -320,7 +323,7 @@ def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -
     child = serving.executor(listens=True)
     serving.main.relay.wanted = child.listens
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
-    serving.main._on_message(JobsRescued([rescued]))
+    serving.main._on_message(serving.home, JobsRescued([rescued]))
     assert serving.admitter.wake_ups == 1
     [message] = end_of(child).sent
     assert isinstance(message, Notify)

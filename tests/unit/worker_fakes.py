@@ -14,7 +14,7 @@ from django_pgjobs.worker.shared.channel import pack
 from django_pgjobs.worker.shared.run_groups import SentRun, groups_of, sent_runs
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
-from django_pgjobs.worker.supervisor.signal_relay import EVERY_KIND
+from django_pgjobs.worker.supervisor.run_events import EVERY_KIND
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage, RefusedEnds, Stored
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,16 +20,16 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard, Prepared
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import safe_logger, speaks_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.beginning import ShownGuard
+from django_pgjobs.worker.executor.job_homes import homes_of
 from django_pgjobs.worker.executor.loop_threads import JobCalls, LoopThreads
-from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
+from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.task_door import TaskDoor
 from django_pgjobs.worker.shared import process
@@ -41,14 +41,15 @@ log = safe_logger("django_pgjobs")
 
 
 class EventLoop:
-    """One loop with ``slots``, the last ones of the board; the first job starts its thread."""
+    """One loop with ``slots``, the last ones of the board; the first job starts its thread.
 
-    def __init__(self, buffers: Buffers, slots: range, database: str) -> None:
+    ``databases``: see ``homes_of``.
+    """
+
+    def __init__(self, buffers: Buffers, slots: range, databases: str) -> None:
         self.buffers = buffers
         self.free_slots = list(slots)
-        self.database = database
-        self.recall = partial(find_result, database)
-        self.memories = Memories(database)
+        self.homes = homes_of(databases)
         self.reporter_of = partial(reporter, buffers.end)
         self.forks = process.forks
         self.threads = LoopThreads(get_conf().executor_conn_max_age_seconds)
@@ -179,7 +180,9 @@ class EventLoop:
         return decision
 
     async def _attempt(self, run: SentRun) -> Decision:
-        job = run.job
+        job, home = run.job, self.homes[run.job.database]
+        if job.database:
+            speaks_of.set(job.database)
         if job.payload is None:
             whole = await self._with_payload(job)
             if not isinstance(whole, ClaimedJob):
@@ -190,7 +193,7 @@ class EventLoop:
         guard: Guard = self.doors[run.run]
         if job.extras is not None and job.soft_limit is not None:
             guard = ShownGuard(guard, self.buffers.board, run.slot)
-        prepared = attempt.prepare(job, self.reporter_of, run, guard, self.recall, memories=self.memories)
+        prepared = attempt.prepare(job, self.reporter_of, run, guard, home.recall, memories=home.memories)
         if not isinstance(prepared, Prepared):
             return prepared
         try:
@@ -201,7 +204,7 @@ class EventLoop:
 
     async def _with_payload(self, job: ClaimedJob) -> ClaimedJob | Decision:
         try:
-            return await sync_to_async(with_payload)(job, self.database)
+            return await sync_to_async(with_payload)(job, self.homes[job.database].database)
         except RuntimeError as error:
             # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
             log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, job.id, error)

@@ -16,17 +16,16 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.atomic_end import AtomicEnds
-from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard, Prepared, RunControl
-from django_pgjobs.logs import release_logging, safe_logger
+from django_pgjobs.logs import release_logging, safe_logger, speaks_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.interrupts import Door
-from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
+from django_pgjobs.worker.executor.job_homes import homes_of
+from django_pgjobs.worker.executor.prepare import failed_outside, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import Interrupted, Learned
@@ -39,17 +38,13 @@ THREAD_SECONDS = 0.1
 
 
 class JobThreads:
-    """``count`` threads, on the first slots of the board."""
+    """``count`` threads, on the first slots of the board. ``databases``: see ``homes_of``."""
 
-    def __init__(self, buffers: Buffers, count: int, database: str) -> None:
+    def __init__(self, buffers: Buffers, count: int, databases: str) -> None:
         self.buffers = buffers
         self.count = count
-        self.database = database
-        self.recall = partial(find_result, database)
-        self.history = partial(read_failure, database)
+        self.homes = homes_of(databases)
         self.reporter_of = partial(reporter, buffers.end)
-        self.transaction = AtomicEnds(database)
-        self.memories = Memories(database)
         self.reported = set(registry.fingerprints())
         self.forks = process.forks
         self.doors: list[Door | None] = [None] * count
@@ -160,13 +155,15 @@ class JobThreads:
 
     def run(self, run: SentRun, door: Door) -> Decision:
         """Run one job that has started; record and return the decision. Raises nothing of its own."""
-        job = run.job
+        job, home = run.job, self.homes[run.job.database]
         prepared: Prepared | Decision | None = None
+        if job.database:
+            speaks_of.set(job.database)
         try:
             if door.connections:
                 cleanup.refresh()
             if job.payload is None:
-                whole = with_payload(job, self.database)
+                whole = with_payload(job, home.database)
                 if not isinstance(whole, ClaimedJob):
                     run.decision = whole
                     return whole
@@ -180,10 +177,10 @@ class JobThreads:
                 self.reporter_of,
                 run,
                 guard,
-                self.recall,
-                self.history,
-                self.transaction,
-                self.memories,
+                home.recall,
+                home.history,
+                home.transaction,
+                home.memories,
             )
             if job.name not in self.reported:
                 self._report_found(job.name)

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, assert_never
 
@@ -41,6 +42,7 @@ from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.interrupts import KINDS, raise_ignored_again
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.outbox import FLUSH_SECONDS, Outbox
+from django_pgjobs.worker.executor.reaching import Reaching
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.shared import channel, process
@@ -53,6 +55,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Hello,
     Notified,
     Notify,
+    Reached,
     Ready,
     ReleaseRuns,
     RunJobs,
@@ -63,7 +66,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     ToExecutor,
     TrustUntil,
 )
-from django_pgjobs.worker.shared.identity import identity_of
+from django_pgjobs.worker.shared.identity import TableIdentity, identity_of
 from django_pgjobs.worker.shared.ladders import CANCELLED, INTERRUPT, LOST
 
 log = safe_logger("django_pgjobs")
@@ -88,7 +91,7 @@ class Executor:
         self.end = end
         self.pid = os.getpid()
         self.parent = os.getppid()
-        self.database = database
+        self.databases = database.split(",")
         self.application_name = application_name
         self.leads = os.getpgrp() == self.pid
         self.leaving = threading.RLock()  # the sender of BYE may find that the supervisor is gone
@@ -96,15 +99,19 @@ class Executor:
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
-        self.sender = SignalSender(self._confirm, database)
+        self.sender = SignalSender(self._confirm, self.databases[0])
 
-    def run(self, identity: list[Any]) -> None:
-        """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
+    def run(self, identity: list[Any], ready: Callable[[], object] = lambda: None) -> None:
+        """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned.
+
+        ``ready`` is called after READY.
+        """
         os.register_at_fork(after_in_child=self.end.sock.close)
         # A handler, not SIG_IGN: programs that jobs start would inherit that.
         with process.handling(lambda *_: None):
             self.threads.start()
             self.end.send(Ready(self._hello(identity)))
+            ready()
             self._control()
 
     def _hello(self, identity: list[Any]) -> Hello:
@@ -151,7 +158,7 @@ class Executor:
                 if control is not None:
                     self._stop(control, message)
             case TrustUntil():
-                self.buffers.trust(message.until)
+                self.buffers.trust(message.until, message.database)
                 self.outbox.flush()  # so that a changed interest is known before the next end
                 self.threads.revive()
                 self.sender.start()  # each few seconds: there may have been no thread for it
@@ -225,7 +232,7 @@ class Executor:
         unstarted, _ = self.buffers.empty()
         alone = orphan.supervisor_has_ended(self.parent)
         if alone:
-            orphan.release_unstarted([run.job for run in unstarted], self.database, self.application_name)
+            orphan.release_unstarted([run.job for run in unstarted], self.databases[0], self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         if alone:
             lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())
@@ -274,13 +281,29 @@ def main(
     read_statements()
     cleanup.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)
+    seconds = min(IDENTITY_SECONDS, get_conf().ready_seconds / 2)
+    first, *others = database.split(",")
+    identity: list[Any] = []
+    ready: Callable[[], object] = lambda: None  # noqa: E731
     try:
-        identity = identity_of(database, application_name, min(IDENTITY_SECONDS, get_conf().ready_seconds / 2))
+        if others:
+            reaching = Reaching([first, *others], application_name, lambda *found: _report_reached(end, *found))
+            ready = reaching.ready.set
+            if not reaching.any.wait(seconds):
+                raise TimeoutError(f"none answers within {seconds:g} s")
+        else:
+            identity = list(identity_of(database, application_name, seconds))
     except Exception as error:
         away = isinstance(error, AWAY)
         log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
         end.send(BootFailed(f"it cannot reach database {database!r}: {one_line(error)}", away))
         sys.exit(3)
     raise_ignored_again()
-    lifecycle.say_started(database, threads, async_slots)
-    Executor(end, board, threads, async_slots, database, application_name).run(list(identity))
+    lifecycle.say_started(first, threads, async_slots)
+    Executor(end, board, threads, async_slots, database, application_name).run(identity, ready)
+
+
+def _report_reached(end: channel.ExecutorEnd, alias: str, identity: TableIdentity) -> None:
+    # Called in a thread of its own. A supervisor that is gone is the control thread's business.
+    with suppress(OSError):
+        end.send(Reached(alias, list(identity)))

@@ -39,16 +39,23 @@ def supervisor_has_ended(parent: int) -> bool:
 
 
 def release_unstarted(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:
-    """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing."""
-    if jobs:
-        # In a thread, since a server that does not answer must not keep this process alive.
-        releasing = threading.Thread(target=_release, args=(jobs, using, application_name), daemon=True)
+    """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing.
+
+    ``using``: the alias of those that do not say theirs.
+    """
+    until, releasing = time.monotonic() + RELEASE_SECONDS, []
+    for alias in {job.database: None for job in jobs}:
+        some = [job for job in jobs if job.database == alias]
+        # In a thread, since a server that does not answer must not keep this process alive, nor the jobs of another.
+        thread = threading.Thread(target=_release, args=(some, alias or using, application_name), daemon=True)
         try:
-            releasing.start()
+            thread.start()
         except RuntimeError:
-            _release(jobs, using, application_name)  # no thread can be started; the watchdog ends us if this hangs
+            _release(some, alias or using, application_name)  # no thread can be started; the watchdog ends us
         else:
-            releasing.join(RELEASE_SECONDS)
+            releasing.append(thread)
+    for thread in releasing:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _release(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:

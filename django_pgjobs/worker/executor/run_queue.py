@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from queue import SimpleQueue
 from typing import Any
 
@@ -49,7 +50,8 @@ class Buffers:
         self.draining = False
         self.waiting: dict[str, deque[SentRun]] = {"sync": deque(), "async": deque()}
         self.started: dict[int, SentRun] = {}
-        self.trusted_until = float("inf")
+        self.trusted_until: dict[str, float] = {}
+        """Until when leases are trusted, by the home of the jobs."""
 
     @property
     def active(self) -> int:
@@ -84,11 +86,12 @@ class Buffers:
             self.waiting[name] = deque(run for run in waiting if run.run not in runs)
         return released
 
-    def trust(self, until: float) -> None:
-        """Trust the leases of all running jobs until then."""
-        self.trusted_until = until
+    def trust(self, until: float, database: str = "") -> None:
+        """Trust the leases of all running jobs of this home until then."""
+        self.trusted_until[database] = until
         for run in list(self.started.values()):
-            run.trusted_until = until
+            if run.job.database == database:
+                run.trusted_until = until
 
     def drain(self) -> tuple[list[int], int]:
         """Start nothing more; return the runs that have not started, and how many are running."""
@@ -174,7 +177,8 @@ class Buffers:
         if self.late:
             return None
         run = waiting[0]
-        run.slot, run.trusted_until, run.started = slot, self.trusted_until, now
+        run.slot, run.started = slot, now
+        run.trusted_until = self.trusted_until.get(run.job.database, inf)
         self.started[run.run] = run  # no call from here ...
         del waiting[0]  # ... to here
         self.board.start(slot, run.run, now_ns, name)

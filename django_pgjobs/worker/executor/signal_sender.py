@@ -26,7 +26,8 @@ class SignalSender:
     """Calls the receivers of durable writes, in order; the first event starts its thread.
 
     The thread calls ``confirm`` with the number of each batch whose receivers have all been called; their errors do not
-    matter. The supervisor limits how many events are on their way. ``database``: the alias of the jobs' rows.
+    matter. The supervisor limits how many events are on their way. ``database``: the alias of the jobs' rows, unless an
+    event says so.
     """
 
     def __init__(self, confirm: Callable[[int], None], database: str = DEFAULT_DB_ALIAS) -> None:
@@ -68,7 +69,7 @@ class SignalSender:
     def _send(self, what: str, fields: dict[str, Any]) -> None:
         try:
             cleanup.refresh()
-            events.stored(what, {**fields, "database": self._database} if what == events.FINISHED else fields)
+            events.stored(what, {"database": self._database, **fields} if what == events.FINISHED else fields)
         except BaseException:
             log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])
         finally:

@@ -27,7 +27,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     to_executor,
 )
 
-PROTOCOL = 17
+PROTOCOL = 18
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 

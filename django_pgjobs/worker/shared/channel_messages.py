@@ -22,7 +22,10 @@ SignalEvent = tuple[str, dict[str, Any]]
 
 
 class Hello(TypedDict):
-    """The first message of an executor. ``listens``: the durable writes that it wants, see ``Interest``."""
+    """The first message of an executor. ``listens``: the durable writes that it wants, see ``Interest``.
+
+    ``identity``: of its database; empty if its jobs are in several, see ``Reached``.
+    """
 
     protocol: int
     version: str
@@ -43,6 +46,15 @@ class Ready:
 
     tag: ClassVar = "READY"
     hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """It has reached one more of several databases, and which one that is."""
+
+    tag: ClassVar = "REACHED"
+    alias: str
+    identity: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,7 @@ class Bye:
 
 FromExecutor = (
     Ready
+    | Reached
     | BootFailed
     | Successes
     | Decided
@@ -191,10 +204,11 @@ class StopRun:
 
 @dataclass(frozen=True, slots=True)
 class TrustUntil:
-    """Until this instant the claims of the worker are trusted."""
+    """Until this instant the claims of the worker are trusted. ``database``: the home, as jobs name it."""
 
     tag: ClassVar = "TRUST"
     until: float
+    database: str = ""
 
 
 @dataclass(frozen=True, slots=True)

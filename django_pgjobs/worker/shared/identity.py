@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from django_pgjobs.store import keeping
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 TableIdentity = tuple[str, int, int | None]
+
+Answer = TypeVar("Answer")
 
 
 def identity_of(using: str, role: str, seconds: float) -> TableIdentity:
@@ -16,25 +20,34 @@ def identity_of(using: str, role: str, seconds: float) -> TableIdentity:
 
     A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
     """
-    answers: queue.SimpleQueue[TableIdentity | BaseException] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def ask() -> TableIdentity:
+        db = WorkerConnection(using, role, statement_seconds=seconds)
+        db.close()
+        return of(db.identity)
+
+    return answered_within(seconds, ask)
+
+
+def answered_within(seconds: float, ask: Callable[[], Answer]) -> Answer:
+    """Return what a server answers to ``ask``, or raise what that raises; ``TimeoutError`` after so many seconds."""
+    answers: queue.SimpleQueue[tuple[Answer] | BaseException] = queue.SimpleQueue()
+
+    def answer() -> None:
         try:
-            db = WorkerConnection(using, role, statement_seconds=seconds)
-            db.close()
-            answers.put(of(db.identity))
+            answers.put((ask(),))
         except BaseException as error:
             answers.put(error)
 
     # A thread, since nothing bounds how long an answer may take on its way.
-    threading.Thread(target=ask, name="pgjobs-identity", daemon=True).start()
+    threading.Thread(target=answer, name="pgjobs-identity", daemon=True).start()
     try:
-        answer = answers.get(timeout=seconds)
+        found = answers.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError(f"it does not answer within {seconds:g} s") from None
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    if isinstance(found, BaseException):
+        raise found
+    return found[0]
 
 
 def of(identity: keeping.Identity) -> TableIdentity:

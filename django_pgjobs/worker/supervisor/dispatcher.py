@@ -38,10 +38,25 @@ ALONE_SECONDS = 30.0
 LONGEST_ALONE_SECONDS = 86_400.0
 
 
-class Dispatcher:
-    """Jobs waiting for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
+class RunNumbers:
+    """The number of the last run of a worker: they ascend in each executor, whichever home a run is of."""
 
     def __init__(self) -> None:
+        self.last = 0
+
+
+class Dispatcher:
+    """Jobs waiting for room, by whether they are ``async def``; suspects wait in groups, for the bench.
+
+    Of several homes, each has its own. ``alias``: what the jobs of this one say, empty without others.
+    """
+
+    def __init__(self, alias: str = "", numbers: RunNumbers | None = None) -> None:
+        self.alias = alias
+        self.numbers = numbers or RunNumbers()
+        self.outstanding = {False: 0, True: 0}
+        """Runs that executors have, counted if there are other homes."""
+
         self.waiting: dict[bool, deque[HeldRun]] = {False: deque(), True: deque()}
         self.groups: list[list[HeldRun]] = []
         self.suspected_at: float | None = None
@@ -49,7 +64,7 @@ class Dispatcher:
         self.reserved_at: float | None = None
         """Since when the next group waits for an executor to become empty."""
 
-        self._last = 0
+        self._bench: ExecutorProcess | None = None
 
     def __len__(self) -> int:
         return len(self.waiting[False]) + len(self.waiting[True]) + sum(map(len, self.groups))
@@ -126,8 +141,15 @@ class Dispatcher:
 
     @property
     def sent(self) -> int:
-        """Number of runs that have been sent to executors."""
-        return self._last
+        """Number of runs that have been sent to executors, of all homes."""
+        return self.numbers.last
+
+    def count(self, runs: Iterable[HeldRun | None], sign: int) -> None:
+        """Count runs that executors have got, or have no more, if there are other homes."""
+        if self.alias:
+            for run in runs:
+                if run is not None:
+                    self.outstanding[run.is_async] += sign
 
     def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
         """Return how many more jobs fit in threads, and on loops, less those that wait here."""
@@ -173,12 +195,13 @@ class Dispatcher:
 
     def _dispatch_suspects(self, executors: list[ExecutorProcess], now: float) -> None:
         """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
+        if self._bench is not None:
+            self._bench.reserved, self._bench = False, None
         for child in executors:
-            child.reserved = False
             if child.exclusive and now >= child.alone_until:
                 child.exclusive = False
                 log.warning("suspects have run apart for long, others start beside them pid=%d", child.pid)
-        if not self.groups or any(child.exclusive for child in executors):
+        if not self.groups or any(child.exclusive or child.reserved for child in executors):
             self.reserved_at = None
             return
         bench = _bench(executors)
@@ -188,7 +211,10 @@ class Dispatcher:
         group = next(
             (group for group in self.groups if all(not run.after and _is_fresh(run, now) for run in group)), None
         )
-        bench.reserved = True
+        if group is None and self.alias and not any(_is_fresh(run, now) for run in self.suspects):
+            self.reserved_at = None  # its database is away: no other home waits for that
+            return
+        bench.reserved, self._bench = True, bench
         others = any(not run.alone for run in bench.runs.values())  # else suspects that have had their time
         if group is None or (others and now < self.reserved_at + ALONE_SECONDS):
             return
@@ -204,26 +230,32 @@ class Dispatcher:
 
     def apart(self, executors: Iterable[ExecutorProcess]) -> Suspects | None:
         """Return which suspects run apart now, and which wait for it; None without any."""
-        running = [run.job.id for child in executors if child.exclusive for run in child.runs.values() if run.alone]
+        running = [
+            run.job.id
+            for child in executors if child.exclusive
+            for run in child.runs.values() if run.alone and run.job.database == self.alias
+        ]  # fmt: skip
         pending = [run.job.id for run in self.suspects]
         return Suspects(running[:MOST_SUSPECTS], pending[:MOST_SUSPECTS]) if running or pending else None
 
     def _send(self, child: ExecutorProcess, runs: list[HeldRun], now: float) -> None:
         if not runs:
             return
-        number, name = self._last, child.application_name
+        number, name = self.numbers.last, child.application_name
         for run in runs:
             number += 1
             run.run, run.child, run.state, run.since, run.executor = number, child, SENT, now, name
-        self._last = number
+        self.numbers.last = number
         child.add(*runs)
+        self.count(runs, 1)
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
         child.end.send(RunJobs(start_by, groups_of(runs)))
 
     def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
         """Ask executors to release the ``wanted`` runs that they have not started."""
         for child in executors:
-            child.release_unstarted([run for run in child.runs.values() if run.state == SENT and wanted(run)])
+            own = [run for run in child.runs.values() if run.state == SENT and run.job.database == self.alias]
+            child.release_unstarted(list(filter(wanted, own)))
 
     def withdraw(self, wanted: Callable[[HeldRun], bool]) -> list[HeldRun]:
         """Remove and return the waiting runs that are ``wanted``."""

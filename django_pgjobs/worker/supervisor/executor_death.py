@@ -11,7 +11,7 @@ in any of these cases, but for those in which it alone was stopped: by its timeo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
@@ -113,6 +113,18 @@ class Death:
 
     def _because(self) -> str:
         return "its worker stood still for longer than a lease" if self.frozen else "of another job"
+
+    @property
+    def runs(self) -> list[HeldRun]:
+        """All its runs."""
+        return [*self.unstarted, *self.suspects, *self.charged, *self.collateral]
+
+    def of_home(self, alias: str) -> Death:
+        """Return it with the runs of one home only."""
+        sorts = (self.unstarted, self.suspects, self.charged, self.collateral)
+        own = ([run for run in runs if run.job.database == alias] for runs in sorts)
+        unstarted, suspects, charged, collateral = own
+        return replace(self, unstarted=unstarted, suspects=suspects, charged=charged, collateral=collateral)
 
     @property
     def suffix(self) -> str:

@@ -31,6 +31,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Learned,
     Notified,
     Progress,
+    Reached,
     Ready,
     RunsReleased,
     StackRead,
@@ -50,12 +51,11 @@ from django_pgjobs.worker.supervisor.executor_process import (
     ExecutorProcess,
     Recipe,
 )
-from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
+from django_pgjobs.worker.supervisor.held_jobs import HeldByHome, HeldJobs
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.oom import OutOfMemory
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
-from django_pgjobs.worker.threads.finaliser import Finaliser
 
 log = safe_logger("django_pgjobs")
 
@@ -70,7 +70,10 @@ ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIG
 
 
 class ExecutorPool:
-    """The executors; ``processes`` of them are kept in ``children``. ``failed`` is called when the worker must stop."""
+    """The executors; ``processes`` of them are kept in ``children``. ``failed`` is called when the worker must stop.
+
+    ``identity`` is empty if there are several homes: then ``reached`` is called with which databases an executor sees.
+    """
 
     def __init__(
         self,
@@ -81,19 +84,21 @@ class ExecutorPool:
         children: list[ExecutorProcess],
         relay: SignalRelay,
         selector: selectors.BaseSelector,
-        held_jobs: HeldJobs,
-        finaliser: Finaliser,
+        held_jobs: HeldJobs | HeldByHome,
+        end_backends: Callable[[str], None],
         guard: LeaseGuard,
         recycling: Recycling,
         failed: Callable[[str], None],
+        reached: Callable[[ExecutorProcess, str, list[Any]], None] = lambda child, alias, identity: None,
     ) -> None:
         self.recipe = recipe
         self.processes = processes
         self.identity = identity
         self.selector = selector
         self.held_jobs = held_jobs
-        self.finaliser = finaliser
+        self.end_backends = end_backends
         self.failed = failed
+        self.reached = reached
         self.children = children
         self.recycling = recycling
         self.out_of_memory = OutOfMemory()
@@ -175,9 +180,7 @@ class ExecutorPool:
         for child in self.children:
             if child.state == STARTING:
                 child.kill()
-            elif (
-                child.state == READY and not child.runs and not (self.held_jobs.table.held and self.relay.needs(child))
-            ):
+            elif child.state == READY and not child.runs and not (self.held_jobs.holds_any and self.relay.needs(child)):
                 self._retire(child)
 
     def announce_drain(self, until: float) -> None:
@@ -270,6 +273,8 @@ class ExecutorPool:
                 self.held_jobs.learn(message.name, message.traits)
             case Ready():
                 self._on_ready(child, message.hello)
+            case Reached():
+                self.reached(child, message.alias, message.identity)
             case BootFailed():
                 child.boot_error, child.database_away = message.why, message.away
             case Bye():
@@ -334,17 +339,14 @@ class ExecutorPool:
         left = was == DRAINING and status == 0
         self.relay.died(child, by_itself=was not in OURS and not left)
         # Before its jobs are released: a statement of a killed process continues in its backend, and would commit.
-        self.finaliser.terminate(child.application_name)
+        self.end_backends(child.application_name)
         now = clock.monotonic()
         death = Death.of(
             child, status, now,
             frozen=self.guard.ended(child),
             out_of_memory=was not in OURS and status == -signal.SIGKILL and self.out_of_memory.killed_one(now),
         )  # fmt: skip
-        if was not in OURS and not left and not death.frozen:
-            ran = [run.job for run in (*death.charged, *death.suspects)]
-            self.held_jobs.table.deaths.add(death.failure().message, ran)
-        self.held_jobs.settle(death)
+        self.held_jobs.settle(death, by_itself=was not in OURS and not left and not death.frozen)
         child.close()
         if not left and not (self.draining and was in OURS):
             self.deaths[death.reason(was, booting=was == STARTING or bool(child.boot_error))] += 1

@@ -101,6 +101,11 @@ class ExecutorProcess:
     hung_since: float | None = None
     idle_since: float | None = None
     said_bye: bool = False
+    reached: frozenset[str] = frozenset({""})
+    """The homes whose jobs it may get, as the jobs name them."""
+
+    sees: dict[str, list[Any]] = field(default_factory=dict)
+    """The database that it has found at each of several aliases."""
 
     @property
     def pid(self) -> int:

@@ -8,9 +8,9 @@ finaliser; ``run_starts`` and ``run_ends`` bring it there. A run ends in exactly
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -18,7 +18,7 @@ from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import MARK, SUCCESS, EndKind
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import safe_logger, speaking_of
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End
@@ -39,6 +39,8 @@ from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
+
+Report = TypeVar("Report")
 
 
 class HeldJobs:
@@ -61,6 +63,11 @@ class HeldJobs:
         self.ends = RunEnds(table, finaliser, wake_for=wake_for, notify=notify, tallies=tallies)
         self.starts = RunStarts(dispatcher, finaliser, self.ends)
         self.with_on_success = frozenset(n for n in registry.names() if registry.get(n)._on_success_func is not None)
+
+    @property
+    def holds_any(self) -> bool:
+        """True while there is a job that has not ended."""
+        return bool(self.table.held)
 
     # From the claim thread
 
@@ -87,7 +94,9 @@ class HeldJobs:
             seconds.extend(took / 1e6 for took in micros)
         finally:
             # An unreadable one, and what follows it, stays until the executor dies.
-            self._take_successes(child, child.remove_many(runs[: len(seconds)]), seconds, results)
+            removed = child.remove_many(runs[: len(seconds)])
+            self.dispatcher.count(removed, -1)
+            self._take_successes(child, removed, seconds, results)
 
     def _take_successes(
         self, child: ExecutorProcess, runs: list[HeldRun | None], seconds: list[float], results: list[str | None]
@@ -109,7 +118,9 @@ class HeldJobs:
                 else:
                     self._ended(run, decide.Succeeded(result), took)
         finally:
-            child.add(*(run for run, _, _ in left if run is not None))  # those behind one that failed
+            back = [run for run, _, _ in left if run is not None]  # those behind one that failed
+            child.add(*back)
+            self.dispatcher.count(back, 1)
             if entries:
                 self.finaliser.put_many(SUCCESS, entries)
         child.done += on_loop
@@ -127,6 +138,7 @@ class HeldJobs:
         for number, seconds, *packed in items:
             decision = unpack_decision(packed)
             run = child.remove(number)
+            self.dispatcher.count([run], -1)
             if run is None or not run.is_async:
                 child.learn(seconds, 1)
             else:
@@ -136,7 +148,9 @@ class HeldJobs:
 
     def unstarted(self, child: ExecutorProcess, numbers: list[int]) -> None:
         """Take runs that an executor released before their start."""
-        self.starts.again(*(run for number in numbers if (run := child.remove(number)) is not None))
+        runs = [run for number in numbers if (run := child.remove(number)) is not None]
+        self.dispatcher.count(runs, -1)
+        self.starts.again(*runs)
 
     def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
         """Take the progress of a running job."""
@@ -144,8 +158,11 @@ class HeldJobs:
         if run is not None:
             self.finaliser.report(*run.fence, json.dumps(progress))
 
-    def settle(self, death: Death) -> None:
-        """Decide on every run of a dead executor."""
+    def settle(self, death: Death, *, by_itself: bool = False) -> None:
+        """Decide on every run of a dead executor; ``by_itself``: take note of its death."""
+        if by_itself:
+            self.table.deaths.add(death.failure().message, [run.job for run in (*death.charged, *death.suspects)])
+        self.dispatcher.count(death.runs, -1)
         self.starts.again(*death.unstarted)
         for run in (*death.charged, *death.collateral, *death.suspects):
             run.in_doubt = run.job.ending is None and _is_atomic(run)
@@ -270,6 +287,65 @@ class HeldJobs:
             if cause not in run.stops:
                 run.child.end.send(ReleaseRuns([run.run]))
             stop(run, cause, ladder, clock.monotonic())
+
+
+class HeldByHome:
+    """Held jobs of a worker for several databases: what executors report goes to the home of the run it is about.
+
+    A run's number says which it is; the number of a job is known to its own home only. ``homes``: by alias.
+    """
+
+    def __init__(self, homes: Mapping[str, HeldJobs]) -> None:
+        self.homes = homes
+
+    @property
+    def holds_any(self) -> bool:
+        """True while there is a job that has not ended."""
+        return any(home.holds_any for home in self.homes.values())
+
+    def succeeded(self, child: ExecutorProcess, runs: list[int], micros: list[int], results: list[str | None]) -> None:
+        """Take successes of one executor, many at once, in columns."""
+        rows = zip(runs, micros, results, strict=True)
+        for home, some in self._by_home(child, ((row[0], row) for row in rows)):
+            home.succeeded(child, *map(list, zip(*some, strict=True)))
+
+    def done(self, child: ExecutorProcess, items: list[list[Any]]) -> None:
+        """Take outcomes of one executor, of any kind."""
+        for home, some in self._by_home(child, ((item[0], item) for item in items)):
+            home.done(child, some)
+
+    def unstarted(self, child: ExecutorProcess, numbers: list[int]) -> None:
+        """Take runs that an executor released before their start."""
+        for home, some in self._by_home(child, ((number, number) for number in numbers)):
+            home.unstarted(child, some)
+
+    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
+        """Take the progress of a running job."""
+        for home, _ in self._by_home(child, [(number, number)]):
+            home.progress(child, number, progress)
+
+    def learn(self, name: str, traits: list[str]) -> None:
+        """Take what an executor says of a job that this process does not know."""
+        for home in self.homes.values():
+            home.learn(name, traits)
+
+    def settle(self, death: Death, *, by_itself: bool = False) -> None:
+        """Decide on every run of a dead executor, each home on its own."""
+        for alias, home in self.homes.items():
+            with speaking_of(alias):
+                home.settle(death.of_home(alias), by_itself=by_itself)
+
+    def _by_home(
+        self, child: ExecutorProcess, reports: Iterable[tuple[int, Report]]
+    ) -> Iterator[tuple[HeldJobs, list[Report]]]:
+        """Yield reports by the home of the run that each is about; those of unknown runs are about nothing any more."""
+        found: dict[str, list[Report]] = {}
+        for number, report in reports:
+            if (run := child.runs.get(number)) is not None:
+                found.setdefault(run.job.database, []).append(report)
+        for alias, some in found.items():
+            with speaking_of(alias):
+                yield self.homes[alias], some
 
 
 def _is_atomic(run: HeldRun) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from django_pgjobs import clock
@@ -71,10 +71,13 @@ class Watchdog:
 
 
 class LeaseGuard:
-    """Keeps a watchdog over ``children``, the shared list of executors, and informs both about leases."""
+    """Keeps a watchdog over ``children``, the shared list of executors, and informs both about leases.
 
-    def __init__(self, table: RunTable, lease_seconds: float, children: list[ExecutorProcess]) -> None:
-        self.table = table
+    ``tables``: the jobs held, by home. A home whose leases cannot be renewed sets no deadline to the others.
+    """
+
+    def __init__(self, tables: Mapping[str, RunTable], lease_seconds: float, children: list[ExecutorProcess]) -> None:
+        self.tables = tables
         self.children = children
         self.lease_seconds = lease_seconds
         self.watchdog: Watchdog | None = None
@@ -98,27 +101,33 @@ class LeaseGuard:
         watcher = self._watched.get(child)
         return watcher is not None and watcher.fired
 
-    def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
-        """Record that a query begun at ``asked_at`` renewed these claims, and perhaps no others."""
-        self.table.renewed(asked_at, claim_ids)
+    def renewed(self, asked_at: float, claim_ids: Iterable[str], home: str = "") -> None:
+        """Record that a query begun at ``asked_at`` renewed these claims of a home, and perhaps no others."""
+        table = self.tables[home]
+        table.renewed(asked_at, claim_ids)
         now = clock.monotonic()
-        earliest = self.table.trusted_until(now + trust_seconds())
-        self._arm(now, earliest)
+        at_most = now + trust_seconds()
+        self._arm(now, self._earliest(now, at_most))
         for child in self.children:
             if child.state in (READY, DRAINING, TERMINATING):
-                child.end.send(TrustUntil(earliest))
+                child.end.send(TrustUntil(table.trusted_until(at_most), home))
 
     def adopted(self) -> None:
         """Record a claim; one sent long ago is the first to lose trust."""
         now = clock.monotonic()
-        earliest = self.table.trusted_until(self.until)
+        earliest = self._earliest(now, self.until)
         if earliest < self.until:
             self._arm(now, earliest)
 
     def tick(self, now: float) -> None:
         """Extend the watchdog's deadline if renewals are late, as this process lives."""
         if self.until < now + self.lease_seconds / 3:
-            self._arm(now, 0.0)
+            self._arm(now, self._earliest(now, now + self.lease_seconds) if self.tables.keys() - {""} else 0.0)
+
+    def _earliest(self, now: float, at_most: float) -> float:
+        """Return until when the claims of all homes are trusted, without homes that are late with their renewals."""
+        found = [table.trusted_until(at_most) for table in self.tables.values()]
+        return min([until for until in found if until > now + self.lease_seconds / 3] or found)
 
     def _arm(self, now: float, until: float) -> None:
         # A claim that is not renewed although we live is lost, or locked for a moment: the ladder handles it.

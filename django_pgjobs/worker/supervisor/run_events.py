@@ -13,11 +13,26 @@ from django_pgjobs.store.keeping import ExpiredJob, Rescued
 from django_pgjobs.worker.shared.channel_messages import SignalEvent
 from django_pgjobs.worker.shared.runs import HeldRun
 
+EVERY_KIND = (*events.OUTCOMES, *events.WRITES)
+
 
 class EventSender(Protocol):
     """Sends signals of durable writes; ``items`` is called only if one of ``kinds`` is wanted."""
 
-    def __call__(self, items: Callable[[], list[SignalEvent]], kinds: Collection[str]) -> None: ...
+    def __call__(self, items: Callable[[], list[SignalEvent]], kinds: Collection[str] = ...) -> None: ...
+
+
+def at_home(alias: str, send: EventSender) -> EventSender:
+    """Return a sender whose events of ends say the home of their jobs, for executors that have jobs of several."""
+
+    def send_with_alias(items: Callable[[], list[SignalEvent]], kinds: Collection[str] = EVERY_KIND) -> None:
+        send(lambda: [_with_alias(alias, *item) for item in items()], kinds)
+
+    return send_with_alias
+
+
+def _with_alias(alias: str, what: str, fields: dict[str, Any]) -> SignalEvent:
+    return what, {**fields, "database": alias} if what == events.FINISHED else fields
 
 
 def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> SignalEvent:

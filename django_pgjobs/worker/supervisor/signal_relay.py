@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from django_pgjobs.execution.events import OUTCOMES, WRITES, kind_of_event
+from django_pgjobs.execution.events import kind_of_event
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import Notify, SignalEvent
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
+from django_pgjobs.worker.supervisor.run_events import EVERY_KIND
 
 log = safe_logger("django_pgjobs")
 
@@ -30,8 +31,6 @@ MOST_KEPT_BYTES = 1024 * 1024
 long."""
 
 MOST_DEATHS = 10
-
-EVERY_KIND = (*OUTCOMES, *WRITES)
 
 
 @dataclass(frozen=True, slots=True)

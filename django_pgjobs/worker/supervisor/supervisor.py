@@ -14,35 +14,33 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import safe_logger, speaking_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.shared.runs import RunTable
-from django_pgjobs.worker.shared.tallies import Tallies
-from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.supervisor import sharing
+from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
-from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
-from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.supervisor.held_jobs import HeldByHome
+from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
-from django_pgjobs.worker.threads.admitter import Admitter
-from django_pgjobs.worker.threads.claimer import Claimer
-from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import (
     BackendsEnded,
     Claimed,
     FlagsRead,
+    HomeOpened,
     Idle,
     InboxMessage,
     JobsExpired,
@@ -53,13 +51,14 @@ from django_pgjobs.worker.threads.inbox_messages import (
     Renewed,
     Stored,
 )
-from django_pgjobs.worker.threads.loop import Loop
 
 log = safe_logger("django_pgjobs")
 
 TICK_SECONDS = 0.1
 IDLE_TICK_SECONDS = 1.0
 LEAVE_SECONDS = 5.0
+LINES = (False, True)
+"""Jobs for threads, and for loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,64 +73,52 @@ class WorkerLimits:
 
 
 class Supervisor:
-    """The main thread of one worker. It receives its parts before they are started."""
+    """The main thread of one worker. It receives its homes, at least one, before their threads are started."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        limits: WorkerLimits,
-        inbox: Inbox,
-        table: RunTable,
-        claimer: Claimer,
-        finaliser: Finaliser,
-        identity: list[Any],
-        admitter: Admitter,
-        loops: Sequence[Loop],
-        tallies: Tallies,
-    ) -> None:
+    def __init__(self, recipe: Recipe, limits: WorkerLimits, homes: Sequence[Home]) -> None:
         self.limits = limits
-        self.inbox = inbox
-        self.table = table
-        self.claimer = claimer
-        self.finaliser = finaliser
-        self.admitter = admitter
-        self.loops = loops
-        self.tallies = tallies
+        self.homes = homes
+        self.turn = homes[0]
+        """With a number of jobs to end after, only one home claims at a time."""
+
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
-        self.dispatcher = Dispatcher()
+        self.numbers = RunNumbers()
         children: list[ExecutorProcess] = []
         self.relay = SignalRelay(children)
-        self.held_jobs = HeldJobs(
-            table, self.dispatcher, finaliser, wake_for=claimer.wake_for, notify=self.relay.notify, tallies=tallies
-        )
+        for home in homes:
+            home.join(self.numbers, self.relay.notify)
+        first, *others = homes
         self.pool = ExecutorPool(
             recipe,
             limits.processes,
-            identity,
+            [] if others else first.identity,
             children=children,
             relay=self.relay,
             selector=self.selector,
-            held_jobs=self.held_jobs,
-            finaliser=finaliser,
-            guard=LeaseGuard(table, get_conf().lease_seconds, children),
+            held_jobs=HeldByHome({home.alias: home.held_jobs for home in homes}) if others else first.held_jobs,
+            end_backends=self._end_backends,
+            guard=LeaseGuard({home.alias: home.table for home in homes}, get_conf().lease_seconds, children),
             recycling=limits.recycling,
             failed=self._fail,
+            reached=self._on_reached,
         )
         self.idle_tick_seconds = min(IDLE_TICK_SECONDS, get_conf().lease_seconds / 4)
         self.draining_until: float | None = None
         self.killed = False
         self.exit_status = 0
-        self.idle_at = 0.0
-        self.knows_pauses = False
-        self.asked_at = 0.0
         self.last_tick = 0.0
 
     @property
     def ended(self) -> int:
         """Number of jobs that have reached their end here."""
-        return self.table.ended
+        return sum(home.table.ended for home in self.homes)
+
+    @property
+    def held(self) -> int:
+        """Number of jobs that this worker holds."""
+        return sum(len(home.table.held) for home in self.homes)
 
     # Life
 
@@ -162,7 +149,7 @@ class Supervisor:
         return max(0.0, self.last_tick + self._tick_seconds() - clock.monotonic())
 
     def _tick_seconds(self) -> float:
-        quiet = not self.table.held and all(child.state == READY for child in self.pool.children)
+        quiet = not self.held and all(child.state == READY for child in self.pool.children)
         return self.idle_tick_seconds if quiet and self.draining_until is None else TICK_SECONDS
 
     def _advance(self) -> None:
@@ -171,92 +158,158 @@ class Supervisor:
             self.last_tick = now
             self._tick(now)
         if self.draining_until is None:
-            if not self.finaliser.full:
-                self.dispatcher.dispatch(self.pool.children, now)
-            self._want()
+            for home in self._by_need():
+                if not home.finaliser.full:
+                    home.dispatcher.dispatch(home.executors(self.pool.children), now)
+            self._want(now)
             self._maybe_leave()
         self.pool.flush()
 
     def _tick(self, now: float) -> None:
-        for loop in self.loops:
+        for loop in [loop for home in self.homes for loop in home.loops]:
             loop.watch(now)
         self.pool.guard.tick(now)
         self.pool.tick(now)
-        self.dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
-        self.held_jobs.starts.release_stale(now)
-        self.table.deaths.suspects = self.dispatcher.apart(self.pool.children)
+        for home in self.homes:
+            dispatcher = home.dispatcher
+            dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
+            home.held_jobs.starts.release_stale(now)
+            home.table.deaths.suspects = dispatcher.apart(self.pool.children)
+        self._take_turns()
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
-    def _want(self) -> None:
+    def _by_need(self) -> Sequence[Home]:
+        """Return the homes, that with the fewest jobs in executors first."""
+        return self.homes if not self.homes[1:] else sorted(self.homes, key=_outstanding)
+
+    def _want(self, now: float) -> None:
         """Ask for jobs when there is room: at once for idle threads and free slots, else when half the room is free."""
         executors = self.pool.children
-        threads, loops = self.dispatcher.room(executors) if self.knows_pauses and not self.finaliser.full else (0, 0)
+        first, *others = [home.dispatcher for home in self.homes]
+        elsewhere = [sum(len(other.waiting[is_async]) for other in others) for is_async in LINES]
+        threads, loops = (max(0, room - less) for room, less in zip(first.room(executors), elsewhere, strict=True))
         most = None
         if self.limits.max_jobs is not None:
-            most = self.limits.max_jobs - self.ended - len(self.table.held)
+            most = self.limits.max_jobs - self.ended - self.held
             threads = min(threads, most)
         capacity = sum(child.threads + child.prefetch() for child in executors if child.state == READY)
-        wanted = threads * 2 >= capacity or self.dispatcher.idle_threads(executors) > 0
-        self.claimer.request(threads if wanted else 0, loops, most=most)
+        wanted = threads * 2 >= capacity or first.idle_threads(executors) > elsewhere[False]
+        homes = [home for home in self.homes if home.takes_jobs and (most is None or home is self.turn)]
+        for home in self.homes:
+            if home not in homes:
+                home.claimer.request(0, 0, most=most if home is self.turn or most is None else 0)
+        for home, for_threads, for_loops in self._shared(homes, threads, loops, now):
+            home.claimer.request(for_threads if wanted else 0, for_loops, most=most)
 
-    def _on_claimed(self, claimed: Claimed) -> None:
-        self.held_jobs.adopt(claimed.asked_at, claimed.jobs, claimed.scanned_at)
-        self.tallies.claimed(len(claimed.jobs))
+    def _shared(self, homes: list[Home], threads: int, loops: int, now: float) -> Iterator[tuple[Home, int, int]]:
+        """Share the room between homes; each gets no more than the executors have that reach its database."""
+        if not self.homes[1:]:
+            yield from ((home, threads, loops) for home in homes)
+            return
+        shares = [
+            sharing.offers(room, [home.demand(is_async, now) for home in homes])
+            for is_async, room in zip(LINES, (threads, loops), strict=True)
+        ]
+        for home, *share in zip(homes, *shares, strict=True):
+            most_threads, most_loops = home.dispatcher.room(home.executors(self.pool.children))
+            yield home, min(share[0], most_threads), min(share[1], most_loops)
+
+    def _take_turns(self) -> None:
+        """With a number of jobs to end after, let the next home claim: claims of several might be too many."""
+        if self.limits.max_jobs is not None and self.homes[1:]:
+            self.turn.claimer.request(0, 0, most=0)
+            if not self.turn.claimer.busy:
+                self.turn = self.homes[(self.homes.index(self.turn) + 1) % len(self.homes)]
+
+    def _on_claimed(self, home: Home, claimed: Claimed) -> None:
+        home.claimed_at = claimed.asked_at
+        home.held_jobs.adopt(claimed.asked_at, claimed.jobs, claimed.scanned_at)
+        home.tallies.claimed(len(claimed.jobs))
         self.pool.guard.adopted()
-        self.claimer.adopted(claimed.jobs)
+        home.claimer.adopted(claimed.jobs)
 
-    def _on_pauses(self, pauses: Pauses) -> None:
-        self.claimer.pause(pauses.queues)
-        self.held_jobs.starts.pause(pauses, self.pool.children)
-        self.knows_pauses = True
+    def _on_pauses(self, home: Home, pauses: Pauses) -> None:
+        home.claimer.pause(pauses.queues)
+        home.held_jobs.starts.pause(pauses, self.pool.children)
+        home.knows_pauses = True
 
-    def _on_rescued(self, rescued: list[Rescued]) -> None:
-        self.admitter.wake_up()
-        self.tallies.were_rescued(rescued)
-        self.relay.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
+    def _on_rescued(self, home: Home, rescued: list[Rescued]) -> None:
+        home.admitter.wake_up()
+        home.tallies.were_rescued(rescued)
+        home.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
+
+    def _on_opened(self, home: Home, identity: list[Any]) -> None:
+        """Serve one of several databases from now on."""
+        home.identity = identity
+        for child in self.pool.children:
+            self._compare(home, child)
+        home.start()
+
+    def _on_reached(self, child: ExecutorProcess, alias: str, identity: list[Any]) -> None:
+        child.sees[alias] = identity
+        for home in self.homes:
+            if home.alias == alias:
+                self._compare(home, child)
+
+    def _compare(self, home: Home, child: ExecutorProcess) -> None:
+        """Let an executor have the jobs of a home if it sees the same database there."""
+        seen = child.sees.get(home.alias)
+        if seen is not None and home.identity:
+            if seen == home.identity:
+                child.reached |= {home.alias}
+            else:
+                log.error(
+                    "executor sees another database and gets no job of it pid=%d alias=%s: %s instead of %s",
+                    child.pid, home.alias, seen, home.identity,
+                )  # fmt: skip
+
+    def _end_backends(self, application_name: str) -> None:
+        """End what a dead executor has left running on each server: a job may use the database of another."""
+        for home in self.homes:
+            home.finaliser.terminate(application_name)
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
-        elif self.limits.until_idle and self.pool.booted and not self.table.held:
-            changed = max(self.held_jobs.ends.last_removed, self.admitter.admitted_at)
-            if self.idle_at > changed and self.admitter.idle_since(changed):
+        elif self.limits.until_idle and self.pool.booted and not self.held:
+            # A job of one home may have registered one in another.
+            changed = max(max(home.held_jobs.ends.last_removed, home.admitter.admitted_at) for home in self.homes)
+            idle = [home.is_idle(changed) for home in self.homes]  # each of them asks
+            if all(idle):
                 self.drain("nothing is due")
-            elif self.asked_at <= changed:
-                # Only another query shows whether a job became due since the last one left.
-                self.asked_at = clock.monotonic()
-                self.admitter.wake_up()
-                self.claimer.poll_now()
 
-    def _on_inbox(self) -> None:
-        for message in self.inbox.take():
-            self._on_message(message)
+    def _on_inbox(self, home: Home) -> None:
+        with speaking_of(home.alias):
+            for message in home.inbox.take():
+                self._on_message(home, message)
 
-    def _on_message(self, message: InboxMessage) -> None:
+    def _on_message(self, home: Home, message: InboxMessage) -> None:
         match message:
             case Claimed():
-                self._on_claimed(message)
+                self._on_claimed(home, message)
             case Stored():
-                self.held_jobs.stored(message.kind, message.entries)
+                home.held_jobs.stored(message.kind, message.entries)
             case Idle():
-                self.idle_at = message.at
+                home.idle_at = message.at
             case Renewed():
-                self.pool.guard.renewed(message.asked_at, message.claim_ids)
+                self.pool.guard.renewed(message.asked_at, message.claim_ids, home.alias)
             case FlagsRead():
-                self.held_jobs.fresh(message.asked_at, message.job_ids, message.flags)
+                home.held_jobs.fresh(message.asked_at, message.job_ids, message.flags)
             case RefusedEnds():
-                self.tallies.lost += len(message.refused)
-                self.held_jobs.ends.lost(message.refused)
+                home.tallies.lost += len(message.refused)
+                home.held_jobs.ends.lost(message.refused)
             case BackendsEnded():
-                self.dispatcher.backends_ended(message.application_name)
+                home.dispatcher.backends_ended(message.application_name)
             case PausesRead():
-                self._on_pauses(message.pauses)
+                self._on_pauses(home, message.pauses)
             case JobsRescued():
-                self._on_rescued(message.rescued)
+                self._on_rescued(home, message.rescued)
             case JobsExpired():
-                self.tallies.expired(message.expired)
-                self.relay.notify(lambda: [event_of_expiry(job) for job in message.expired], (Outcome.CANCELLED,))
+                home.tallies.expired(message.expired)
+                home.notify(lambda: [event_of_expiry(job) for job in message.expired], (Outcome.CANCELLED,))
+            case HomeOpened():
+                self._on_opened(home, message.identity)
             case NothingHeld():
                 pass
             case _:
@@ -268,7 +321,8 @@ class Supervisor:
         self.signals.setblocking(False)
         self._signalled.setblocking(False)
         self.selector.register(self.signals, selectors.EVENT_READ, self._on_signal)
-        self.selector.register(self.inbox.wakes, selectors.EVENT_READ, self._on_inbox)
+        for home in self.homes:
+            self.selector.register(home.inbox.wakes, selectors.EVENT_READ, partial(self._on_inbox, home))
         self._wakeup_fd = signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
 
     def _ignore_signals(self) -> None:
@@ -297,21 +351,23 @@ class Supervisor:
     def drain(self, why: str) -> None:
         """Claim nothing more, release jobs that have not started, let the rest finish up to the limit."""
         if self.draining_until is None:
-            log.info("worker drains held=%d: %s", len(self.table.held), why)
+            log.info("worker drains held=%d: %s", self.held, why)
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
-            self.held_jobs.starts.draining = self.pool.draining = True
-            self.claimer.halt()
-            self.dispatcher.release_unstarted(self.pool.children, lambda run: True)
-            self.held_jobs.ends.release(self.dispatcher.withdraw(lambda run: True))
+            self.pool.draining = True
+            for home in self.homes:
+                home.held_jobs.starts.draining = True
+                home.claimer.halt()
+                home.dispatcher.release_unstarted(self.pool.children, lambda run: True)
+                home.held_jobs.ends.release(home.dispatcher.withdraw(lambda run: True))
             self.pool.announce_drain(self.draining_until)
             self.last_tick = 0.0
 
     def _drain_on(self, now: float, until: float) -> None:
         if now >= until and not self.killed:
             self.killed = True
-            busy = self.finaliser.busy.count
-            if len(self.table.held) > busy:
-                log.warning("drain limit reached, running jobs are released held=%d", len(self.table.held) - busy)
+            running = self.held - sum(home.finaliser.busy.count for home in self.homes)
+            if running > 0:
+                log.warning("drain limit reached, running jobs are released held=%d", running)
             self.pool.kill("released")
         elif not self.killed:
             self.pool.dismiss()
@@ -319,5 +375,9 @@ class Supervisor:
     def _gone(self) -> bool:
         if self.draining_until is None or self.pool.children:
             return False
-        done = not self.table.held and not self.claimer.busy
+        done = not self.held and not any(home.claimer.busy for home in self.homes)
         return done or clock.monotonic() > self.draining_until + LEAVE_SECONDS
+
+
+def _outstanding(home: Home) -> int:
+    return sum(home.dispatcher.outstanding.values())

@@ -25,6 +25,8 @@ class ClaimOptions:
     poll_seconds: float
     notify: bool
     until_idle: bool = False
+    database: str = ""
+    """The alias that claimed jobs name as their home, if there are others."""
 
     def terms(self, claim_id: UUID) -> dict[str, Any]:
         """Return what the statement of one claim gets."""
@@ -34,6 +36,7 @@ class ClaimOptions:
             "lease_seconds": self.lease_seconds,
             "allowance_seconds": self.allowance_seconds,
             "grace_seconds": self.grace_seconds,
+            "database": self.database,
         }
 
 

@@ -30,7 +30,7 @@ class ClaimRoom:
 
     def offer(self, threads: int, loop: int, most: int | None) -> None:
         """Record the room that main has, including room for jobs it has not read of yet."""
-        self.most = None if most is None else most - sum(self.unadopted.values())
+        self.most = None if most is None else max(0, most - sum(self.unadopted.values()))
         for is_async, room in ((False, threads), (True, loop)):
             if is_async in self.wanted:
                 self.wanted[is_async] = room - self.unadopted[is_async]

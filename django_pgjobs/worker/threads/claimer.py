@@ -47,6 +47,9 @@ POLL_SOON_SECONDS = 0.001
 it is, the claimer polls and so finds jobs registered in silence: ``POLL_SOON_SECONDS`` after it found some, then twice
 as late each time, up to ``POLL_AGAIN_SECONDS``. Several workers share such polls that way."""
 
+SILENT_SECONDS = 0.25
+"""Time that the answer to a claim may take before other homes get the room that it asked for."""
+
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 FIRST_POLL_SECONDS = 0.1
@@ -81,10 +84,13 @@ class Claimer(Loop):
         self.paused: frozenset[str] = frozenset()
         self.listening = threading.Event()
         self.hints = ReadyHints()
-        self.notified = 0
+        self.notified = self.seen = 0
         self.unconfirmed: UUID | None = None
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[bool, ...] = (False,)
+        self.left: dict[bool, bool] = {}
+        """True for a line from which the last claim took as many jobs as it might."""
+
         self.next_due = NextDue()
         self.locked = LockedRows()
         self.next_pairs = 0.0
@@ -172,6 +178,14 @@ class Claimer(Loop):
         """True if a claim is under way on a reachable server, or its answer on the way to main."""
         return (self.unconfirmed is not None and self.reachable) or any(self.room.unadopted.values())
 
+    def is_hungry(self, is_async: bool, now: float) -> bool:
+        """Return whether this line surely has more jobs: its last claim left some, or some were announced since.
+
+        Not while its database is away, or silent.
+        """
+        silent = self.unconfirmed is not None and now > self.polled_at + SILENT_SECONDS
+        return (self.notified != self.seen or self.left.get(is_async, False)) and self.reachable and not silent
+
     # The thread
 
     def serve(self, db: WorkerConnection) -> None:
@@ -190,6 +204,7 @@ class Claimer(Loop):
             while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
                 self.wake.wait()
             self.hints.hand_over(self.lines.values())
+            self.seen = self.notified
             stopping = self.stopping.is_set()
             return {line: room for line, room in self.room.wanted.items() if room > 0 and not stopping}, self.notified
 
@@ -236,7 +251,8 @@ class Claimer(Loop):
             if is_async in plans:
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
-                self.room.dry[is_async] = len(found) < limit and self.lines[is_async].is_passed
+                self.left[is_async] = len(found) >= limit
+                self.room.dry[is_async] = not self.left[is_async] and self.lines[is_async].is_passed
         self._hand_over(asked_at, claimed, now - sent_at)
         with self.wake:
             # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.store.claiming import ClaimedJob
@@ -34,6 +35,13 @@ class Claimed:
     asked_at: float
     jobs: list[ClaimedJob]
     scanned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HomeOpened:
+    """One of several databases can be served; ``identity``: which it is."""
+
+    identity: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,7 @@ class NothingHeld:
 InboxMessage = (
     Claimed
     | Stored
+    | HomeOpened
     | Idle
     | Renewed
     | FlagsRead

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import psycopg
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger, speaks_of
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import is_read_only
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
@@ -35,6 +36,29 @@ class Posts(Protocol):
         ...
 
 
+class Outage:
+    """An outage of one of several homes, as its threads have said it: one speaks for all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_said = False
+        self._over_at = 0.0
+
+    def begins(self, connected_at: float) -> bool:
+        """Return whether no thread has said so of a connection made at this time, or of a later one."""
+        with self._lock:
+            news = not self._is_said and connected_at >= self._over_at
+            self._is_said = self._is_said or news
+            return news
+
+    def ends(self) -> bool:
+        """Return whether no thread has said yet that it is over."""
+        with self._lock:
+            news, self._is_said = self._is_said, False
+            self._over_at = clock.monotonic() if news else self._over_at
+            return news
+
+
 class Loop(threading.Thread):
     """A named thread; subclasses implement ``serve``, which uses the connection until ``stopping`` is set."""
 
@@ -52,6 +76,12 @@ class Loop(threading.Thread):
         """True if the server took no writes lately: a standby, or one made read-only."""
         self.connections = 0
         self.db: WorkerConnection | None = None
+        self.alias = ""
+        self.outage: Outage | None = None
+
+    def belong(self, alias: str, outage: Outage) -> None:
+        """Be a thread of one of several homes: what it logs says which."""
+        self.alias, self.outage, self.name = alias, outage, f"{self.name}-{alias}"
 
     def serve(self, db: WorkerConnection) -> None:
         """Work on ``db`` until ``stopping`` is set. After any exception it is called again, with a sound connection."""
@@ -63,6 +93,7 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         """Serve, connect again, serve."""
+        speaks_of.set(self.alias)
         db: WorkerConnection | None = None
         failures = 0
         while self.goes_on():
@@ -103,16 +134,19 @@ class Loop(threading.Thread):
             db.inherit(old)
         self.db = db
         self.connections += 1
-        if not self.reachable:
+        if not self.reachable and (self.outage is None or self.outage.ends()):
             log.warning("database is back loop=%s", self.role)
         self.reachable = True
         return db
 
     def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
-        if self.reachable:
+        if self.reachable and (not gone or self.outage is None or self.outage.begins(self._connected_at())):
             log.warning("database trouble, will try again loop=%s: %s", self.role, one_line(error))
         self.reachable = self.reachable and not gone
         self._pause(failures)
+
+    def _connected_at(self) -> float:
+        return 0.0 if self.db is None else self.db.connected_at
 
     def _pause(self, failures: int) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))

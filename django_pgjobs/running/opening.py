@@ -1,0 +1,124 @@
+"""The databases of a worker for several: each is tried until it can be served, and costs the others nothing.
+
+One that is away, silent, read-only, not migrated or the same as another is logged once, and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger, speaks_of
+from django_pgjobs.maintenance.unparking import missing_names
+from django_pgjobs.running.worker import Worker
+from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.store.database import is_read_only
+from django_pgjobs.store.keeping import Identity
+from django_pgjobs.worker.shared import identity
+from django_pgjobs.worker.shared.connection import TROUBLE
+from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.threads.inbox_messages import HomeOpened
+
+log = safe_logger("django_pgjobs")
+
+ANSWER_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 10.0
+TOGETHER_SECONDS = 1.0
+"""Time that a start waits for the other databases after the first has answered."""
+
+NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
+
+
+class FoundDatabase(NamedTuple):
+    """A database that can be served, and the names its rows wait with that this code does not know yet."""
+
+    identity: Identity
+    names: list[str]
+
+
+class Databases:
+    """The databases that the aliases of a worker lead to; none is served twice. Any thread may call."""
+
+    def __init__(self, stopped: threading.Event) -> None:
+        self.stopped = stopped
+        self.changed = threading.Condition()
+        self._taken: dict[identity.TableIdentity, str] = {}
+
+    def take(self, alias: str, found: Identity) -> str:
+        """Return which alias has this database: this one, unless another had it before."""
+        with self.changed:
+            return self._taken.setdefault(identity.of(found), alias)
+
+    def wait(self, openers: Sequence[Opener]) -> list[FoundDatabase]:
+        """Return what was found when the first can be served, and the others have had a moment too; start with it."""
+        for opener in openers:
+            opener.start()
+        until = None
+        with self.changed:
+            while not self.stopped.is_set():
+                found = [opener.found for opener in openers if opener.found is not None]
+                until = clock.monotonic() + TOGETHER_SECONDS if found and until is None else until
+                if len(found) == len(openers) or (until is not None and clock.monotonic() >= until):
+                    return found
+                self.changed.wait(0.1)
+        return []
+
+
+class Opener(threading.Thread):
+    """Reads one database until it can be served; tells ``inbox`` then, and ends."""
+
+    def __init__(self, worker: Worker, inbox: Inbox, databases: Databases) -> None:
+        super().__init__(name=f"pgjobs-open-{worker.alias}", daemon=True)
+        self.worker = worker
+        self.inbox = inbox
+        self.databases = databases
+        self.found: FoundDatabase | None = None
+        self.leaving = threading.Event()
+
+    def run(self) -> None:
+        """Read, and wait, and read again."""
+        speaks_of.set(self.worker.alias)
+        said, tries = "", 0
+        while not (self.leaving.is_set() or self.databases.stopped.is_set()):
+            level = logging.ERROR
+            try:
+                found = identity.answered_within(ANSWER_SECONDS, self._read)
+            except (*TROUBLE, TimeoutError) as error:
+                found, level = f"it cannot be reached: {one_line(error)}", logging.WARNING
+            except Exception as error:
+                found = f"it cannot be used: {one_line(error)}"
+            if isinstance(found, FoundDatabase):
+                self._open(found)
+                return
+            if found.partition(":")[0] != said:
+                log.log(level, "database is not served yet, tried again: %s", found)
+                said = found.partition(":")[0]
+            tries += 1
+            pause = min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6))
+            self.leaving.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+
+    def _read(self) -> FoundDatabase | str:
+        """Return the database, or why it cannot be served."""
+        db = self.worker.connect("start")
+        try:
+            if db.identity.table is None:
+                return f"{NOT_MIGRATED}, run manage.py migrate --database {self.worker.alias}"
+            if is_read_only(db):
+                return "its server takes no writes"
+            owner = self.databases.take(self.worker.alias, db.identity)
+            if owner != self.worker.alias:
+                return f"it is the same database as {owner!r}, whose jobs it has"
+            return FoundDatabase(db.identity, missing_names(db))
+        finally:
+            db.close()
+
+    def _open(self, found: FoundDatabase) -> None:
+        log.info("database is served")
+        self.inbox.post(HomeOpened(list(identity.of(found.identity))))
+        with self.databases.changed:
+            self.found = found
+            self.databases.changed.notify_all()
