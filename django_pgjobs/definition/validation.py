@@ -85,8 +85,10 @@ def check_deadline(
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the closest of ``words``, or nothing."""
-    close = get_close_matches(word, list(words), n=1)
+    """Return `` (did you mean 'x'?)`` for the only one of ``words`` that ends so, or the closest, or nothing."""
+    known = list(words)
+    ends = [each for each in known if each.endswith(f".{word}")]
+    close = ends if len(ends) == 1 else get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

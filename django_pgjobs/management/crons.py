@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.output import Options
@@ -37,6 +38,9 @@ HELP = {
 
 PREVIEWED = 3
 """Number of fires to show of what was written."""
+
+MOST_MEANT = 1000
+"""Number of entries among which to look for the one that was meant."""
 
 CLEARED = "none"
 """The word that clears an option."""
@@ -150,8 +154,9 @@ def _chosen(options: Options) -> CronEntryQuerySet:
         return entries
     found = entries.filter(pk__in=names)
     if missing := names - set(found.values_list("pk", flat=True)):
-        words = ", ".join(output.plain(name) for name in sorted(missing))
-        raise CommandError(f"There is no cron entry {words}.", returncode=output.SKIPPED)
+        known = entries.values_list("pk", flat=True)[:MOST_MEANT]
+        words = ", ".join(f"{name}{did_you_mean(name, known)}" for name in sorted(missing))
+        raise CommandError(output.plain(f"There is no cron entry {words}."), returncode=output.SKIPPED)
     return found
 
 

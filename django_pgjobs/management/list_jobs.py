@@ -84,10 +84,7 @@ def _name_hint(name: str | None) -> str:
     """Return a hint if no job matched and this project's code has no job of that name."""
     if name is None or registry.resolved(name) is not None:
         return ""
-    known = sorted(registry.names())
-    ends = [each for each in known if each.endswith(f".{name}")]
-    meant = ends[0] if len(ends) == 1 else ""
-    hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
+    hint = did_you_mean(name, sorted(registry.names()))
     return output.plain(f"The code here has no job {name!r}{hint}; --name takes the whole name.")
 
 

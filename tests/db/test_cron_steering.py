@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -392,6 +393,8 @@ def test_a_name_that_there_is_not_is_told_before_anything_is_done(verb: str) -> 
         pgjobs(verb, NAME, "nobody")
     assert caught.value.returncode == 1
     assert (entry().paused_at, Job.objects.count()) == (None, 0)
+    with pytest.raises(CommandError, match=rf"\(did you mean '{re.escape(NAME)}'\?\)\.$"):
+        pgjobs(verb, NAME[1:])
 
 
 @pytest.mark.parametrize("end", [("--for", "0s"), ("--until", "2020-01-01T00:00:00Z")])
