@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 import time
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -58,6 +59,7 @@ def write_into_pipe() -> str:
 
 def _make_directory() -> None:
     _kept.append(tempfile.TemporaryDirectory())
+    weakref.finalize(os, lambda: stage.here().note("ended", os.getpid()))
     stage.here().note("directory", _kept[0].name)
 
 

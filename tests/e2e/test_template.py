@@ -122,6 +122,7 @@ def test_a_directory_that_the_import_made_ends_with_the_worker_not_with_an_execu
     assert ended(jobs.effect.register("one"))[0].outcome == "succeeded"
     process.wait_for_log("executor has been recycled")
     assert Path(path).exists()
+    assert stage.count("ended") == 1, "what else it wants to do at its end is done"
     assert process.stop() == 0, process.log
     assert not Path(path).exists()
 

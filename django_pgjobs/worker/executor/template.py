@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pkgutil import iter_modules
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from django_pgjobs.worker.shared import process
@@ -85,8 +86,9 @@ def _leave_behind(kept: int) -> None:
                 if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
                     os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
-    for removal in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        removal.atexit = False
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if isinstance((finalizer.peek() or [None])[0], TemporaryDirectory):
+            finalizer.atexit = False
 
 
 def _load() -> None:
