@@ -107,6 +107,9 @@ class FlowFlag(IntFlag):
     links lead. ``UNDOABLE``: what it has done is undone if it fails. ``STEPPED``: it has finished steps. ``GATED``: it
     waits for others, or has. ``REMEMBERS``: it has memos. ``UNDONE``: its undo has begun. ``UNDOING``: it is to be
     undone, and has not been to the end; no bit is higher, so an index finds these.
+
+    ``COUNTED``, in statements ``flow & 7``: its writer settles its end, too. No statement asks for ``MEMBER``: each job
+    with a parent is a member.
     """
 
     MEMBER = 1
@@ -118,8 +121,21 @@ class FlowFlag(IntFlag):
     UNDONE = 64
     UNDOING = 128
 
-    COUNTED = MEMBER | NEEDED
+    COUNTED = MEMBER | NEEDED | UNDOABLE
     ITS_OWN = UNDOABLE | STEPPED | REMEMBERS | UNDONE | UNDOING
+
+
+_COUNTED, _MEMBER = int(FlowFlag.COUNTED), int(FlowFlag.MEMBER)  # plain numbers: a claim asks for each job of a flow
+
+
+def is_counted(flow: int) -> bool:
+    """Return whether the end of a job with these bits counts in a gate, or has to begin its undo."""
+    return flow & _COUNTED != 0
+
+
+def gate_of(flow: int, parent_id: int | None) -> int | None:
+    """Return the only gate in which the end of such a job counts; 0 for others, None if it counts in none."""
+    return (parent_id or 0) if flow & _COUNTED == _MEMBER else 0 if is_counted(flow) else None
 
 
 class MemoKind(StrEnum):

@@ -3,7 +3,7 @@
 -- Rows: one per job abandoned: what a signal of its end says, whether it has ended, whether others wait for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
-    SELECT j.id
+    SELECT j.id, j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 AS later
     FROM pgjobs_job AS j
     WHERE j.id = ANY (%(ids)s::bigint[])
       AND j.finished_at IS NULL
@@ -19,18 +19,16 @@ WITH locked AS MATERIALIZED (
 abandoned AS (
     UPDATE pgjobs_job AS j
     SET error = %(reason)s,
-        outcome = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) THEN 'abandoned' END,
-        finished_at = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) THEN statement_timestamp() END,
-        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 THEN 'abandoned' END,
-        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+        outcome = CASE WHEN NOT locked.later THEN 'abandoned' END,
+        finished_at = CASE WHEN NOT locked.later THEN statement_timestamp() END,
+        ending = CASE WHEN locked.later THEN 'abandoned' END,
+        run_at = CASE WHEN locked.later THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
         hold = NULL,
         -- Its body will not start, and its callback may wait for long.
-        unique_key = CASE
-            WHEN (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) AND j.key_scope = 'until_started' THEN NULL
-            ELSE j.unique_key
-        END
-    WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
+        unique_key = CASE WHEN locked.later AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id]) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old, -- else a near scan finds it
         j.name, j.attempt, j.finished_at IS NOT NULL AS ended

@@ -75,7 +75,7 @@ claimed AS (
         CASE
             WHEN coalesce(ending, limit_key, idempotency_key, cron_entry) IS NOT NULL
               OR options IS NOT NULL
-              OR flow & 7 <> 0
+              OR flow <> 0
               OR coalesce(cancel_requested_at, deadline, expires_at) IS NOT NULL
               OR ending_attempt <> 0
               OR suspect_attempt = attempt
@@ -91,7 +91,7 @@ claimed AS (
                     THEN 'true'::jsonb
                     ELSE options
                 END,
-                CASE WHEN flow & 7 = 1 THEN coalesce(parent_id, 0) WHEN flow & 7 <> 0 THEN 0 END
+                flow, parent_id
             )::text
             ELSE ''
         END AS rare,

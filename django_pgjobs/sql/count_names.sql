@@ -4,11 +4,11 @@
 -- Clock: none.
 WITH unfinished AS MATERIALIZED (
     -- Two parts, each along an index of unfinished jobs.
-    SELECT j.id, j.name, j.flow, j.target_id
+    SELECT j.id, j.name, j.flow, j.parent_id, j.target_id
     FROM pgjobs_job AS j
     WHERE j.finished_at IS NULL AND j.hold IS NULL
     UNION ALL
-    SELECT j.id, j.name, j.flow, j.target_id
+    SELECT j.id, j.name, j.flow, j.parent_id, j.target_id
     FROM pgjobs_job AS j
     WHERE j.finished_at IS NULL AND j.hold IS NOT NULL
 ),
@@ -21,7 +21,7 @@ SELECT needed.name, needed.use, count(*)
 FROM (
     SELECT
         u.name,
-        CASE WHEN u.flow & 8 = 8 THEN 'step' WHEN u.flow & 1 = 1 THEN 'member' ELSE 'job' END AS use
+        CASE WHEN u.flow & 8 = 8 THEN 'step' WHEN u.parent_id IS NOT NULL THEN 'member' ELSE 'job' END AS use
     FROM unfinished AS u
     UNION ALL
     SELECT m.undo, 'undo'

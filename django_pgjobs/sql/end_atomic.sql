@@ -1,6 +1,6 @@
 -- end_atomic: end a job as succeeded inside the transaction of its body, the last write before its COMMIT.
 -- Fence: required.
--- Rows: 1 = ended if the transaction commits, and whether its end counts in a gate; 0 = lost, or ended before. A row locked for 5 s raises.
+-- Rows: 1 = ended if the transaction commits, and its flow; 0 = lost, or ended before. A row locked for 5 s raises.
 -- Clock: statement_timestamp().
 WITH before AS MATERIALIZED (
     SELECT
@@ -21,7 +21,7 @@ WHERE before.bounded IS NOT NULL AND before.watched IS NOT NULL
   AND j.claim_id = %(claim_id)s::uuid -- fence
   AND j.outcome IS NULL -- fence
 RETURNING
-    j.flow & 7 <> 0 AS counted,
+    j.flow,
     -- Constraints that are checked at the COMMIT wait for locks as long as the project allows.
     set_config('lock_timeout', before.lock_timeout, true),
     CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END

@@ -55,4 +55,4 @@ freed AS (
 UPDATE pgjobs_job AS j
 SET unique_key = NULL
 WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
-RETURNING j.id, j.flow & 1 = 1 AS is_member
+RETURNING j.id, j.parent_id IS NOT NULL AS is_member

@@ -10,7 +10,7 @@ WITH ended AS MATERIALIZED (
 fed AS MATERIALIZED (
     SELECT id, parent_id AS job_id
     FROM ended
-    WHERE flow & 1 = 1
+    WHERE parent_id IS NOT NULL
     UNION ALL
     SELECT ended.id, l.job_id
     FROM ended

@@ -11,13 +11,13 @@ WHERE j.id = ANY (%(ids)s::bigint[])
           -- Not EXISTS, which the planner may answer with a hash of all jobs.
           SELECT true
           FROM pgjobs_job AS p
-          WHERE p.id = ANY (ARRAY[CASE WHEN j.flow & 1 = 1 THEN j.parent_id END]) AND p.flow & 64 = 64
+          WHERE p.id = ANY (ARRAY[j.parent_id]) AND p.flow & 64 = 64
           LIMIT 1
       )
       OR (
           SELECT true
           FROM pgjobs_job AS u
-          WHERE u.target_id = ANY (ARRAY[j.id, CASE WHEN j.flow & 1 = 1 THEN j.parent_id END])
+          WHERE u.target_id = ANY (ARRAY[j.id, j.parent_id])
             AND u.target_id IS NOT NULL
             AND u.name = 'pgjobs.undo'
             AND u.outcome IS DISTINCT FROM 'cancelled'

@@ -86,7 +86,7 @@ renamed AS (
     UPDATE pgjobs_memo AS m
     SET name = m.name || U&'\00A0@' || m.id
     FROM recorded
-    WHERE recorded.old_flow & 32 = 32
+    WHERE recorded.old_flow <> 0
       AND m.job_id = ANY (ARRAY[recorded.id])
       AND right(m.name, length(m.id::text) + 2) <> U&'\00A0@' || m.id
 ),

@@ -5,8 +5,7 @@
 WITH listed AS MATERIALIZED (
     SELECT
         j.id, j.flow, j.xmin AS version,
-        CASE WHEN j.flow & 1 = 1 THEN j.parent_id END AS batch_id,
-        j.target_id AS undone_id
+        j.parent_id AS batch_id, j.target_id AS undone_id
     FROM unnest(%(ids)s::bigint[]) AS w (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[w.id])
     WHERE coalesce(j.finished_at <= %(until)s::timestamptz, false)

@@ -9,9 +9,9 @@ WITH RECURSIVE reached AS (
     FROM reached
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[reached.id])
     CROSS JOIN LATERAL (
-        SELECT j.parent_id AS id WHERE j.flow & 1 = 1
+        SELECT j.parent_id AS id WHERE j.parent_id IS NOT NULL
         UNION ALL
-        SELECT l.job_id FROM pgjobs_link AS l WHERE l.parent_id = ANY (ARRAY[j.id]) AND j.flow & 2 = 2
+        SELECT l.job_id FROM pgjobs_link AS l WHERE l.parent_id = ANY (ARRAY[j.id])
     ) AS fed
     WHERE reached.asked OR (j.attempt = 0 AND j.finished_at IS NOT NULL)
 )

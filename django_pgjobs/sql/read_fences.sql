@@ -29,6 +29,6 @@ SELECT
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled,
     j.claim_id IS NOT NULL AS claimed,
-    j.flow & 7 <> 0 AS counted
+    j.flow
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
 JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])

@@ -27,7 +27,7 @@ wanted AS MATERIALIZED (
         left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, j.idempotency_key,
         CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END AS unique_key,
         left(j.limit_key, 200) AS limit_key, j.claim_id, j.worker, j.expires_at,
-        CASE WHEN j.flow & 1 = 1 THEN j.parent_id END AS batch_id,
+        j.parent_id AS batch_id,
         greatest(
             j.run_at, j.created_at, j.ready_at,
             (

@@ -36,7 +36,7 @@ counted AS MATERIALIZED (
                     j.outcome,
                     j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS met
                 FROM pgjobs_job AS j
-                WHERE j.parent_id = wanted.job_id AND j.parent_id IS NOT NULL AND j.flow & 1 = 1 AND NOT wanted.eager
+                WHERE j.parent_id = wanted.job_id AND j.parent_id IS NOT NULL AND NOT wanted.eager
                 OFFSET 0
             )
             UNION ALL

@@ -73,14 +73,14 @@ removed AS (
     -- Failed steps are tried again; those that succeeded are remembered.
     DELETE FROM pgjobs_memo AS m
     USING retried
-    WHERE retried.flow & 32 = 32 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind <> 'gather'
+    WHERE retried.flow <> 0 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind <> 'gather'
 ),
 gathered AS (
     -- It runs those again that failed.
     UPDATE pgjobs_memo AS m
     SET finished_at = NULL, error = ''
     FROM retried
-    WHERE retried.flow & 32 = 32 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind = 'gather'
+    WHERE retried.flow <> 0 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind = 'gather'
 )
 SELECT id, false AS taken, queue, priority, false AS old FROM retried
 UNION ALL

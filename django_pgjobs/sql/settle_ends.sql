@@ -33,7 +33,7 @@ fed AS MATERIALIZED (
     FROM (
         SELECT parent_id AS job_id, id, outcome, well, well AS met
         FROM ended
-        WHERE flow & 1 = 1
+        WHERE parent_id IS NOT NULL
         UNION ALL
         SELECT
             l.job_id, ended.id, ended.outcome, ended.well,

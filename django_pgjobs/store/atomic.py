@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from django_pgjobs.states import is_counted
 from django_pgjobs.store.database import Database, configure, set_lock_timeout
 from django_pgjobs.store.finalising import (
     Author,
@@ -38,7 +39,7 @@ def end_atomic(db: Database, end: End, *, outermost: bool = True) -> AtomicEnd |
     """
     params = {"id": end.id, "claim_id": end.claim_id, "result": end.result, "seconds": end.seconds}
     rows = db.fetch("end_atomic", {**params, "idle": IDLE_TIMEOUT if outermost else None})
-    return AtomicEnd(rows[0][0]) if rows else None
+    return AtomicEnd(is_counted(rows[0][0])) if rows else None
 
 
 def end_atomic_keyed(db: Database, end: End, *, outermost: bool = True) -> AtomicEnd | None:
@@ -91,7 +92,7 @@ def lock_atomic(db: Database, end: End, *, outermost: bool) -> Locked | None:
     if outermost:
         settings["idle_in_transaction_session_timeout"] = IDLE_TIMEOUT
     configure(db, settings, local=True)
-    return Locked(Author(rows[0][0]), rows[0][1])
+    return Locked(Author(rows[0][0]), is_counted(rows[0][1]))
 
 
 class AtomicState(NamedTuple):

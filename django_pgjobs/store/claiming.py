@@ -13,7 +13,7 @@ from uuid import UUID
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import Facts, facts_of_attempt
-from django_pgjobs.states import BODY, CALLBACK_OF
+from django_pgjobs.states import BODY, CALLBACK_OF, gate_of
 from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.instants import instant
 from django_pgjobs.values.backoff import LONGEST_SECONDS
@@ -126,7 +126,7 @@ class ClaimedJob(NamedTuple):
 _EXTRAS = (
     "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "until", "expires", "options", "gate",
 )  # fmt: skip
-"""The values of ``rare`` behind the first four, in their order."""
+"""The values of ``rare`` behind the first four, in their order; ``gate`` is made of the last two."""
 
 _PLAIN = tuple(ClaimedJob._field_defaults.values())
 
@@ -293,7 +293,8 @@ def _texts(column: str) -> list[str | None]:
 def _rare(description: str | None, rare: str | None, asked_at: float, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     if rare is None:
         return (description or "", *plain[1:])
-    ending, ending_attempt, cancelled, error, *others = json.loads(rare)
+    ending, ending_attempt, cancelled, error, *others, flow, parent_id = json.loads(rare)
+    others.append(gate_of(flow, parent_id))
     extras = {name: value for name, value in zip(_EXTRAS, others, strict=True) if value is not None}
     for name in ("until", "expires"):
         if name in extras:  # as seconds from the claim

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.decisions import Failure
+from django_pgjobs.states import is_counted
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.passing import with_results
 
@@ -314,7 +315,7 @@ class FenceReading(NamedTuple):
 def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
     """Read the state of these (id, claim_id), without a lock; the result leaves out jobs that are gone."""
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
-    return {row[0]: FenceReading._make(row) for row in db.fetch("read_fences", params)}
+    return {row[0]: FenceReading._make((*row[:-1], is_counted(row[-1]))) for row in db.fetch("read_fences", params)}
 
 
 def read_payload(db: Database, job_id: int, claim_id: str, *, partly: bool = False) -> str | None:

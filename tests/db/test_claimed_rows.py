@@ -14,6 +14,7 @@ from django.db import connection
 
 from django_pgjobs import clock
 from django_pgjobs.models import Job
+from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, Params, Rows, on
@@ -47,6 +48,7 @@ RARE: dict[str, Callable[[random.Random, datetime], Any]] = {
     "expires_at": lambda dice, now: now + timedelta(microseconds=dice.randrange(-(10**9), 10**10)),
     "timeout_seconds": lambda dice, now: dice.random() * 1000,
     "attempt": lambda dice, now: dice.randrange(3),
+    "flow": lambda dice, now: dice.choice([1, 1, 2, 3, 4, 5, 8, 16, 17, 32, 40, 64]),
 }
 
 
@@ -69,6 +71,8 @@ def told(row: Job) -> dict[str, Any]:
         "suspect": True if row.suspect_attempt == row.attempt else None,
         "until": row.deadline and row.claimed_at and (row.deadline - row.claimed_at).total_seconds(),
         "expires": row.expires_at and row.claimed_at and (row.expires_at - row.claimed_at).total_seconds(),
+        # Others than its parent's may count the end of one that others need, or that can be undone.
+        "gate": None if not row.flow & FlowFlag.COUNTED else (row.parent_id or 0) if not row.flow & 6 else 0,
     }
     if row.attempt != 1:  # it has started before, or only its callback is left
         extras["expires"] = None
@@ -80,6 +84,7 @@ def told(row: Job) -> dict[str, Any]:
         **{name: getattr(row, name) for name in plain},
         "claim_id": str(row.claim_id),
         "cancelled": row.cancel_requested_at is not None,
+        "database": "",
         "extras": {name: value for name, value in extras.items() if value is not None},
     }
 
@@ -115,6 +120,8 @@ def test_a_claim_says_of_any_job_what_its_row_says(
         names = set(dice.sample(sorted(RARE), dice.choice([0, 1, 1, 1, 2, 5, len(RARE)])))
         if "fire_at" in names:
             names.add("cron_entry")
+        if "flow" in names:
+            Job.objects.filter(pk=number).update(parent_id=dice.choice([None, 7]))
         Job.objects.filter(pk=number).update(**{name: RARE[name](dice, now) for name in sorted(names)})
     taken = way(raw if db == "worker" else on(connection.alias))
     assert [one.id for one in taken] == ids

@@ -50,7 +50,7 @@ def test_by_default_a_key_is_printable() -> None:
     """Row A17: 1 to 200 characters."""
     assert plain.using(unique="Grüße: " + "x" * 193).register().key
     for bad in ("", "x" * 201, "a\nb", "a\0", "\ud800"):
-        with pytest.raises(InvalidJob, match="key must be 1 to 200 printable characters"):
+        with pytest.raises(InvalidJob, match="unique must be 1 to 200 printable characters"):
             plain.using(unique=bad)
         with pytest.raises(InvalidJob, match="idempotency_key must be 1 to 200 printable characters"):
             plain.using(idempotency_key=bad)
