@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
 import weakref
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from django.db import connection
@@ -77,6 +79,10 @@ def _start_thread_in_forks() -> None:
     os.register_at_fork(after_in_child=_thread)
 
 
+def _break_numpy() -> None:
+    sys.modules["numpy.random"] = ModuleType("numpy.random")
+
+
 def _log_by_datagrams() -> None:
     _kept.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
 
@@ -125,6 +131,7 @@ HOW = {
     "reaps": _reap_children,
     "no stdin": lambda: os.close(0),
     "thread in forks": _start_thread_in_forks,
+    "broken numpy": _break_numpy,
     "datagrams": _log_by_datagrams,
     "kill the template between": lambda: _at_fork(_kill_template_in_between),
     "kill the template and its fork": lambda: _at_fork(_kill_template_in_executor),

@@ -323,6 +323,13 @@ def test_an_import_that_dies_ends_the_worker_and_leaves_nothing(worker: Workers)
     wait_until(lambda: not process.processes(), 5, "no process is left")
 
 
+def test_a_copy_that_cannot_begin_says_why(worker: Workers) -> None:
+    process = worker(ready=False, env={"PGJOBS_TEST_IMPORTING": "broken numpy"})
+    assert process.wait() == 1
+    assert process.said("its own words are above")
+    assert process.said("AttributeError: module 'numpy.random' has no attribute 'seed'")
+
+
 def test_a_refused_start_leaves_no_template(worker: Workers) -> None:
     """The checks come after it."""
     process = worker(ready=False, conf={"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 2.9})

@@ -159,13 +159,13 @@ def _be_executor(request: dict[str, Any], channel: int, board: int) -> int:
         return 1
     from django_pgjobs.worker.executor import main  # here: the template has loaded it
 
-    process.forks = 0
-    name_process("executor", request["application_name"])
-    sys.argv[1:] = ["pgjobs", "executor"]
-    if (numpy := sys.modules.get("numpy.random")) is not None:
-        numpy.seed()  # the module random does so itself
     status = 1
     try:
+        process.forks = 0
+        name_process("executor", request["application_name"])
+        sys.argv[1:] = ["pgjobs", "executor"]
+        if (numpy := sys.modules.get("numpy.random")) is not None:
+            numpy.seed()  # the module random does so itself
         main.main(channel_fd=channel, board_fd=board, **request)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else status
