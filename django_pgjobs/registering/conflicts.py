@@ -201,7 +201,10 @@ def _settled(using: str, new: Sequence[NewJob], left: Sequence[int]) -> dict[int
     replacing: list[tuple[NewJob, KeyHolder | None]] = []
     postponing: list[int] = []
     jobs = [new[at] for at in left]
+    free_to_move: list[int] = []
     for at, job, holder in zip(left, jobs, find_keys(on(using), jobs), strict=True):
+        if holder is not None and not holder.started and job.on_conflict in (OnConflict.REPLACE, OnConflict.POSTPONE):
+            free_to_move.append(holder.id)
         if job.on_conflict == OnConflict.REPLACE:
             replacing.append((job, holder))
         elif job.on_conflict == OnConflict.POSTPONE:
@@ -211,6 +214,11 @@ def _settled(using: str, new: Sequence[NewJob], left: Sequence[int]) -> dict[int
         elif holder is not None:
             _refuse_other_name(job, holder)
             found[at] = holder.id
+    if postponing and replacing:
+        from django_pgjobs.store.reopening import lock_flow  # here for start-up time
+
+        # Otherwise another such call might hold a job that this one replaces, and wait for one that it postpones.
+        lock_flow(on(using), free_to_move)
     if postponing:
         moved = _postpone(using, [new[at] for at in postponing])
         found |= {postponing[position]: job_id for position, job_id in moved.items()}

@@ -1,4 +1,4 @@
--- lock_flow: lock jobs of a flow in the order of their ids, and read what a retry has to know of them.
+-- lock_flow: lock jobs of a flow, or those that have some keys, in the order of their ids, and read what a retry has to know of them.
 -- Fence: none (changes nothing).
 -- Rows: one per job: its outcome, parent and flow, whether it waits, whether it has begun, whether its gate has cancelled it, or is about to, whether nothing went wrong with it, and whether it is abandoned, or is about to be.
 -- Clock: none.

@@ -14,7 +14,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.models import Job
 from django_pgjobs.models.keys import KeyWindow
-from django_pgjobs.registering import encode
+from django_pgjobs.registering import conflicts, encode
 from django_pgjobs.store import registering
 from tests.plugins.fix_db import Background, RawDatabase, blocked_by, wait_until
 
@@ -181,6 +181,31 @@ def test_two_callers_whose_keys_overlap_in_opposite_order_both_end(
         stored = {key: pk for pk, key in Job.objects.values_list("pk", "key")}
         for one in ids:
             assert one == {number: stored[f"k{number}"] for number in one}
+
+
+def test_two_callers_that_replace_what_the_other_postpones_both_end(
+    background: Background, other: RawDatabase, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each locks all jobs that have its keys before it moves or cancels one, whatever it does with which."""
+    monkeypatch.setattr(conflicts, "DEADLOCKS", 1)
+    one, two = [plain.using(unique=key, delay=3600).register(number).pk for number, key in enumerate(["a", "b"])]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    def call(postponed: str, replaced: str) -> list[int]:
+        moves = plain.using(unique=Unique(postponed, on_conflict="postpone"), delay=60)
+        cancels = plain.using(unique=Unique(replaced, on_conflict="replace"), delay=60)
+        return register_many([moves.bind(2), cancels.bind(3)])
+
+    other.lock(two)
+    first = background(call, "b", "a")
+    wait_until(lambda: raw.value(waiting) == 1, 10, "the first caller waits")
+    second = background(call, "a", "b")
+    wait_until(lambda: raw.value(waiting) == 2, 10, "the second caller waits, too")
+    other.commit()
+    moved, new = first.result(30)
+    assert (moved, new > two) == (two, True)
+    assert second.result(30)[0] == new
+    assert set(Job.objects.filter(outcome="cancelled").values_list("pk", flat=True)) == {one, two}
 
 
 @pytest.mark.parametrize("commits", [True, False])
