@@ -6,9 +6,12 @@ Shared by everything that ends attempts: the worker's finalise thread in batches
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+import psycopg
 
 from django_pgjobs.ends.callbacks import callback_allowance
 from django_pgjobs.states import Ended, Outcome
@@ -17,6 +20,10 @@ from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.gates import Opened
 from django_pgjobs.store.notifying import Notification
+from django_pgjobs.store.sqlstates import LOCKED
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,14 @@ class EndKind:
         return self.name
 
 
+class RowsLocked(Exception):  # noqa: N818: no error, the caller writes without these rows
+    """A fast statement has met a row that stays locked, with this ``error``; nothing of its batch is written."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def write(db: Enclosing, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, Any]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded."""
     return {(row if isinstance(row, int) else row.id): row for row in kind.writer(db, ends, terms)}
@@ -78,14 +93,21 @@ def write(db: Enclosing, kind: EndKind, ends: Sequence[End], terms: EndTerms) ->
 
 def _success(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
     if terms.fast:
-        return finalising.finalise_success_fast(db, ends, terms.author)
+        return _fast(finalising.finalise_success_fast, db, ends, terms.author)
     return finalising.finalise_success(db, ends, terms.author, remember=terms.remember)
 
 
 def _delete(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
     if terms.fast:
-        return finalising.finalise_delete_fast(db, ends)
+        return _fast(finalising.finalise_delete_fast, db, ends)
     return finalising.finalise_delete(db, ends, remember=terms.remember)
+
+
+def _fast(statement: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    try:
+        return statement(*args, **options)
+    except LOCKED as error:
+        raise RowsLocked(error) from error
 
 
 def _end(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> list[int]:
@@ -120,27 +142,40 @@ def write_await(
 def _counted(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[int]:
     seconds = gates.SETTLE_SECONDS if terms.hurried else None
     with db.transaction():
-        recorded, opened = write_counted(db, ends, terms.author, remember=terms.remember, lock_seconds=seconds)
+        recorded, opened = write_counted(
+            db, ends, terms.author, remember=terms.remember, fast=terms.fast, lock_seconds=seconds
+        )
     if opened:
         terms.notify(db, gates.notices_of(opened))
     return recorded
 
 
 def write_counted(
-    db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, lock_seconds: float | None = None
+    db: Database,
+    ends: Sequence[End],
+    author: Author,
+    *,
+    remember: bool = False,
+    fast: bool = False,
+    lock_seconds: float | None = None,
 ) -> tuple[list[int], list[Opened]]:
     """Write ends that count in gates, in the open transaction: return the ids of those recorded, and released jobs.
 
-    Raises ``LockNotAvailable`` for a gate that stays locked for ``lock_seconds``; then roll back.
+    Raises ``LockNotAvailable`` for a gate that stays locked for ``lock_seconds``, and, with ``fast``, ``RowsLocked``;
+    then roll back.
     """
     successes = [end for end in ends if not end.outcome]
     others = [end for end in ends if end.outcome]
-    ids: list[int] = []
-    if successes:
-        ids += finalising.finalise_success(db, successes, author, remember=remember, settled=True)
-    if others:
-        ids += finalising.finalise_end(db, others, author, settled=True)
-    opened = gates.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
+    fed: dict[int, int | None] = {}
+    if successes and fast:
+        fed = _fast(finalising.finalise_settled, db, successes, author, fast=True)
+    elif successes:
+        fed = finalising.finalise_settled(db, successes, author, remember=remember)
+    ended = finalising.finalise_end(db, others, author, settled=True) if others else []
+    ids = [*fed, *ended]
+    members = Counter(batch for batch in fed.values() if batch is not None)
+    read = [*(job_id for job_id, batch in fed.items() if batch is None), *ended]
+    opened = gates.settle_ends(db, read, members=members, lock_seconds=lock_seconds) if ids else []
     cancels = memos.cancel_gathered(db, _unsuccessful(others, ids))
     return ids, [*opened, *(Opened(*one, old=False) for one in cancels)]
 

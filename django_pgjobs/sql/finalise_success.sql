@@ -1,6 +1,6 @@
 -- finalise_success: end attempts whose body returned.
 -- Fence: required.
--- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
+-- Rows: one per job recorded, and the batch whose gate alone it feeds; a missing one was locked, lost, or recorded before.
 -- Clock: statement_timestamp().
 WITH done AS MATERIALIZED (
     SELECT id, claim_id, result, seconds
@@ -25,6 +25,6 @@ recorded AS (
         worker = %(worker)s::uuid
     FROM locked
     WHERE j.id = ANY (ARRAY[locked.id])
-    RETURNING j.id, j.waited
+    RETURNING j.id, j.waited, CASE WHEN j.flow & 7 = 1 THEN j.parent_id END AS gate
 )
-SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded
+SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END, gate FROM recorded

@@ -1,6 +1,6 @@
 -- finalise_success_fast: finalise_success without the step that locks: it waits 50 ms for a locked row, then gives all up.
 -- Fence: required.
--- Rows: one per job recorded; a missing one was lost or recorded before. A lock timeout or a deadlock records none.
+-- Rows: one per job recorded, and the batch whose gate alone it feeds; a missing one was lost or recorded before. A lock timeout or a deadlock records none.
 -- Clock: statement_timestamp().
 UPDATE pgjobs_job AS j
 SET outcome = 'succeeded',
@@ -17,8 +17,8 @@ FROM ROWS FROM (
 WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL -- evaluated once, before the first row
   -- A text of two values in the place of one result would move the results behind it to other jobs.
   AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[]))
-  AND j.flow & 7 = 0 -- its end counts in no gate
+  AND (j.flow & 7 = 0 OR %(settled)s::boolean) -- its end counts in a gate, which the caller has to settle
   AND j.id = ANY (ARRAY[done.id])
   AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] -- fence
   AND j.outcome IS NULL -- fence
-RETURNING j.id, CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END
+RETURNING j.id, CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END, CASE WHEN j.flow & 7 = 1 THEN j.parent_id END

@@ -1,6 +1,6 @@
 -- finalise_success_keyed: finalise_success that also stores, the first time, the results of jobs with an idempotency key.
 -- Fence: required.
--- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
+-- Rows: one per job recorded, and the batch whose gate alone it feeds; a missing one was locked, lost, or recorded before.
 -- Clock: statement_timestamp().
 WITH done AS MATERIALIZED (
     SELECT id, claim_id, result, seconds
@@ -26,7 +26,7 @@ recorded AS (
     FROM locked
     WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
-        j.id, j.waited, j.idempotency_key, j.result,
+        j.id, j.waited, CASE WHEN j.flow & 7 = 1 THEN j.parent_id END AS gate, j.idempotency_key, j.result,
         CASE
             WHEN j.flow = 0 THEN j.name
             ELSE coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.name)
@@ -51,4 +51,4 @@ stored AS (
     ORDER BY r.name, r.idempotency_key, r.id
     ON CONFLICT DO NOTHING
 )
-SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded
+SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END, gate FROM recorded

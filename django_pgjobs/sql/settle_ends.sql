@@ -1,4 +1,4 @@
--- settle_ends: count the ends that this transaction has just written in the gates that they feed, and unblock jobs whose gates open. The first abandoned member of a batch that fails fast closes it, and the others are to be cancelled. A failed job that can be undone is to be undone.
+-- settle_ends: count the ends that this transaction has just written, and successes of members by their batch, in the gates that they feed, and unblock jobs whose gates open. The first abandoned member of a batch that fails fast closes it, and the others are to be cancelled. A failed job that can be undone is to be undone.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
 -- Rows: one per job unblocked: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it; and one per job for which the caller has to register a job of ours, in this transaction: its name, and why. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
@@ -17,8 +17,8 @@ fed AS MATERIALIZED (
     -- One row a gate: 500 ends of one batch are one write.
     SELECT
         job_id,
-        count(*) AS n,
-        count(*) FILTER (WHERE outcome = 'succeeded') AS succeeded,
+        sum(jobs) AS n,
+        coalesce(sum(jobs) FILTER (WHERE outcome = 'succeeded'), 0) AS succeeded,
         count(*) FILTER (WHERE outcome = 'abandoned') AS abandoned,
         count(*) FILTER (WHERE outcome = 'cancelled') AS cancelled,
         count(*) FILTER (WHERE NOT met) AS unmet,
@@ -31,7 +31,7 @@ fed AS MATERIALIZED (
         ) FILTER (WHERE NOT met) AS reason,
         min(id) FILTER (WHERE outcome = 'abandoned') AS culprit
     FROM (
-        SELECT parent_id AS job_id, id, outcome, well, well AS met
+        SELECT parent_id AS job_id, id, outcome, well, well AS met, 1 AS jobs
         FROM ended
         WHERE parent_id IS NOT NULL
         UNION ALL
@@ -41,13 +41,17 @@ fed AS MATERIALIZED (
                 WHEN 'settled' THEN true
                 WHEN 'failed' THEN ended.outcome <> 'succeeded'
                 ELSE ended.outcome = 'succeeded'
-            END
+            END,
+            1
         FROM ended
         CROSS JOIN LATERAL (
             -- OFFSET keeps it the inner side, regardless of the statistics.
             SELECT k.job_id, k.rule FROM pgjobs_link AS k WHERE k.parent_id = ended.id OFFSET 0
         ) AS l
         WHERE ended.flow & 2 = 2
+        UNION ALL
+        SELECT gate, NULL, 'succeeded', true, true, jobs
+        FROM unnest(%(gates)s::bigint[], %(jobs)s::integer[]) AS members (gate, jobs)
     ) AS ends
     GROUP BY job_id
 ),

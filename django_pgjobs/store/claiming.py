@@ -128,7 +128,8 @@ _EXTRAS = (
 )  # fmt: skip
 """The values of ``rare`` behind the first four, in their order; ``gate`` is made of the last two."""
 
-_PLAIN = tuple(ClaimedJob._field_defaults.values())
+_PLAIN = tuple(ClaimedJob._field_defaults.values())[1:-1]
+"""What nearly all jobs have, behind the description and before the home."""
 
 _AGE = attrgetter("run_at", "id")
 _PRIORITY = attrgetter("priority")
@@ -264,24 +265,29 @@ def next_claimable(
 
 
 def _claimed(rows: Rows, claim_id: str, asked_at: float, database: str) -> ClaimReply:
-    """Make jobs from rows that hold those of one kind in columns; nearly all have neither headers nor what is rare."""
+    """Make jobs from rows that hold those of one kind in columns; nearly all have neither headers nor what is rare.
+
+    What is rare is often the same in all: of members of one batch, for example.
+    """
     jobs: list[ClaimedJob] = []
     scanned_at: datetime | None = None
     # A third of the cost of _make. The names are local, as every job passes here.
-    new, job, plain = tuple.__new__, ClaimedJob, (*_PLAIN[:-1], database)
+    new, job = tuple.__new__, ClaimedJob
     for *common, ids, run_ats, payloads, headers, rares, descriptions, now in rows:
         scanned_at = now
         if common[0] is None:
             continue
         each = zip(json.loads(ids), map(instant, json.loads(run_ats)), _texts(payloads), strict=True)
-        if descriptions is None and not headers.strip("\n") and not rares.strip("\n"):
-            rest = (*common, None, claim_id, *plain)
+        column = rares.split("\n")
+        known = {rare: (*_rare(rare, asked_at), database) for rare in set(column)}
+        if descriptions is None and len(known) == 1 and not headers.strip("\n"):
+            rest = (*common, None, claim_id, "", *known[column[0]])
             jobs += [new(job, own + rest) for own in each]
             continue
         named = repeat(None) if descriptions is None else json.loads(descriptions)
         jobs += [
-            new(job, (*own, *common, header, claim_id, *_rare(description, rare, asked_at, plain)))
-            for own, header, rare, description in zip(each, _texts(headers), _texts(rares), named, strict=False)
+            new(job, (*own, *common, header, claim_id, description or "", *known[rare]))
+            for own, header, rare, description in zip(each, _texts(headers), column, named, strict=False)
         ]
     return ClaimReply(jobs, scanned_at)
 
@@ -290,16 +296,17 @@ def _texts(column: str) -> list[str | None]:
     return [text or None for text in column.split("\n")]
 
 
-def _rare(description: str | None, rare: str | None, asked_at: float, plain: tuple[Any, ...]) -> tuple[Any, ...]:
-    if rare is None:
-        return (description or "", *plain[1:])
+def _rare(rare: str, asked_at: float) -> tuple[Any, ...]:
+    """Return the values from ``ending`` to ``extras``; jobs share them, so ``extras`` is never changed in place."""
+    if not rare:
+        return _PLAIN
     ending, ending_attempt, cancelled, error, *others, flow, parent_id = json.loads(rare)
     others.append(gate_of(flow, parent_id))
     extras = {name: value for name, value in zip(_EXTRAS, others, strict=True) if value is not None}
     for name in ("until", "expires"):
         if name in extras:  # as seconds from the claim
             extras[name] = asked_at + float(extras[name])
-    return description or "", ending, ending_attempt, cancelled, error, extras or None, plain[-1]
+    return ending, ending_attempt, cancelled, error, extras or None
 
 
 def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:

@@ -99,16 +99,7 @@ def finalise_success(
     With ``remember``, also store the results of jobs that have an idempotency key under that key. ``settled``: also end
     jobs whose ends count in a gate; the caller calls ``settle_ends`` in the same transaction.
     """
-    items = as_array(
-        [
-            f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
-            f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
-            for end in ends
-        ]
-    )
-    params = {"items": items, "worker": author.worker, "settled": settled}
-    rows = db.fetch("finalise_success_keyed", params) if remember else db.fetch("finalise_success", params)
-    return [row[0] for row in rows]
+    return list(_successes(db, ends, author, remember=remember, settled=settled))
 
 
 def finalise_success_fast(db: Database, ends: Sequence[End], author: Author) -> list[int]:
@@ -118,14 +109,46 @@ def finalise_success_fast(db: Database, ends: Sequence[End], author: Author) -> 
     Waits for a locked row: 50 ms at most, then it raises ``LockNotAvailable``, or ``DeadlockDetected`` before that, and
     has written nothing. Not for a caller's transaction, which would keep the lock timeout and lose what it has done.
     """
+    return list(_successes_fast(db, ends, author, settled=False))
+
+
+def finalise_settled(
+    db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, fast: bool = False
+) -> dict[int, int | None]:
+    """Do what ``finalise_success`` does with ``settled``, or ``finalise_success_fast``.
+
+    Return for each id the batch whose gate is the only one in which this end counts; None if it counts in others.
+    """
+    if fast:
+        return _successes_fast(db, ends, author, settled=True)
+    return _successes(db, ends, author, remember=remember, settled=True)
+
+
+def _successes(
+    db: Database, ends: Sequence[End], author: Author, *, remember: bool, settled: bool
+) -> dict[int, int | None]:
+    items = as_array(
+        [
+            f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
+            f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
+            for end in ends
+        ]
+    )
+    params = {"items": items, "worker": author.worker, "settled": settled}
+    rows = db.fetch("finalise_success_keyed", params) if remember else db.fetch("finalise_success", params)
+    return {row[0]: row[2] for row in rows}
+
+
+def _successes_fast(db: Database, ends: Sequence[End], author: Author, *, settled: bool) -> dict[int, int | None]:
     results = [end.result or "null" for end in ends] if any(end.result for end in ends) else []
     params = {
         **_fences(ends),
         "micros": _literal([round((end.seconds or 0.0) * 1e6) for end in ends]),
         "results": as_array(results),
         "worker": author.worker,
+        "settled": settled,
     }
-    return [row[0] for row in db.fetch("finalise_success_fast", params)]
+    return {row[0]: row[2] for row in db.fetch("finalise_success_fast", params)}
 
 
 def _fences(ends: Sequence[End]) -> dict[str, object]:

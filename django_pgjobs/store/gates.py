@@ -50,8 +50,12 @@ def notices_of(opened: Iterable[Opened]) -> set[Notification]:
     return notices
 
 
-def settle_ends(db: Database, ids: Sequence[int], *, lock_seconds: float | None = None) -> list[Opened]:
+def settle_ends(
+    db: Database, ids: Iterable[int], *, members: Mapping[int, int] | None = None, lock_seconds: float | None = None
+) -> list[Opened]:
     """Count ends that this transaction has just written, and return the jobs that this releases.
+
+    ``members``: how many members of each batch have succeeded beside ``ids``, as ``finalise_members`` returns it.
 
     It also registers what cancels the other members of a batch that fails fast, and what undoes a job that has failed.
 
@@ -59,7 +63,9 @@ def settle_ends(db: Database, ids: Sequence[int], *, lock_seconds: float | None 
     default as long as the transaction waits for locks; then it raises ``LockNotAvailable``.
     """
     timeout = None if lock_seconds is None else f"{round(lock_seconds * 1000)}ms"
-    rows = db.fetch("settle_ends", {"ids": list(ids), "lock_timeout": timeout})
+    members = members or {}
+    params = {"ids": list(ids), "gates": list(members), "jobs": list(members.values()), "lock_timeout": timeout}
+    rows = db.fetch("settle_ends", params)
     opened, wanted = _opened(row[:4] for row in rows if row[4] is None), [row for row in rows if row[4] is not None]
     served = register_servants(
         db,

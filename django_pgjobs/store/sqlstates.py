@@ -20,6 +20,8 @@ TRIGGERS = ("P0",)
 LINK_LOST = ("08", "57P")
 """Codes that a server or a pooler sends when it ends a connection, regardless of the statement."""
 
+LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+
 NOT_ALLOWED = ("42",)
 """The class of a missing privilege."""
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_pgjobs import sql
+from django_pgjobs import Batch, job, sql
 from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, steering
@@ -56,6 +56,10 @@ SEVERAL = "1,2"
 
 RELEASED = 3
 LOCKED = 3
+
+
+@job(name="fast_ends.member")
+def fast_ends_member() -> None: ...
 
 
 class Ground:
@@ -406,17 +410,19 @@ class Flushing:
         self.finaliser.writer.may_wait = link.identity.deadlock_seconds >= DEADLOCK_SECONDS
         self.link = link
         self.sent: list[str] = []
-        for name in ("finalise_success", "finalise_success_fast"):
+        for name in (SKIPPING, FAST, SETTLED):
             monkeypatch.setattr(finalising, name, partial(self._send, name, getattr(finalising, name)))
 
     def _send(self, name: str, form: Form, *args: Any, **options: Any) -> list[int]:
-        self.sent.append(name)
+        self.sent.append(f"{name}, fast" if options.get("fast") else name)
         return form(*args, **options)
 
-    def put(self, claimed: Claimed, **facts: Any) -> None:
+    def put(self, claimed: Claimed, gate: int | None = None, **facts: Any) -> None:
         held = HeldClaim(str(claimed.claim_id), 0.0, len(claimed.jobs), 1e12)
         ends = claimed.ends(**facts)
         runs = [HeldRun(job, held, fresh_until=1e12) for job in claimed.jobs]
+        for run in runs if gate else ():
+            run.gate, self.finaliser.counts = gate, True
         self.finaliser.put_many(SUCCESS, list(zip(runs, ends, strict=True)))
 
     def flush(self) -> tuple[list[int], list[str]]:
@@ -429,7 +435,7 @@ class Flushing:
         return sorted(self.heard.told("stored")), self.sent
 
 
-FAST, SKIPPING = "finalise_success_fast", "finalise_success"
+FAST, SKIPPING, SETTLED = "finalise_success_fast", "finalise_success", "finalise_settled"
 
 
 def test_a_locked_row_costs_its_neighbours_one_wait_and_ends_once_when_it_is_free(
@@ -454,6 +460,26 @@ def test_a_locked_row_costs_its_neighbours_one_wait_and_ends_once_when_it_is_fre
     last = claim(raw)
     flushing.put(last)
     assert flushing.flush() == (last.ids, [FAST])
+
+
+def test_a_locked_member_costs_its_neighbours_one_wait_and_counts_once_when_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, raw: RawDatabase, other: RawDatabase, link: WorkerConnection
+) -> None:
+    """Members as plain jobs: what is locked is known as busy then, and keeps no other batch waiting."""
+    flushing = Flushing(monkeypatch, link)
+    with Batch("members") as batch:
+        batch.add_many(fast_ends_member.bind() for _ in range(6))
+    first, second = claim(raw, 3), claim(raw, 3)
+    held = first.ids[1]
+    other.query("UPDATE pgjobs_job SET cancel_requested_at = statement_timestamp() WHERE id = %s", [held])
+    flushing.put(first, gate=batch.job.pk)
+    assert flushing.flush() == ([first.ids[0], first.ids[2]], [f"{SETTLED}, fast", SETTLED])
+    assert batch.figures.succeeded == 2
+    flushing.put(second, gate=batch.job.pk)
+    assert flushing.flush() == (second.ids, [SETTLED])
+    other.commit()
+    assert flushing.flush() == ([held], [SETTLED])
+    assert (batch.figures.succeeded, batch.figures.pending, flushing.finaliser.count) == (6, 0, 0)
 
 
 def test_a_short_wait_is_waited_for(

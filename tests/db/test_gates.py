@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import job, register_many, sql
+from django_pgjobs import Batch, job, register_many, sql
 from django_pgjobs.ends import kinds
 from django_pgjobs.exceptions import InvalidJob, OldWorkers
 from django_pgjobs.inspection import why
@@ -441,3 +441,68 @@ def test_a_gate_of_ends_that_came_before_counts_them() -> None:
     rules = {1: Rule.SUCCEEDED, 2: Rule.FAILED, 3: Rule.SETTLED}
     gate = NewGate.behind(5, rules, {1: "abandoned", 2: None, 3: "cancelled"})
     assert (gate.pending, gate.total, gate.unmet, gate.abandoned, gate.cancelled) == (1, 3, 1, 1, 1)
+
+
+# Successes of members are counted by their batch
+
+
+def counting_ground(raw: RawDatabase) -> Claimed:
+    """Two batches of two, one member of the second needed by another job, too; beside them a needed and a free job."""
+    with Batch("first") as first:
+        first.add_many(plain.bind() for _ in range(2))
+    with Batch("second") as second:
+        second.add_many(plain.bind() for _ in range(2))
+    needed = Job.objects.filter(parent=second.job).latest("pk")
+    waits.using(after=[needed, plain.register()]).register()
+    plain.register()
+    return claim(raw, 6)
+
+
+def waiting() -> list[tuple[int, int, int]]:
+    """What is pending, has succeeded and is not met, of each gate."""
+    return list(Gate.objects.order_by("job_id").values_list("pending", "succeeded", "unmet"))
+
+
+@pytest.mark.parametrize(("fast", "remember"), [(False, False), (False, True), (True, False)])
+def test_successes_of_many_gates_count_in_each_however_they_are_written(
+    raw: RawDatabase, *, fast: bool, remember: bool
+) -> None:
+    """Only ends that count elsewhere are read once more; a recount finds nothing to correct."""
+    taken = counting_ground(raw)
+    with raw.transaction():
+        recorded, opened = kinds.write_counted(raw, taken.ends(), AUTHOR, remember=remember, fast=fast, lock_seconds=5)
+    assert sorted(recorded) == sorted(taken.ids)
+    assert len(opened) == len(waiting()) == 3
+    assert waiting() == [(0, 2, 0), (0, 2, 0), (0, 2, 0)]
+    with raw.transaction():
+        assert gates.recount_gates(raw, list(Gate.objects.values_list("job_id", flat=True))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "instead"),
+    [
+        ("finalise_success", "RETURNING j.id, j.waited, CASE WHEN j.flow & 7 = 1 THEN j.parent_id END AS gate",
+         "RETURNING j.id, j.waited, j.parent_id AS gate"),
+        ("settle_ends", "FROM unnest(%(gates)s::bigint[], %(jobs)s::integer[]) AS members (gate, jobs)",
+         "FROM unnest(%(gates)s::bigint[], %(jobs)s::integer[]) AS members (gate, jobs) WHERE false"),
+    ],
+    ids=["counts elsewhere, too", "is not counted"],
+)  # fmt: skip
+def test_without_that_an_end_would_be_lost_for_a_gate(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str, instead: str
+) -> None:
+    """The sabotaged twins: a job that waits for a member never starts, and batches never end."""
+    taken = counting_ground(raw)
+    sabotage(monkeypatch, name, line, instead)
+    end(raw, taken)
+    assert any(pending for pending, _, _ in waiting())
+
+
+def test_a_locked_member_keeps_the_fast_form_from_counting_anything(raw: RawDatabase, other: RawDatabase) -> None:
+    taken = counting_ground(raw)
+    before = waiting()
+    other.query("SELECT FROM pgjobs_job WHERE id = %s FOR UPDATE", [taken.ids[1]])
+    with pytest.raises(kinds.RowsLocked), raw.transaction():
+        kinds.write_counted(raw, taken.ends(), AUTHOR, fast=True, lock_seconds=5)
+    assert waiting() == before
+    assert not Job.objects.exclude(outcome=None).exists()

@@ -23,12 +23,12 @@ from django_pgjobs.states import Rule
 from django_pgjobs.steering import key_conflicts, reopening
 from django_pgjobs.store import gates, pruning
 from django_pgjobs.store.database import on
+from django_pgjobs.store.sqlstates import LOCKED
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads import finaliser
 from django_pgjobs.worker.threads.finaliser import Finaliser
-from django_pgjobs.worker.threads.locked_ends import LOCKED
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, Claimed, RawDatabase, blocked_by, claim, wait_until
 from tests.unit.worker_fakes import Heard
 

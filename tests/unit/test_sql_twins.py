@@ -42,7 +42,7 @@ FROM_ARRAYS = (
     "json_array_elements(%(results)s::json)) AS done (id, claim, micros, result) "
     "WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL "
     "AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[])) "
-    "AND j.flow & 7 = 0 "
+    "AND (j.flow & 7 = 0 OR %(settled)s::boolean) "
     "AND j.id = ANY (ARRAY[done.id]) "
     "AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] AND j.outcome IS NULL"
 )
@@ -60,13 +60,22 @@ ARGUMENTS = (
 )
 """The arguments of a job with an idempotency key, or those of its first step."""
 
+GATE_ALONE = "CASE WHEN j.flow & 7 = 1 THEN j.parent_id END"
+GATE = f"{GATE_ALONE} AS gate"
+"""The batch whose gate alone an end feeds."""
+
 TWINS = (
     Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
     Twins(
         "finalise_success",
         "finalise_success_keyed",
         ("recorded",),
-        but=(("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}"),),
+        but=(
+            (
+                f"j.id, j.waited, {GATE}",
+                f"j.id, j.waited, {GATE}, j.idempotency_key, j.result, {FIRST_NAME}, {ARGUMENTS}",
+            ),
+        ),
     ),
     Twins(
         "finalise_success",
@@ -77,7 +86,7 @@ TWINS = (
             ("locked.result", "nullif(done.result::text, 'null')::jsonb"),
             ("locked.seconds", "done.micros::float8 / 1e6::float8"),
             ("FROM locked WHERE j.id = ANY (ARRAY[locked.id])", FROM_ARRAYS),
-            ("j.waited", "CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END"),
+            (f"j.waited, {GATE}", f"CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END, {GATE_ALONE}"),
         ),
     ),
     Twins(

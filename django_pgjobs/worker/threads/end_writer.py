@@ -30,7 +30,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.callbacks import BODY, is_strict
-from django_pgjobs.ends.kinds import COUNTED, DELETE, EndKind, EndTerms
+from django_pgjobs.ends.kinds import COUNTED, DELETE, EndKind, EndTerms, RowsLocked
 from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -48,7 +48,6 @@ from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnd, RefusedEnds, Stored, StoredEnd
-from django_pgjobs.worker.threads.locked_ends import LOCKED
 from django_pgjobs.worker.threads.loop import Posts
 
 log = safe_logger("django_pgjobs")
@@ -140,7 +139,7 @@ class EndWriter:
         return [BusyEnd(kind, entry) for entry in doubts.locked] + (self.write(db, kind, left) if left else [])
 
     def _record(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> dict[int, Any]:
-        """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
+        """Write entries of one kind by their statement, the fast one where there is one and it need not wait long."""
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)
         ends = [end for _, end in entries]
@@ -148,10 +147,8 @@ class EndWriter:
         terms = EndTerms(self.author, remember, hurried=True, waits=waits, notify=self._notify)
         try:
             return kinds.write(db, kind, ends, terms)
-        except LOCKED as error:
-            if not (kind.fast and terms.fast):
-                raise
-            log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
+        except RowsLocked as locked:
+            log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(locked.error))
         self.skips_locked = True
         return kinds.write(db, kind, ends, replace(terms, waits=False))
 

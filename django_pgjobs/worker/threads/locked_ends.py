@@ -15,14 +15,12 @@ from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, NEXT, SUCCESS,
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import gates, memos
-from django_pgjobs.store.sqlstates import is_objection
+from django_pgjobs.store.sqlstates import LOCKED, is_objection
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
-
-LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 E = TypeVar("E", RunEnd, StoredEnd)
 
