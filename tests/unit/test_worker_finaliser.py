@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import kinds
-from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, EndKind, EndTerms
+from django_pgjobs.ends.kinds import DELETE, END, MARK, RELEASE, RETRY, SUCCESS, EndKind, EndTerms, RowsLocked
 from django_pgjobs.store import finalising, keeping, notifying
 from django_pgjobs.store.finalising import Author, End, FenceReading, ReleasedJob
 from django_pgjobs.worker.shared.runs import HeldRun
@@ -52,7 +52,7 @@ class Server:
         terms: EndTerms,
     ) -> dict[int, Any]:
         if kind.fast and terms.fast and any(end.id in self.locked for end in ends):
-            raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+            raise RowsLocked(psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"))
         self.writes.append((kind, [end.id for end in ends]))
         self.remembered.append(terms.remember)
         self.fails(kind, ends)
