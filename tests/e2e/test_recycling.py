@@ -59,6 +59,15 @@ def test_an_executor_that_holds_too_much_memory_is_replaced(worker: Workers, sta
     wait_until(lambda: len(process.executors()) == 1, 5, "it has gone")
 
 
+def test_a_worker_says_once_that_its_executors_may_outgrow_the_memory(worker: Workers, stage: Stage) -> None:
+    """The second may not even start then; jobs run all the same."""
+    process = worker("--executor-max-megabytes=10000000", processes=2)
+    process.ready(2)
+    (after,) = ended(jobs.effect.register("one"))
+    assert after.outcome == "succeeded"
+    assert process.log.count("memory may run out: 2 executors of 10000000 MB, to which they may grow, do not fit") == 1
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A copy of the package, and the environment of a worker that runs it."""

@@ -48,6 +48,24 @@ def test_memory_is_what_a_process_holds_now() -> None:
     assert resident_bytes(os.getpid()) - before < 50 * MEGABYTE
 
 
+def test_executors_that_do_not_fit_into_memory_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each needs what it shares with no other process, or what it may grow to."""
+    there = recycling.memory_bytes()
+    assert 256 * MEGABYTE < there <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert Recycling().shortage(os.getpid(), 2) == ""
+    own = recycling._own_bytes(os.getpid())
+    assert MEGABYTE < own <= resident_bytes(os.getpid())
+    monkeypatch.setattr(recycling, "memory_bytes", lambda: 1000 * MEGABYTE)
+    most = 1000 * MEGABYTE // own
+    assert Recycling().shortage(os.getpid(), most // 2) == ""
+    assert "do not fit into 1000 MB: give --processes a smaller number" in Recycling().shortage(os.getpid(), 2 * most)
+    assert Recycling(max_megabytes=500).shortage(os.getpid(), 2) == ""
+    assert Recycling(max_megabytes=500).shortage(os.getpid(), 3) == (
+        "3 executors of 500 MB, to which they may grow, do not fit into 1000 MB: give --processes a smaller number"
+    )
+    assert Recycling().shortage(-1, 1000) == ""
+
+
 def test_memory_is_asked_of_ps_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS. A process that is gone holds none."""
     if not os.access("/bin/ps", os.X_OK):

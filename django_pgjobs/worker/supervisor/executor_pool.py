@@ -302,6 +302,8 @@ class ExecutorPool:
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = self.boot_delays = 0
             first, self.booted = not self.booted, True
+            if first and (shortage := self.recycling.shortage(child.pid, self.processes)):
+                log.warning("memory may run out: %s", shortage)
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
             self.relay.interested(child, hello["listens"])

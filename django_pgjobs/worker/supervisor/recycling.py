@@ -1,9 +1,13 @@
-"""Decides when to replace an executor: after a number of jobs, or above an amount of memory as the system counts it."""
+"""Decides when to replace an executor: after a number of jobs, or above an amount of memory as the system counts it.
+
+Also tells whether there is memory for all executors of a worker.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -33,6 +37,37 @@ class Recycling:
         child.measured_at = now
         resident = resident_bytes(child.pid)
         return f"it holds {resident / MEGABYTE:.0f} MB" if resident > self.max_megabytes * MEGABYTE else ""
+
+    def shortage(self, pid: int, processes: int) -> str:
+        """Return why so many executors as ``pid``, which has just started, do not fit into memory; "" if they may.
+
+        Each takes what the first shares with no other process, or ``max_megabytes`` if it may grow so far.
+        """
+        each = max(_own_bytes(pid), (self.max_megabytes or 0) * MEGABYTE)
+        most = memory_bytes()
+        if not each or not most or each * processes <= most:
+            return ""
+        grown = ", to which they may grow," if self.max_megabytes else ""
+        return (
+            f"{processes} executors of {each / MEGABYTE:.0f} MB{grown} do not fit into {most / MEGABYTE:.0f} MB:"
+            " give --processes a smaller number"
+        )
+
+
+def memory_bytes() -> int:
+    """Return how much memory the processes of this container, or else of this machine, may take; 0 if unknown."""
+    known = [os.sysconf("SC_PHYS_PAGES") * _page_bytes()]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError), open(limit) as file:
+            known.append(int(file.read()))  # "max" is no number
+    return max(min(known), 0)
+
+
+def _own_bytes(pid: int) -> int:
+    """Return how much memory a process shares with no other; 0 if unknown."""
+    with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/smaps_rollup") as file:
+        return 1024 * sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
+    return 0
 
 
 def resident_bytes(pid: int) -> int:
