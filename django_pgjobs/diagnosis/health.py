@@ -24,7 +24,7 @@ LEADER_SECONDS = 30.0
 """Time that may pass without a leader; an election takes a while."""
 
 OVERDUE_SECONDS = 30.0
-"""Time for which a lease may be expired: workers check once a second, except for ten seconds after they connect."""
+"""Time for which a lease may be expired: workers check every two seconds, except for ten seconds after they connect."""
 
 SAMPLED = 100
 """Number of due jobs of each queue and priority to read for the longest wait."""

@@ -126,6 +126,14 @@ class Firer:
         self._work(db, entries, due, now + TURN_SECONDS)
         self._work(db, entries, self.turns, clock.monotonic() + REST_SECONDS)
 
+    def has_work(self) -> bool:
+        """Return whether there are fires that are still to be made, or entries that are tried again."""
+        return bool(self.turns or self.begun or self.locked_until)
+
+    def is_due(self) -> bool:
+        """Return whether a slice of all entries is to be checked."""
+        return clock.monotonic() >= self.everything_at
+
     def _work(self, db: Database, entries: dict[str, ListedCron], names: deque[str], until: float) -> None:
         while names and self.may():
             name = names.popleft()

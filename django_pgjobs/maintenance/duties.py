@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
+from django_pgjobs.maintenance.checking import Checker
 from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing
 from django_pgjobs.maintenance.cron_firing import Firer
 from django_pgjobs.maintenance.cron_rows import CronRows
@@ -49,6 +51,9 @@ EXPIRE_SECONDS = 10.0
 EXPIRE_JOBS_SECONDS = 1.0
 ADD_UP_SECONDS = 60.0
 NOTICE_SECONDS = 0.5
+UNNEEDED_SECONDS = 60.0
+"""Interval of the turns of a duty for which nothing seems to be there."""
+
 KEPT_SECONDS = 86_400.0
 """Retention of a worker's row after its last heartbeat."""
 
@@ -57,7 +62,8 @@ class TimedDuty:
     """A duty, its period in seconds (jittered, so that workers do not run in step), and when it is due.
 
     With ``leader`` only the leader performs it. The first turn comes after ``first`` seconds; with ``last`` there is
-    one more turn when the worker leaves. While ``urgent()`` is true the duty is due at every tick.
+    one more turn when the worker leaves. While ``urgent()`` is true the duty is due at every tick. While ``needed`` is
+    false of the connection it has a turn a minute, and as long as what performs it rests (``rest_until``) none.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class TimedDuty:
         first: float = 0.0,
         last: bool = False,
         urgent: Callable[[], bool] = lambda: False,
+        needed: Callable[[Any], bool] = lambda db: True,
     ) -> None:
         self.name = name
         self.perform = perform
@@ -77,15 +84,21 @@ class TimedDuty:
         self.leader = leader
         self.last = last
         self.urgent = urgent
+        self.needed = needed
+        self.needed_at = 0.0
+        """Instant from which it is needed, regardless of ``needed``."""
         self.due = clock.monotonic() + first if first else 0.0
 
     def tick(self, db: Any) -> None:
         """Perform the duty on this connection if it is due."""
         now = clock.monotonic()
-        if (now >= self.due or self.urgent()) and (self.leader is None or self.leader.leads):
+        due = self.urgent() or (now >= self.due and (now >= self.needed_at or self.needed(db)))
+        if due and (self.leader is None or self.leader.leads):
             self.due = now + self.seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
+            self.needed_at = now + UNNEEDED_SECONDS
             with on_duty(self.name):
                 take_turn(self.name, self.perform, db)
+            self.due = max(self.due, getattr(self.perform, "rest_until", 0.0))
 
     def leave(self, db: Any) -> None:
         """Perform the duty once more if it has asked for a last turn."""
@@ -100,23 +113,45 @@ def duties(
     declared: Mapping[str, DeclaredCron],
     claims: OwnClaims | None = None,
     expired: Callable[[list[ExpiredJob]], object] = lambda jobs: None,
-) -> list[TimedDuty | Leader | CronSync | CronRows]:
+) -> list[TimedDuty | Leader | Checker | CronSync | CronRows]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
     Rescues pass the rescued jobs to ``notify``, the leader passes jobs that expired to ``expired``. ``claims`` knows
     which claims this worker holds and whether its renewals succeed.
     """
-    rescuer = Rescuer(notify, claims)
-    found: list[TimedDuty | CronSync | CronRows] = [
-        TimedDuty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
+    rescuer, firer = Rescuer(notify, claims), Firer(lambda: leader.leads)
+    expirer = JobExpirer(expired, lambda: leader.leads)
+    check = Checker(leader, rescuer, expirer, claims.saw_pauses if claims is not None else lambda are_any: None)
+    leader.is_vacant = partial(check.says, "unled")
+    found: list[TimedDuty | Checker | CronSync | CronRows] = [
+        check,
+        TimedDuty(
+            "rescue",
+            rescuer,
+            RESCUE_SECONDS,
+            urgent=lambda: rescuer.urgent,
+            needed=lambda db: check.says("leases") or rescuer.has_work(db),
+        ),
         TimedDuty("unpark", Unparker(), UNPARK_SECONDS),
-        TimedDuty("unpause", unpause, UNPAUSE_SECONDS),
-        TimedDuty("gates", open_due_gates, GATES_SECONDS),
+        TimedDuty("unpause", unpause, UNPAUSE_SECONDS, needed=lambda db: check.says("paused_jobs")),
+        TimedDuty("gates", open_due_gates, GATES_SECONDS, needed=lambda db: check.says("gates")),
         CronSync(declared, leader),
         CronRows(leader),
-        TimedDuty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
+        TimedDuty(
+            "cron_eval",
+            firer,
+            CRON_SECONDS,
+            leader=leader,
+            needed=lambda db: check.says("fires") or firer.has_work() or (firer.is_due() and check.says("crons")),
+        ),
         TimedDuty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
-        TimedDuty("expire_jobs", JobExpirer(expired, lambda: leader.leads), EXPIRE_JOBS_SECONDS, leader=leader),
+        TimedDuty(
+            "expire_jobs",
+            expirer,
+            EXPIRE_JOBS_SECONDS,
+            leader=leader,
+            needed=lambda db: check.says("expired_jobs"),
+        ),
         TimedDuty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         TimedDuty(
             "heartbeats",

@@ -21,6 +21,8 @@ log = safe_logger("django_pgjobs")
 BATCH = 1000
 TURN_SECONDS = 1.0
 ANEW_SECONDS = 600.0
+IDLE_SECONDS = 30.0
+"""The pause after a turn that found nothing."""
 
 TakeNext = Callable[[Database, str], Expired]
 """Takes the next rows from an instant on, ``limit`` of them at most."""
@@ -54,6 +56,7 @@ class Expirer:
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
+        self.rest_until = 0.0
         self.windows = ExpiryWalk(_delete_windows, BATCH)
         self.admissions = ExpiryWalk(_delete_admissions, BATCH)
         self.results = ExpiryWalk(_delete_results, BATCH)
@@ -67,7 +70,9 @@ class Expirer:
         admissions = self.admissions.go(db, until, self.may)
         results = 0 if get_conf().retention.stored_results is None else self.results.go(db, until, self.may)
         actions = 0 if get_conf().retention.actions is None else self.actions.go(db, until, self.may)
-        self.events.go(db, until, self.may)
+        events = self.events.go(db, until, self.may)
+        if not (windows or admissions or results or actions or events):
+            self.rest_until = clock.monotonic() + IDLE_SECONDS
         if windows or results or actions:
             log.info("keys and results expired windows=%d results=%d actions=%d", windows, results, actions)
         return windows + admissions + results + actions

@@ -11,6 +11,8 @@ when performed twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.turns import took_turn
@@ -40,6 +42,8 @@ class Leader:
 
         self.trusted_until = 0.0
         self.ask_at = 0.0
+        self.is_vacant: Callable[[], bool] = lambda: True
+        """False if it is known that another leads: then it does not try."""
 
     @property
     def leads(self) -> bool:
@@ -49,7 +53,7 @@ class Leader:
     def tick(self, db: Database) -> None:
         """Renew the term, or try to take it, if that is due."""
         now = clock.monotonic()
-        if now < self.ask_at:
+        if now < self.ask_at or (self.term is None and not self.is_vacant()):
             return
         self.ask_at = now + ASK_SECONDS
         with on_duty(self.name):

@@ -112,6 +112,7 @@ class Notifier:
         self.term: int | None = None
         self.check_at = 0.0
         self.quiet_until = 0.0
+        self.rest_until = 0.0
         self.found: dict[ProblemKey, str] | None = None
         """The problems there were at the last check of this term."""
 
@@ -125,6 +126,7 @@ class Notifier:
         """
         conf = get_conf().notify_failures
         if conf is None:
+            self.rest_until = clock.monotonic() + CHECK_SECONDS
             return None
         now = clock.monotonic()
         self._begin_term(now)

@@ -41,6 +41,9 @@ TURN_JOBS = 50_000
 REST_SECONDS = 10.0
 """The pause of a walk that has reached jobs whose retention is not over."""
 
+IDLE_SECONDS = 30.0
+"""The pause if there were none before them either."""
+
 BUSY_SECONDS = 0.1
 """The pause while a retry or another prune is under way."""
 
@@ -206,7 +209,7 @@ class Pruner:
             while due and total < TURN_JOBS and clock.monotonic() < now + TURN_SECONDS and self.may():
                 walk = due.pop(0)
                 if not walk.chunks and not walk.list(db):
-                    walk.rest_until = now + REST_SECONDS
+                    walk.rest_until = now + (REST_SECONDS if walk.chunks else IDLE_SECONDS)
                 else:
                     due.append(walk)
                 total += self._delete(db, walk, now + TURN_SECONDS)
@@ -224,6 +227,11 @@ class Pruner:
         """True if every walk has reached jobs whose retention is not over."""
         now = clock.monotonic()
         return all(now < walk.rest_until and not walk.chunks for walk in self.walks)
+
+    @property
+    def rest_until(self) -> float:
+        """The instant before which no walk has anything to do."""
+        return min((0.0 if walk.chunks else walk.rest_until for walk in self.walks), default=0.0)
 
     def _read_settings(self) -> None:
         retention = get_conf().retention

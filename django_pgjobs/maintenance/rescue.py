@@ -79,6 +79,10 @@ class OwnClaims(Protocol):
         """Return when renewals failed for longer than that, and since when the keep thread has been connected."""
         ...
 
+    def saw_pauses(self, are_any: bool) -> None:
+        """Learn whether there are pauses now."""
+        ...
+
 
 class Rescuer:
     """Rescues jobs whose lease has expired, unless it cannot be sure of that; passes them to ``notify``.
@@ -115,6 +119,14 @@ class Rescuer:
             self.checks.clear()
             raise
         return []
+
+    def has_work(self, db: Connected) -> bool:
+        """Return whether there is something to do, or to make sure of, though no lease runs out soon."""
+        return self.doubtful or self.checked_on != db.connected_at or bool(self.claims and self.claims.overdue())
+
+    def was_answered(self, began: float, now: float) -> None:
+        """Note how long the server took to answer a statement that asked for this rescuer."""
+        self._observe_silence(began, now, get_conf())
 
     def _is_sound(self, db: Connected, conf: Conf) -> bool:
         if self.doubtful or self.checked_on != db.connected_at:

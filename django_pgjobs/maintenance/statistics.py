@@ -14,14 +14,18 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError
 
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance.numbers import totals
 from django_pgjobs.store import counting, numbers, vacuuming
-from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.database import Database, Enclosing, on
 from django_pgjobs.store.finalising import Author
+
+IDLE_SECONDS = 30.0
+"""The pause after figures that are the same as those before."""
 
 BOUNDS = (figures.MOST, 1_000, 100)
 
@@ -37,14 +41,20 @@ class Measurer:
     def __init__(self, author: Author, find: Callable[[Any], list[HealthProblem]] | None = None) -> None:
         self.author = author
         self.find = find
+        self.rest_until = 0.0
+        self.before: object = None
 
-    def __call__(self, db: Database) -> None:
+    def __call__(self, db: Enclosing) -> None:
         """Count and store the figures. Repeatable, also by several at once: the last write wins."""
-        found = _measured(db)
-        more = {"totals": _totals(db), "server": _server(db), "problems": self._problems(db)}
-        counting.write_statistic(db, {**found, **more}, worker_name=self.author.name)
-        if depths := _depths(found):
-            numbers.write_depths(db, depths)
+        found, problems = _measured(db), self._problems(db)
+        if (known := (found, problems)) == self.before:
+            self.rest_until = clock.monotonic() + IDLE_SECONDS
+        self.before = known
+        with db.transaction():
+            more = {"totals": _totals(db), "server": _server(db), "problems": problems}
+            counting.write_statistic(db, {**found, **more}, worker_name=self.author.name)
+            if depths := _depths(found):
+                numbers.write_depths(db, depths)
 
     def _problems(self, db: Database) -> list[list[Any]] | None:
         """Return the problems, so that pages show them without looking for them; None if that took too long."""
@@ -62,15 +72,19 @@ def problems_of(db: Any) -> list[HealthProblem]:
         return health.problems(on(using), using, Limits(most=figures.MOST))
 
 
-def _measured(db: Database) -> dict[str, Any]:
-    conf = get_conf()
-    ages = {"silent_seconds": conf.silent_seconds, "stale_seconds": conf.stale_seconds}
+def _measured(db: Enclosing) -> dict[str, Any]:
     for most in BOUNDS[:-1]:
         try:
-            return figures.measure(db, **ages, most=most)
+            return _measure(db, most)
         except psycopg.errors.QueryCanceled:
             continue
-    return figures.measure(db, **ages, most=BOUNDS[-1])
+    return _measure(db, BOUNDS[-1])
+
+
+def _measure(db: Enclosing, most: int) -> dict[str, Any]:
+    conf = get_conf()
+    with db.transaction():
+        return figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=most)
 
 
 def _totals(db: Database) -> list[Any]:

@@ -1,6 +1,6 @@
 """The lines about duties, at DEBUG: one for each turn.
 
-A leader takes about eight turns a second, and nearly all of them find nothing to do. Those have a logger of their own,
+A leader takes two turns a second at rest, and nearly all of them find nothing to do. Those have a logger of their own,
 ``django_pgjobs.duties``, so that a project can silence them and still see the others.
 """
 

@@ -10,6 +10,7 @@ VACUUMs instead.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -28,6 +29,8 @@ from django_pgjobs.store.vacuuming import Dead
 log = safe_logger("django_pgjobs")
 
 CHECK_SECONDS = 5.0
+IDLE_SECONDS = 30.0
+"""The pause if no row has died since the last check."""
 AFTER_FAILURE_SECONDS = 60.0
 AFTER_SKIP_SECONDS = 15.0
 """The pause after a skip: autovacuum may keep the table for long, while the other table is due."""
@@ -65,7 +68,7 @@ class VacuumedTable:
         self.name = name
         self.died = died
         self.share = share
-        self.dead_left = 0
+        self.dead_left = self.dead = 0
         self.settled = True
         self.skipped = False
         self.rest_until = 0.0
@@ -137,9 +140,19 @@ class Vacuumer:
         if self.running is not None:
             self._supervise(db, self.running)
         elif get_conf().vacuum and clock.monotonic() >= self.check_at:
+            before = self._dead()
             self.check_at = clock.monotonic() + CHECK_SECONDS
             with on_duty(self.name):
                 self._start_due(db)
+            if self._rests() and before == self._dead():
+                self.check_at += IDLE_SECONDS - CHECK_SECONDS
+
+    @property
+    def due(self) -> float:
+        """The instant before which a tick does nothing."""
+        if self.running is not None:
+            return 0.0
+        return self.check_at if get_conf().vacuum else math.inf
 
     def leave(self, db: Database) -> None:
         """Cancel the running VACUUM."""
@@ -148,9 +161,16 @@ class Vacuumer:
             self.running.join(LEAVE_SECONDS)
             self._ended(self.running)
 
+    def _rests(self) -> bool:
+        return self.running is None and not any(table.skipped for table in self.tables)
+
+    def _dead(self) -> list[int]:
+        return [table.dead for table in self.tables]
+
     def _start_due(self, db: Database) -> None:
         for table in self.tables:
             found = vacuuming.read_dead(db, table.name)
+            table.dead = table.dead if found is None else found.dead
             if found is None or not table.is_due(found) or clock.monotonic() < table.rest_until:
                 continue
             if not found.allowed:

@@ -18,6 +18,7 @@ from django_pgjobs import clock
 from django_pgjobs.checks import check_driver
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import listed, safe_logger, speaking_of
+from django_pgjobs.maintenance.checking import Checker
 from django_pgjobs.maintenance.cron_declaring import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
@@ -223,21 +224,23 @@ class ServedDatabase:
         self.keeper = keeper = _keeper(worker, inbox, table, claimer)
         self.leader = leader = Leader(worker.author)
         crashes = CrashWriter(table.deaths, worker.author)
+        common = duties(
+            leader,
+            lambda rescued: inbox.post(JobsRescued(rescued)),
+            declared,
+            keeper,
+            lambda expired: inbox.post(JobsExpired(expired)),
+        )
+        [check] = [duty for duty in common if isinstance(duty, Checker)]
         self.duties: list[Any] = [
-            *duties(
-                leader,
-                lambda rescued: inbox.post(JobsRescued(rescued)),
-                declared,
-                keeper,
-                lambda expired: inbox.post(JobsExpired(expired)),
-            ),
+            *common,
             TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
             TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
             TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
-            TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
+            TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS, needed=lambda db: check.says("limited_jobs")),
             TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
         ]
-        maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, self.duties)
+        maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, self.duties, check.is_clear)
         kept_up = upkeep(leader, lambda: worker.connect_alone("vacuum"))
         upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
         loops: list[Loop] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
@@ -325,6 +328,7 @@ def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> 
         lease_seconds=conf.lease_seconds,
         renew_seconds=conf.renew_seconds,
         beat_seconds=conf.beat_seconds,
+        listens=claimer.listening.is_set,
     )
 
 

@@ -173,6 +173,33 @@ def check_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
     return row[0], bool(row[1])
 
 
+class ThereIs(NamedTuple):
+    """Rows for the duties of workers: never a no where a duty would find some, perhaps a yes where it finds none.
+
+    ``leases``: one runs out soon. ``unled``: no worker leads. What only a leader asks is None for others: ``fires``: a
+    cron entry is to be fired or planned soon; ``crons``: there is any.
+    """
+
+    leases: bool
+    paused_jobs: bool
+    gates: bool
+    limited_jobs: bool
+    pauses: bool
+    unled: bool
+    expired_jobs: bool | None
+    fires: bool | None
+    crons: bool | None
+
+
+def check_duties(
+    db: Database, *, lease_seconds: float, fire_seconds: float, leads: bool, expired_after: str
+) -> ThereIs:
+    """Return what there is to do; leases and fires within so many seconds. ``expired_after``: see ``expire_jobs``."""
+    params = {"lease": lease_seconds, "fire": fire_seconds, "leads": leads, "after": expired_after}
+    found = ThereIs._make(db.fetch("check_duties", params)[0])
+    return found if leads else found._replace(expired_jobs=None, fires=None, crons=None)
+
+
 def list_unheld(db: Database, claim_ids: Sequence[str], held: Sequence[int], *, most: int) -> list[tuple[int, str]]:
     """Return (id, claim_id) of the unfinished jobs that carry one of these claims and are not among those ``held``."""
     rows = db.fetch("list_unheld", {"claim_ids": list(claim_ids), "held": list(held), "limit": most})

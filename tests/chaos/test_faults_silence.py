@@ -70,7 +70,7 @@ def test_a_silent_way_charges_no_worker_that_lives(
     """P39 P41 D16 C41 I2: silent for all, nothing is rescued; for one, only by others, and only past its lease."""
     chance = random.Random(f"{SEED} {count} {who}")
     workers = [
-        ground.workers("--processes=1", f"--threads={THREADS}", conf=CONF, env={"DATABASE_URL": way.url}).ready()
+        ground.workers(processes=1, threads=THREADS, conf=CONF, env={"DATABASE_URL": way.url}).ready()
         for way in ways[:count]
     ]
     figures = Figures()

@@ -244,11 +244,8 @@ def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, 
     def slow(db: RawDatabase, *, silent_seconds: float, stale_seconds: float, most: int) -> dict[str, Any]:
         asked.append(most)
         if most > 100:
-            db.query("SET statement_timeout = '5ms'")
-            try:
-                db.query("SELECT pg_sleep(10)")
-            finally:
-                db.query("RESET statement_timeout")
+            db.query("SET LOCAL statement_timeout = '5ms'")
+            db.query("SELECT pg_sleep(10)")
         return whole(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds, most=most)
 
     monkeypatch.setattr(figures, "measure", slow)

@@ -160,6 +160,9 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "rescue_jobs": lambda db, _: keeping.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),
+    "check_duties": lambda db, _: db.fetch(
+        "check_duties", {"lease": 3.0, "fire": 1.0, "leads": True, "after": pruning.OLDEST}
+    ),
     "audit_claims": lambda db, _: leading.audit_claims(db, leading.BEGINNING, limit=BATCH, lease_seconds=30),
     "park_unclaimable": lambda db, held: claiming.park_unclaimable(db, _first(held), "x", {}),
     "next_claimable": lambda db, _: claiming.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),

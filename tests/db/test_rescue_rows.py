@@ -455,6 +455,8 @@ class Own:
     def silences(self, longer_than: float) -> list[tuple[float, float]]:
         return []
 
+    def saw_pauses(self, are_any: bool) -> None: ...
+
 
 class Old(RawDatabase):
     """A connection that has been up for long, to a server that has been; it counts its statements by name."""

@@ -15,6 +15,7 @@ from django_pgjobs.maintenance.vacuum import (
     AFTER_FAILURE_SECONDS,
     AFTER_SKIP_SECONDS,
     CHECK_SECONDS,
+    IDLE_SECONDS,
     VacuumedTable,
     Vacuumer,
     VacuumSession,
@@ -103,14 +104,14 @@ def test_it_vacuums_what_is_due_and_rests(
     die(raw, 1500)
     settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before, "it looks now and then only"
-    time(CHECK_SECONDS)
+    time(IDLE_SECONDS)
     with caplog.at_level(logging.INFO, "django_pgjobs"):
         settle(vacuumer, raw)
     wait_until(lambda: raw.value(COUNT, ["pgjobs_job"]) == before + 1, 20, "it was vacuumed")
     assert "table was vacuumed table=pgjobs_job" in caplog.text
     assert raw.value("SELECT pg_stat_get_analyze_count('pgjobs_job'::regclass)") == analysed
     assert raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)") == 0
-    time(CHECK_SECONDS)
+    time(IDLE_SECONDS)
     settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before + 1
 
@@ -240,7 +241,7 @@ def test_a_role_that_may_not_is_told_once_what_to_grant(
     for _ in range(3):
         vacuumer.tick(theirs)
         assert vacuumer.running is None
-        time(CHECK_SECONDS)
+        time(IDLE_SECONDS)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
     assert f"pgjobs_job is owned by {owner};" in caplog.text

@@ -515,6 +515,8 @@ class Way:
         self.asked += 1
         return []
 
+    def wait_for_news(self, seconds: float, bell: Any) -> None: ...
+
     def notifies(self, *, timeout: float, stop_after: int) -> list[Notice]:
         if len(self.looks) == 1:
             self.stop()

@@ -27,6 +27,7 @@ from django_pgjobs.worker.threads.finaliser import (
     Finaliser,
 )
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, RefusedEnds, Stored
+from tests.plugins.fix_db import patience, wait_until
 from tests.unit.worker_fakes import Heard, run_of
 
 FAILURE = Failure("ValueError", "no", (), "traceback")
@@ -694,3 +695,30 @@ def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, hear
     finaliser.serve(cast(Any, SimpleNamespace(identity=SimpleNamespace(deadlock_seconds=1.0))))
     assert heard.told("stored") == [1, 2]
     assert finaliser.count == 0
+
+
+def test_it_has_a_connection_from_the_first_claim_until_nothing_came_for_long(
+    server: Server, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W5: at rest a worker has none for ends; what comes then is written as ever."""
+    monkeypatch.setattr(finaliser_module, "REST_SECONDS", 0.05)
+    made: list[Any] = []
+
+    def connect() -> Any:
+        way = SimpleNamespace(gone=False, statements=0, identity=SimpleNamespace(deadlock_seconds=1.0))
+        way.inherit, way.close = lambda old: None, lambda: setattr(way, "gone", True)
+        made.append(way)
+        return way
+
+    finaliser = Finaliser(connect, heard, Author(UUID(int=1)))
+    finaliser.start()
+    finaliser.expect()
+    wait_until(lambda: made and made[0].gone, 5, "nothing came, it is closed")
+    put(finaliser, SUCCESS, 1)
+    wait_until(lambda: heard.told("stored") == [1], 5, "an end is written on the next one")
+    wait_until(lambda: len(made) == 2 and made[1].gone, 5, "which is closed, too")
+    put(finaliser, SUCCESS, 2)
+    finaliser.stop()
+    finaliser.join(patience(5))
+    assert not finaliser.is_alive()
+    assert heard.told("stored") == [1, 2]

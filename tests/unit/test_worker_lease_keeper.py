@@ -15,7 +15,7 @@ from django_pgjobs import clock
 from django_pgjobs.store import finalising, keeping, pausing
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
-from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, LeaseKeeper
+from django_pgjobs.worker.threads.lease_keeper import CHECKED_SECONDS, PAUSES_SECONDS, LeaseKeeper
 from tests.unit.worker_fakes import Heard
 
 AWAY = psycopg.OperationalError("canceling statement due to lock timeout")
@@ -70,6 +70,9 @@ class Stage:
         self.heard = Heard()
         self.claims: dict[str, float] = {"a": 60.0}
         self.asked_for: list[float] = []
+        self.listens = False
+        self.told: Callable[[LeaseKeeper], object] = lambda keeper: None
+        """Called whenever the keeper goes to sleep."""
         monkeypatch.setattr(clock, "monotonic", self.time)
         monkeypatch.setattr(keeping, "renew_claims", self.server.does("renew", {"a"}))
         monkeypatch.setattr(keeping, "read_flags", self.server.does("flags", []))
@@ -88,11 +91,13 @@ class Stage:
             lease_seconds=lease,
             renew_seconds=renew,
             beat_seconds=beat,
+            listens=lambda: self.listens,
         )
         until = self.time.now + seconds
 
         def wait(timeout: float) -> bool:
             self.time.now += timeout
+            self.told(keeper)
             if self.time.now >= until:
                 keeper.stopping.set()
             return False
@@ -167,6 +172,35 @@ def test_what_is_not_held_is_not_asked_for(stage: Stage) -> None:
     stage.claims = {}
     stage.run(30)
     assert {name for name, _ in stage.server.asked} == {"beat", "pauses"}
+
+
+def test_at_rest_no_pauses_are_read_while_the_check_finds_none(stage: Stage) -> None:
+    """A worker that holds nothing and listens of pauses only beats."""
+    stage.claims, stage.listens = {}, True
+    stage.told = lambda keeper: keeper.saw_pauses(are_any=False)
+    stage.run(30)
+    assert len(stage.server.when("pauses")) == 1
+
+
+@pytest.mark.parametrize("why", ["deaf", "holds", "unchecked", "seen"])
+def test_pauses_are_read_twice_a_second_again_as_soon_as_that_may_matter(stage: Stage, why: str) -> None:
+    """It holds a job, listens of no pause, the check has none or finds one: within a second, as before."""
+    stage.claims, stage.listens = {}, True
+    changes_at = stage.time.now + 20
+
+    def told(keeper: LeaseKeeper) -> None:
+        changed = stage.time.now >= changes_at
+        stage.listens = not (changed and why == "deaf")
+        stage.claims = {"a": 60.0} if changed and why == "holds" else {}
+        if not changed or why != "unchecked":
+            keeper.saw_pauses(are_any=changed and why == "seen")
+
+    stage.told = told
+    stage.run(40)
+    _, *later = stage.server.when("pauses")
+    allowed = CHECKED_SECONDS if why == "unchecked" else 0.0
+    assert changes_at <= later[0] <= changes_at + allowed + 1.0
+    assert max(gaps(later)) <= 0.75
 
 
 def test_what_was_read_counts_from_before_it_was_asked(stage: Stage) -> None:

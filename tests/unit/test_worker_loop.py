@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
 import pytest
 
+from django_pgjobs import clock
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.loop import FIRST_PAUSE_SECONDS, Loop
-from django_pgjobs.worker.threads.maintainer import Maintainer, do_duty
+from django_pgjobs.worker.threads.maintainer import KEPT_SECONDS, LONGEST_SECONDS, Maintainer, Upkeeper, do_duty
 from tests.unit.worker_fakes import Heard
 
 
@@ -227,3 +229,65 @@ def test_duties_take_leave_when_the_worker_stops() -> None:
     maintainer.stopping.set()
     maintainer.serve(cast(Any, SimpleNamespace(gone=False)))
     assert duty.ticks == -100
+
+
+class Slow(Duty):
+    """A duty that is due each ``period`` seconds."""
+
+    def __init__(self, time: Callable[[], float], period: float) -> None:
+        super().__init__("slow", None)
+        self.time, self.period = time, period
+        self.due = 0.0
+        self.turns: list[float] = []
+
+    def tick(self, db: object) -> None:
+        if self.time() >= self.due:
+            self.turns.append(self.time())
+            self.due = self.time() + self.period
+
+
+@pytest.mark.parametrize(("period", "connections"), [(30.0, 4), (4.0, 1)])
+def test_slow_duties_have_a_connection_while_one_is_due_soon(
+    monkeypatch: pytest.MonkeyPatch, period: float, connections: int
+) -> None:
+    """None is late for that."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    made: list[FakeConnection] = []
+    duty = Slow(clock.monotonic, period)
+
+    def connect() -> WorkerConnection:
+        made.append(FakeConnection())
+        return cast(WorkerConnection, made[-1])
+
+    upkeeper = Upkeeper(connect, Heard(), [duty], lambda: True)
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] >= 1100.0:
+            upkeeper.stopping.set()
+
+    monkeypatch.setattr(upkeeper.stopping, "wait", wait)
+    upkeeper.run()
+    assert len(made) == connections
+    assert all(connection.closed for connection in made)
+    assert max(after - before for before, after in pairwise(duty.turns)) <= period + 1.0
+    assert period > KEPT_SECONDS or connections == 1
+
+
+def test_whoever_leads_from_now_on_begins_with_the_slow_duties_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long nothing is due: it sleeps for that only while it leads."""
+    waits: list[float] = []
+    leads = [False, True]
+    duty = Slow(clock.monotonic, 30.0)
+    duty.due = clock.monotonic() + 999.0
+    upkeeper = Upkeeper(lambda: pytest.fail("connected"), Heard(), [duty], lambda: leads.pop(0))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if not leads:
+            upkeeper.stopping.set()
+
+    monkeypatch.setattr(upkeeper.stopping, "wait", wait)
+    upkeeper.run()
+    assert waits == [1.0, LONGEST_SECONDS]

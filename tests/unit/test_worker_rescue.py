@@ -138,6 +138,8 @@ class Keeps:
     def silences(self, longer_than: float) -> Iterable[tuple[float, float]]:
         return [(ended, seconds) for ended, seconds in self.heard if not seconds or seconds > longer_than]
 
+    def saw_pauses(self, are_any: bool) -> None: ...
+
 
 def known(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     """Return by what server time, in seconds of our clock, each rescue takes leases for expired."""

@@ -71,6 +71,8 @@ class Finaliser:
 
     def delete(self, claim_ids: list[str]) -> None: ...
 
+    def expect(self) -> None: ...
+
 
 class Admitter:
     """Counts how often it is stirred."""

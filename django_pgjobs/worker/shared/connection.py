@@ -10,6 +10,7 @@ the same settings. Every transaction is READ COMMITTED, regardless of the role's
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -201,6 +202,16 @@ class WorkerConnection:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.connection.fileno())) as way:
             way.shutdown(socket.SHUT_RDWR)
         return True
+
+    def wait_for_news(self, seconds: float, bell: socket.socket) -> None:
+        """Sleep until the server or ``bell`` has something to read, for so long at most.
+
+        psycopg itself would wake up ten times a second.
+        """
+        poll = select.poll()
+        for each in (self.connection, bell):
+            poll.register(each.fileno(), select.POLLIN)
+        poll.poll(seconds * 1000)
 
     @property
     def pid(self) -> int:

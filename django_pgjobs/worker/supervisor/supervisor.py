@@ -227,6 +227,7 @@ class Supervisor:
         home.held_jobs.adopt(claimed.asked_at, claimed.jobs, claimed.scanned_at)
         home.tallies.claimed(len(claimed.jobs))
         self.pool.guard.adopted()
+        home.finaliser.expect()
         home.claimer.adopted(claimed.jobs)
 
     def _on_pauses(self, home: Home, pauses: Pauses) -> None:

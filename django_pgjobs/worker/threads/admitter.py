@@ -67,6 +67,7 @@ class Admitter(Loop):
         """Check for limited jobs; called by the maintenance thread of a worker whose code has no limits."""
         if not self.declares and not self.called.is_set() and self.admission.list_groups(db):
             self.called.set()
+            self.poke()
 
     def idle_since(self, instant: float) -> bool:
         """Return whether limits held no due job since ``instant``. Without limits this is true at once."""
@@ -83,7 +84,7 @@ class Admitter(Loop):
         while not self.stopping.is_set():
             super().run()
             with self.wake:
-                self.wake.wait_for(lambda: self.stopping.is_set() or self.called.is_set(), timeout=LONGEST_SECONDS)
+                self.wake.wait_for(lambda: self.stopping.is_set() or self.called.is_set())
 
     def serve(self, db: WorkerConnection) -> None:
         """Take turns until there is nothing to do."""

@@ -4,7 +4,7 @@ It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. E
 server was away stay here; it writes them later, under their fences. Busy ends are set aside and tried again after a
 pause; new ones pass them in the meantime. ``EndWriter`` writes the batches and posts ``Stored`` with the recorded ends
 and ``RefusedEnds`` with ends that were not ours to write; the finaliser posts ``BackendsEnded`` once a dead executor
-has no server process left.
+has no server process left. It has a connection from the first of these until there was none for a minute.
 
 An end without retention is one fenced DELETE. The DELETE skips jobs that others wait for, lock or point to; these
 end with their rows kept, and the leader prunes them.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing, suppress
 from itertools import islice
 
 import psycopg
@@ -29,7 +30,7 @@ from django_pgjobs.states import Outcome
 from django_pgjobs.store import finalising, keeping
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.sqlstates import is_answer
-from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
@@ -42,6 +43,9 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 500
 FLUSH_SECONDS = 0.003
+REST_SECONDS = 60.0
+"""Time without anything to write after which it closes its connection."""
+
 BACKENDS_SECONDS = 2.0
 """Time to wait for the end of a server process: code that cannot be interrupted may take long."""
 
@@ -79,8 +83,17 @@ class Finaliser(Loop):
         self.retention = get_conf().retention
         self.keeps_all = self.retention.keeps_all()
         self.counts = False
+        self.rests = True
+        """True while it needs no connection."""
 
     # Called by the main thread
+
+    def expect(self) -> None:
+        """Have a connection before jobs end that were claimed now."""
+        if self.rests:
+            with self.wake:
+                self.rests = False
+                self.wake.notify_all()
 
     def put(self, kind: EndKind, run: HeldRun, end: End) -> None:
         """Queue an end; main receives ``Stored`` or ``RefusedEnds`` for it."""
@@ -137,8 +150,23 @@ class Finaliser(Loop):
 
     # The thread
 
+    def goes_on(self) -> bool:
+        """Return whether it needs a connection."""
+        return super().goes_on() and not self.rests
+
+    def run(self) -> None:
+        """Serve whenever there is something to write, also if that came while it rested and was asked to end."""
+        while not self.stopping.is_set():
+            with self.wake:
+                self.wake.wait_for(lambda: self._has_any() or not self.rests or self.stopping.is_set())
+                self.rests = False
+            super().run()
+        if self.reachable and self._has_any():
+            with suppress(*TROUBLE), closing(self.connect()) as db:
+                self.serve(db)
+
     def serve(self, db: WorkerConnection) -> None:
-        """Flush until stopped, and everything queued before it stops."""
+        """Flush until stopped, and everything queued before it stops, or until there was nothing for long."""
         self.writer.may_wait = db.identity.deadlock_seconds >= DEADLOCK_SECONDS
         while self._until_due():
             self._flush(db)
@@ -146,10 +174,10 @@ class Finaliser(Loop):
     def _until_due(self) -> bool:
         with self.wake:
             self.wakes_at = 0
-            while not (self.count or self.backends or self.progress or self.claims):
-                if self.stopping.is_set():
+            while not self._has_any():
+                self.rests = not self.wake.wait(REST_SECONDS)
+                if self.rests or self.stopping.is_set():
                     return False
-                self.wake.wait()
             leaving = self.stopping.is_set()
             self._sleep(self.busy.until, lambda: self._has_new() or self.stopping.is_set() != leaving)
             if not leaving:
@@ -158,6 +186,9 @@ class Finaliser(Loop):
                     self.last_flush + FLUSH_SECONDS, lambda: self.count >= self.wakes_at or self.stopping.is_set()
                 )
             return not leaving or bool(self.count or self.claims)
+
+    def _has_any(self) -> bool:
+        return bool(self.count or self.backends or self.progress or self.claims)
 
     def _has_new(self) -> bool:
         return bool(self.count > self.busy.count or self.backends or self.progress or self.claims)

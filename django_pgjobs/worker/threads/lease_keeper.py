@@ -1,6 +1,7 @@
 """The keep thread: renews leases, beats, and each second reads lost claims and requests to cancel or release.
 
-One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
+One UPDATE renews all leases and touches no job row; one plain read finds the flags. While the worker holds no job and
+the check finds no pause, it reads none, as the notification of one wakes it. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
 ``Renewed``, ``FlagsRead`` and ``PausesRead``.
 """
@@ -28,6 +29,9 @@ PAUSES_SECONDS = 0.5
 """Interval at which to read flags and pauses: the worker obeys a pause or cancel within a second, even without
 notification."""
 
+CHECKED_SECONDS = 5.0
+"""Time that the answer of a check that there is no pause holds: two of them, and some."""
+
 YOUNG_SECONDS = 0.1
 """Read no flags of jobs claimed this recently: most are short and end before the answer."""
 
@@ -38,7 +42,8 @@ class LeaseKeeper(Loop):
     """Keeps the worker's claims.
 
     ``held`` returns (id, claim_id) of every held job, ``check_ins`` claim_id → seconds until a job of it is given up,
-    ``facts`` the columns of the heartbeat row. This thread calls them. ``overdue`` returns the jobs to give up.
+    ``facts`` the columns of the heartbeat row. This thread calls them. ``overdue`` returns the jobs to give up,
+    ``listens`` whether notifications arrive.
     """
 
     role = "keep"
@@ -55,6 +60,7 @@ class LeaseKeeper(Loop):
         renew_seconds: float,
         beat_seconds: float,
         overdue: Callable[[], list[tuple[int, str]]] = list,
+        listens: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(connect, inbox)
         self.held = held
@@ -64,6 +70,8 @@ class LeaseKeeper(Loop):
         self.renew_seconds = renew_seconds
         self.beat_seconds = beat_seconds
         self.overdue = overdue
+        self.listens = listens
+        self.unpaused_until = 0.0
         self.next_renewal = 0.0
         self.renewed_at = clock.monotonic()
         self.next_beat = 0.0
@@ -77,6 +85,14 @@ class LeaseKeeper(Loop):
             self.next_pauses = 0.0
             self.wake.notify_all()
 
+    def saw_pauses(self, are_any: bool) -> None:
+        """Learn whether there are pauses now; called by the maintenance thread."""
+        if not are_any:
+            self.unpaused_until = clock.monotonic() + CHECKED_SECONDS
+        elif self.unpaused_until:
+            self.unpaused_until = 0.0
+            self.read_pauses_now()
+
     def serve(self, db: WorkerConnection) -> None:
         """Renew first, so that after an outage nothing else is done before our leases are extended."""
         self.next_renewal = self.next_flags = 0.0
@@ -88,7 +104,10 @@ class LeaseKeeper(Loop):
                 self.next_flags = now + FLAGS_SECONDS
                 self._read_flags(db)
             if now >= self.next_pauses:
-                self._read_pauses(db, now)
+                if self.next_pauses and self._rests(now):
+                    self.next_pauses = self.next_flags
+                else:
+                    self._read_pauses(db, now)
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row held elsewhere must not be asked for again
                 keeping.beat(db, self.facts())
@@ -139,6 +158,10 @@ class LeaseKeeper(Loop):
         asked_at = clock.monotonic()
         flags = keeping.read_flags(db, fences)
         self.inbox.post(FlagsRead(asked_at, {fence[0] for fence in fences}, flags))
+
+    def _rests(self, now: float) -> bool:
+        """Return whether pauses need not be read: there are none, and the worker holds no job that one concerns."""
+        return now < self.unpaused_until and not self.pauses and self.listens() and not self.check_ins()
 
     def _read_pauses(self, db: WorkerConnection, now: float) -> None:
         self.next_pauses = now + PAUSES_SECONDS

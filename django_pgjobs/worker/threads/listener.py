@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
@@ -14,7 +16,7 @@ from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
 
-WAIT_SECONDS = 1.0
+WAIT_SECONDS = 5.0
 MOST_RECEIVED = 100_000
 """Number of notifications in ``FLOOD_SECONDS`` beyond which it listens to none for ``DEAF_SECONDS``: a process sends
 500 a second of one queue."""
@@ -46,12 +48,24 @@ class Listener(Loop):
         self.claimer = claimer
         self.read_pauses = read_pauses
         self.wake_up = wake_up
+        self._rings: socket.socket | None = None
+
+    def poke(self) -> None:
+        """Wake it while it waits for the server."""
+        super().poke()
+        with suppress(OSError, AttributeError):
+            self._rings.send(b"!")  # type: ignore[union-attr]
 
     def serve(self, db: WorkerConnection) -> None:
         """Pass on notifications until stopped."""
         if db.pooled:
             self.stopping.set()
             return
+        bell, self._rings = socket.socketpair()
+        with bell, self._rings:
+            self._serve(db, bell)
+
+    def _serve(self, db: WorkerConnection, bell: socket.socket) -> None:
         try:
             self._ask(db)
             self.claimer.listening.set()
@@ -60,7 +74,7 @@ class Listener(Loop):
             received_at = counted_at = clock.monotonic()
             received = 0
             while not self.stopping.is_set() and received <= MOST_RECEIVED:
-                arrived = [each.payload for each in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1)]
+                arrived = [each.payload for each in db.connection.notifies(timeout=0, stop_after=1)]
                 for payload in set(arrived):
                     self._hand_on(payload)
                 now = clock.monotonic()
@@ -74,6 +88,8 @@ class Listener(Loop):
                     # notifications: the server sends all that it has, perhaps a gigabyte, before it answers.
                     self._ask(db)
                     received_at = now
+                elif not arrived:
+                    db.wait_for_news(WAIT_SECONDS, bell)
         finally:
             self.claimer.listening.clear()
         if received > MOST_RECEIVED:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import psycopg
 
+from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import Database
@@ -20,6 +21,10 @@ from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 log = safe_logger("django_pgjobs")
 
 TICK_SECONDS = 0.5
+REST_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+KEPT_SECONDS = 5.0
+"""A connection for slow duties is closed if none of them is due for so long."""
 
 
 class Duty(Protocol):
@@ -36,6 +41,15 @@ class Duty(Protocol):
         ...
 
 
+class SlowDuty(Duty, Protocol):
+    """A duty that says when it is due."""
+
+    @property
+    def due(self) -> float:
+        """The instant before which a tick does nothing."""
+        ...
+
+
 def do_duty(name: str, work: Callable[[Database], None], db: WorkerConnection) -> None:
     """Tick one duty; its trouble (a locked table, a slow statement) costs no other duty its turn."""
     try:
@@ -49,39 +63,51 @@ def do_duty(name: str, work: Callable[[Database], None], db: WorkerConnection) -
 
 
 class Maintainer(Loop):
-    """Ticks duties twice a second."""
+    """Ticks duties twice a second, and once while ``rests()``."""
 
     role = "maintenance"
 
-    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[Duty]) -> None:
+    def __init__(
+        self, connect: Connect, inbox: Posts, duties: Sequence[Duty], rests: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(connect, inbox)
         self.duties = duties
+        self.rests = rests
 
     def serve(self, db: WorkerConnection) -> None:
         """Tick until stopped, then let every duty leave."""
         while self.goes_on():
             for duty in self.duties:
                 do_duty(duty.name, duty.tick, db)
-            self.stopping.wait(TICK_SECONDS)
+            self.stopping.wait(REST_SECONDS if self.rests() else TICK_SECONDS)
         for duty in self.duties:
             do_duty(duty.name, duty.leave, db)
 
 
 class Upkeeper(Maintainer):
-    """Ticks duties while ``leads()``; after the term it lets them leave and closes its connection."""
+    """Ticks duties while ``leads()``; after the term it lets them leave and closes its connection.
+
+    It also does so while none of them is due for some seconds.
+    """
 
     role = "upkeep"
 
-    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[Duty], leads: Callable[[], bool]) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[SlowDuty], leads: Callable[[], bool]) -> None:
         super().__init__(connect, inbox, duties)
         self.leads = leads
+        self.slow = duties
 
     def goes_on(self) -> bool:
-        """Return whether this worker leads and is not stopping."""
-        return super().goes_on() and self.leads()
+        """Return whether this worker leads, is not stopping, and has something to do soon."""
+        return super().goes_on() and self.leads() and self._is_due(KEPT_SECONDS)
 
     def run(self) -> None:
-        """Serve whenever this worker leads."""
+        """Serve whenever this worker leads and something is due."""
         while not self.stopping.is_set():
-            super().run()
-            self.stopping.wait(TICK_SECONDS)
+            if self._is_due(0.0):
+                super().run()
+            pause = min(duty.due for duty in self.slow) - clock.monotonic() if self.leads() else 0.0
+            self.stopping.wait(min(max(pause, REST_SECONDS), LONGEST_SECONDS))
+
+    def _is_due(self, seconds: float) -> bool:
+        return any(duty.due <= clock.monotonic() + seconds for duty in self.slow)
