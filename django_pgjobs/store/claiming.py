@@ -129,7 +129,7 @@ _EXTRAS = (
 """The values of ``rare`` behind the first four, in their order; ``gate`` is made of the last two."""
 
 _PLAIN = tuple(ClaimedJob._field_defaults.values())[1:-1]
-"""What nearly all jobs have, behind the description and before the home."""
+"""Values of nearly all jobs, behind the description and before the home."""
 
 _AGE = attrgetter("run_at", "id")
 _PRIORITY = attrgetter("priority")
