@@ -16,7 +16,7 @@ from django_pgjobs import clock
 from django_pgjobs.models import Job
 from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import claiming
-from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.store.claiming import ClaimedJob, Line
 from django_pgjobs.store.database import Database, Params, Rows, on
 from tests.plugins.fix_db import WORKER, RawDatabase, from_the_beginning, job, register
 
@@ -53,12 +53,14 @@ RARE: dict[str, Callable[[random.Random, datetime], Any]] = {
 
 
 def claim_all(db: Database) -> list[ClaimedJob]:
-    return claiming.claim_jobs(db, from_the_beginning(("default", 0)), claim_id=uuid4(), limit=1000, **TERMS)
+    lines = {False: Line(from_the_beginning(("default", 0)), 1000)}
+    return claiming.claim_lines(db, lines, (), claim_id=uuid4(), database="eu", **TERMS).jobs
 
 
 def claim_each(db: Database) -> list[ClaimedJob]:
     ids = Job.objects.order_by("run_at", "id").values_list("id", flat=True)
-    return [taken for number in ids for taken in claiming.claim_one(db, number, claim_id=uuid4(), **TERMS)]
+    terms = {**TERMS, "database": "eu"}
+    return [taken for number in ids for taken in claiming.claim_one(db, number, claim_id=uuid4(), **terms)]
 
 
 def told(row: Job) -> dict[str, Any]:
@@ -84,8 +86,8 @@ def told(row: Job) -> dict[str, Any]:
         **{name: getattr(row, name) for name in plain},
         "claim_id": str(row.claim_id),
         "cancelled": row.cancel_requested_at is not None,
-        "database": "",
         "extras": {name: value for name, value in extras.items() if value is not None},
+        "database": "eu",
     }
 
 

@@ -38,7 +38,7 @@ def throwaway() -> Iterator[EmbeddedServer]:
 def second(throwaway: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """That server, running and empty."""
     throwaway.start()
-    ask(throwaway.url, f"TRUNCATE {TABLES}")
+    ask(throwaway.url, f"TRUNCATE {TABLES} RESTART IDENTITY")
     yield throwaway
     throwaway.start()
 
@@ -114,6 +114,29 @@ def test_twins_whose_executor_is_killed_run_again_each_by_itself(
     assert there(second) == [("succeeded", 1)]
     assert (stage.count("end", "here"), stage.count("end", "there")) == (1, 1)
     assert ask(second.url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
+
+
+def test_two_databases_of_one_server_are_told_apart(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:
+    """Their jobs have the same numbers, and whoever looks at the server sees whose connection is whose."""
+    ask(second.url, "CREATE DATABASE beside")
+    url = second.url.rpartition("/")[0] + "/beside"
+    manage(url, "migrate", "-v0")
+    ids = [put(second.url, "notes_its_home", call("one")), put(url, "notes_its_home", call("two"))]
+    assert ids == [1, 1]
+    process = worker(BOTH, env={"DATABASE_URL": second.url, **beside(url)})
+    wait_until(lambda: stage.count("home") == 2, 20, "both have run")
+    assert sorted(trace.words for trace in stage.traces("home")) == [
+        ("home", "one", "default"),
+        ("home", "two", "second"),
+    ]
+    named = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND application_name LIKE %s"
+    for name, alias in ((second.url.rpartition("/")[2], "default"), ("beside", "second")):
+        [(own,)] = ask(second.url, named, name, f"pgjobs {process.name} {alias} %")
+        assert 5 <= own <= 7, "a thread of the supervisor has one at most"
+    assert process.stop() == 0
+    assert ask(url, "SELECT outcome, attempt FROM pgjobs_job") == [("succeeded", 1)]
+    assert ask(second.url, "SELECT outcome, attempt FROM pgjobs_job") == [("succeeded", 1)]
+    ask(second.url, "DROP DATABASE beside WITH (FORCE)")
 
 
 def test_a_timeout_and_a_retry_are_of_one_home(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:

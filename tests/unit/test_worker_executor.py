@@ -19,6 +19,7 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.registering import local_pool
 from django_pgjobs.store import finalising
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan, outbox
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor
@@ -498,6 +499,24 @@ def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPat
     orphan.release_unstarted([sent(1).job], "default", "pgjobs test")
     orphan.release_unstarted([], "default", "pgjobs test")
     assert time.monotonic() - began < patience(5)
+    never.set()
+
+
+def test_jobs_of_several_homes_are_given_back_each_to_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home whose server does not answer keeps none of the others waiting."""
+    never, released = threading.Event(), dict[str, list[int]]()
+
+    def release(jobs: list[ClaimedJob], using: str, application_name: str) -> None:
+        if using == "silent":
+            never.wait(30)
+        released[using] = [job.id for job in jobs]
+
+    monkeypatch.setattr(orphan, "RELEASE_SECONDS", 0.5)
+    monkeypatch.setattr(orphan, "_release", release)
+    one, two, three, four = (sent(number).job for number in (1, 2, 3, 4))
+    own = [one._replace(database="silent"), two._replace(database="eu"), three._replace(database="eu"), four]
+    orphan.release_unstarted(own, "default", "pgjobs test")
+    assert released == {"eu": [20, 30], "default": [40]}
     never.set()
 
 
