@@ -17,14 +17,14 @@ from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import jobs
 from django_pgjobs.conf import get_conf
 from django_pgjobs.flows import builtin as builtin  # the registry knows its jobs from now on
+from django_pgjobs.jobs import definition
 from django_pgjobs.registering import register
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobDefinition
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
 
 
 class PgJobsConfig(AppConfig):
@@ -132,7 +132,7 @@ def _as_task(definition: JobDefinition[..., Any], backend: str) -> Any:
 
 
 # At once: a module of models may make a task of a job.
-jobs.made_task = _as_task
+definition.made_task = _as_task
 
 
 def _register_metrics() -> None:

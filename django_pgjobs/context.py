@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.apps import apps
-from django.db.models import BooleanField, F, Func, Q, QuerySet, Subquery
+from django.db.models import Q, QuerySet
 
 from django_pgjobs import clock, logs
 from django_pgjobs.durable import Durable, Memory
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.fields import is_among
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import BODY, GATHERING, NOT_NEEDED, Outcome
 from django_pgjobs.values.built_in import is_built_in
@@ -293,12 +294,12 @@ class Inputs:
     @property
     def jobs(self) -> QuerySet[Any]:
         """The jobs that it needed; for what comes after a batch, the batch."""
-        return self._all().filter(_is_among("id", self._needed())).order_by("pk")
+        return self._all().filter(is_among("id", self._needed())).order_by("pk")
 
     @property
     def members(self) -> QuerySet[Any]:
         """The members of the batches and flows among them."""
-        return self._all().filter(_is_among("parent_id", self._needed()), parent__isnull=False).order_by("pk")
+        return self._all().filter(is_among("parent_id", self._needed()), parent__isnull=False).order_by("pk")
 
     def failed(self) -> QuerySet[Any]:
         """Those of both that were abandoned or cancelled, without batches and flows themselves.
@@ -307,7 +308,7 @@ class Inputs:
         """
         bad = FAILED & ~Q(name__in=GATHERING)
         found = [jobs.filter(bad).order_by().values("pk") for jobs in (self.jobs, self.members)]
-        return self._all().filter(_is_among("id", found[0].union(found[1], all=True))).order_by("pk")
+        return self._all().filter(is_among("id", found[0].union(found[1], all=True))).order_by("pk")
 
     def _needed(self) -> QuerySet[Any, Any]:
         links: QuerySet[Any, Any] = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
@@ -316,13 +317,6 @@ class Inputs:
     def _all(self) -> QuerySet[Any]:
         jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._using)
         return jobs
-
-
-def _is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
-    """Return the condition that a column is one of these; as an array, which the server makes once, then it looks."""
-    array = Subquery(ids, template="ARRAY(%(subquery)s)")
-    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
-    return Q(Func(F(column), array, output_field=BooleanField(), **words))
 
 
 class Target:

@@ -13,12 +13,13 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from django_pgjobs.definition.options import InvalidOption, check_name
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import call_site
+from django_pgjobs.definition.validation import check_name
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.schedules import MisfirePolicy, OverlapPolicy

@@ -1,4 +1,4 @@
-"""Fields and indexes that Django does not have, and an order that keeps the planner from an index.
+"""Fields and indexes that Django does not have, and an order and a condition that lead the planner.
 
 ``ComputedStateField`` is a job's state, which has no column (docs/adr/0025): a query computes it from other columns.
 Its value is a ``StateField``, which lets ``filter(state=…)`` use the indexes: no index may hold what claims change, so
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.db import models
-from django.db.models import Case, Value, When
+from django.db.models import BooleanField, Case, F, Func, Q, QuerySet, Subquery, Value, When
 from django.db.models.expressions import Col
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact, In
@@ -270,3 +270,10 @@ class GinIndex(GistIndex):
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
         """Return ``CREATE INDEX … USING gin``."""
         return super().create_sql(model, schema_editor, using, **options)
+
+
+def is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
+    """Return the condition that a column is one of these; as an array, which the server makes once, then it looks."""
+    array = Subquery(ids, template="ARRAY(%(subquery)s)")
+    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    return Q(Func(F(column), array, output_field=BooleanField(), **words))

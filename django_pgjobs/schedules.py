@@ -17,23 +17,22 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.cron_declaration import CronDeclaration
 from django_pgjobs.definition.keys import Unique
-from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.definition.validation import check_instant
+from django_pgjobs.definition.validation import check_flag, check_instant, check_known, check_name
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.values.built_in import Act, refusal
 from django_pgjobs.values.invalid_cron import InvalidCron
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.models import CronEntry
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
     from django_pgjobs.store.scheduling import RowCron
 
 P = ParamSpec("P")
@@ -302,13 +301,13 @@ def bound_schedule(
     """
     name = given.get("name") or (expression.name if isinstance(expression, CronDeclaration) else None)
     try:
-        checks.check_known(given, ScheduleOptions.__annotations__, "schedule")
+        check_known(given, ScheduleOptions.__annotations__, "schedule")
         if not name:
             raise InvalidOption(
                 f"job {definition.name!r}: a schedule needs a name, such as 'report:acme'; to run it once later, write "
                 "using(run_at=…).register(…)"
             )
-        checks.check_name("name", name)
+        check_name("name", name)
         if refused := refusal(definition.name, Act.SCHEDULE):
             raise InvalidOption(refused)
         if refused := refused_option(options):
@@ -333,7 +332,7 @@ def _timing(expression: object, given: ScheduleOptions) -> Timing:
         checked = cron.check_misfire(given.get("misfire", cron.ONCE), given.get("misfire_limit"))
         misfire, overlap = str(checked), cron.check_overlap(given.get("overlap", cron.ALLOW), checked)
     starts, ends = (_bound(option, given) for option in ("start", "end"))
-    zone, enabled = named or settings.TIME_ZONE, checks.check_flag("enabled", given.get("enabled", True))
+    zone, enabled = named or settings.TIME_ZONE, check_flag("enabled", given.get("enabled", True))
     timing = Timing(text, zone, misfire, overlap, starts, ends, _max_fires(given), enabled)
     if starts is not None and ends is not None:
         if ends <= starts:

@@ -44,7 +44,8 @@ nitpicky = True
 # Without network no other project's inventory is read, so only names of this package can be resolved.
 nitpick_ignore = [
     ("py:class", "django_pgjobs.jobs.R"),  # a type variable
-    ("py:class", "django_pgjobs.jobs.Returned"),  # another
+    ("py:class", "django_pgjobs.jobs.definition.R"),  # the same
+    ("py:class", "django_pgjobs.jobs.definition.Returned"),  # another
     ("py:class", "django_pgjobs.testing.running.RunOptions"),  # the arguments of run_jobs
     ("py:class", "django_pgjobs.models.operators.QueueState"),  # a table: the page of models has it
     ("py:class", "django_pgjobs.models.workers.LeaderTerm"),  # another

@@ -11,8 +11,8 @@ from benchmarks import jobs, tables
 from benchmarks.figures import Result, Series, at_least, middle
 from benchmarks.plan import Plan
 from django_pgjobs import Batch
-from django_pgjobs.store import registering
-from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.store import copying, registering
+from django_pgjobs.store.new_jobs import NewJob, NewJobs
 
 TITLE = "register_many"
 SIZES = (10, 100, 300, 1000, 3000)
@@ -86,7 +86,7 @@ def _ways(size: int, rounds: int) -> tuple[float, float]:
     new = [NewJobs(NewJob("benchmarks.jobs.noop", payload), [payload] * size)]
     tables.empty()
     rows = min(_seconds(lambda _: registering._insert_jobs("default", new), size) for _ in range(rounds))
-    copied = min(_seconds(lambda _: registering._copy_jobs("default", new, size), size) for _ in range(rounds))
+    copied = min(_seconds(lambda _: copying.copy_jobs("default", new, size), size) for _ in range(rounds))
     return size / rows, size / copied
 
 

@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
-from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.models import QueueState
 from django_pgjobs.queues import pauses

@@ -6,55 +6,58 @@ place. Callers give durations as seconds or ``timedelta``; checks return float s
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import OnConflict, Scope, Unique
 from django_pgjobs.definition.validation import (
     PRIORITIES,
+    BackoffRule,
     Duration,
+    RetryRule,
+    check_after,
+    check_allowed_queue,
     check_attempts,
+    check_backoff,
+    check_crons,
+    check_database,
     check_deadline,
     check_expires,
     check_expiry,
+    check_flag,
     check_instant,
     check_int,
+    check_known,
+    check_limits,
+    check_name,
+    check_names,
     check_on_crash,
+    check_queue,
+    check_rule,
     check_run_at,
     check_start,
+    check_tags,
     check_timeouts,
     check_undo_on_failure,
+    check_when,
+    seconds,
 )
-from django_pgjobs.definition.validation import BackoffRule as BackoffRule
-from django_pgjobs.definition.validation import RetryRule as RetryRule
-from django_pgjobs.definition.validation import check_allowed_queue as check_allowed_queue
-from django_pgjobs.definition.validation import check_backoff as check_backoff
-from django_pgjobs.definition.validation import check_flag as check_flag
-from django_pgjobs.definition.validation import check_queue as check_queue
-from django_pgjobs.definition.validation import check_rule as check_rule
-from django_pgjobs.definition.validation import did_you_mean as did_you_mean
-from django_pgjobs.definition.validation import seconds as seconds
 from django_pgjobs.states import Rule
-from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
-from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
-from django_pgjobs.values.invalid_option import abridged
+from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import KeyOption
-from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
+from django_pgjobs.values.limit import Limit
 
 if TYPE_CHECKING:
     from django.db.models import Model
 
     from django_pgjobs.definition.cron_declaration import CronDeclaration
-    from django_pgjobs.definition.needs import CheckedNeeds
 
-NAME_LIMIT = 200
 BYPASSED = "a job that bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "a job that bypasses the queue is not stored, so no limit counts it"
 
@@ -255,22 +258,6 @@ class Plan:
                 "(BOUNDS['timeout_seconds'])"
             )
 
-    def check_backoff(self, backoff: BackoffRule) -> None:
-        """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
-        if self.built_in or not isinstance(backoff, Backoff):
-            return
-        longest, (least, most) = self.conf.bounds.backoff_base_seconds, self.conf.bounds.backoff_factor
-        if backoff.base > longest:
-            raise InvalidOption(
-                f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g} "
-                "(BOUNDS['backoff_base_seconds'])"
-            )
-        if not least <= backoff.factor <= most:
-            raise InvalidOption(
-                f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} "
-                "(BOUNDS['backoff_factor'])"
-            )
-
     def _check_bypass(self) -> None:
         if self.has_keys:
             key = "idempotency_key" if self.key is None else "unique"
@@ -304,27 +291,6 @@ def _with(plan: Plan, given: Mapping[str, Any]) -> Plan:
     return Plan(*map(given.get, _names, _values(plan)))
 
 
-def check_tags(value: object) -> tuple[str, ...]:
-    """Return the tags in the order in which rows keep them. Raises ``InvalidOption``."""
-    from django_pgjobs.values import tags  # here for start-up time
-
-    return tags.check_tags(value)
-
-
-def check_known(given: Mapping[str, object], known: Collection[str], where: str) -> None:
-    """Refuse an option that does not exist, and say what to write instead, or suggest the one probably meant.
-
-    ``where``: a place that the table of cures has.
-    """
-    for option, value in given.items():
-        if option not in known:
-            from django_pgjobs.values.cures import cure  # here for start-up time
-
-            instead = cure(where, option, value)
-            hint = f": {instead}" if instead else did_you_mean(option, known)
-            raise InvalidOption(f"unknown option {option!r}{hint}")
-
-
 def _apart(checked: dict[str, Any]) -> dict[str, Any]:
     """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. The same holds for
     ``after`` and ``unique``."""
@@ -337,27 +303,6 @@ def _apart(checked: dict[str, Any]) -> dict[str, Any]:
         return checked
     soft, hard = checked["timeout"]
     return {**checked, "timeout": hard, "soft_timeout": soft}
-
-
-def check_after(value: object) -> CheckedNeeds:
-    """Return the jobs that a job needs. Raises ``InvalidOption``."""
-    from django_pgjobs.definition import needs  # here for start-up time
-
-    return needs.check_after(value)
-
-
-def check_when(value: object) -> Rule:
-    """Return which end of other jobs a job needs. Raises ``InvalidOption``."""
-    if value not in list(Rule):
-        raise InvalidOption(f"when must be {', '.join(repr(str(rule)) for rule in Rule)}, not {value!r}")
-    return Rule(str(value))
-
-
-def check_database(value: object) -> str:
-    """Return the alias; registering checks that it exists."""
-    if not isinstance(value, str) or not value:
-        raise InvalidOption(f"database must be an alias of DATABASES, not {value!r}")
-    return value
 
 
 REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
@@ -405,47 +350,6 @@ def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
             for option, value in given.items()
         }
     )
-
-
-def check_name(option: str, value: object) -> str:
-    """Return a job's name or alias: printable text of 1 to 200 characters."""
-    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
-        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {abridged(value)}")
-    if not value.isprintable() or value != value.strip():
-        raise InvalidOption(f"{option} must be printable, without spaces at its ends, not {abridged(value)}")
-    return str.__str__(value)
-
-
-def check_names(option: str, value: object) -> tuple[str, ...]:
-    """Return a tuple of names; a single string is one name."""
-    names: Iterable[object] = (value,) if isinstance(value, str) else cast("Iterable[object]", value)
-    if not isinstance(names, Iterable):
-        raise InvalidOption(f"{option} must be a list of names, not {value!r}")
-    return tuple(dict.fromkeys(check_name(option, name) for name in names))
-
-
-def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
-    """Return the names of arguments to hide; refuse unknown ones, since a typo would reveal what should be hidden."""
-    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    for name in names:
-        if name not in signature.parameters and not any_name:
-            raise InvalidOption(f"sensitive names no argument: {name!r}{did_you_mean(name, signature.parameters)}")
-    return frozenset(names)
-
-
-def check_crons(value: object) -> tuple[CronDeclaration, ...]:
-    """Return the entries of ``@job(cron=…)``."""
-    from django_pgjobs.definition import cron_declaration  # here for start-up time
-
-    return cron_declaration.check_crons(value)
-
-
-def check_limits(value: object) -> JobLimits:
-    """Return the job's limits: the one of its name and the one of its keys. Raises ``InvalidOption``."""
-    try:
-        return read_job_limits(value)
-    except ValueError as error:
-        raise InvalidOption(str(error)) from None
 
 
 JOB_CHECKS: dict[str, Callable[[object], object]] = {

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.apps import apps
 
 from django_pgjobs.definition import queue_names
-from django_pgjobs.definition.options import (
-    InvalidOption,
-    Plan,
-    check_bypass,
-    checked_register_options,
-)
+from django_pgjobs.definition.options import Plan, check_bypass, checked_register_options
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.policy import JobPolicy

@@ -9,26 +9,44 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, update_wrapper
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import DEFAULT_BACKOFF, Conf, get_conf
-from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.keys import OnConflict, check_shown
-from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, RetryRule
+from django_pgjobs.definition.options import Plan
 from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
+from django_pgjobs.definition.validation import (
+    BackoffRule,
+    RetryRule,
+    check_allowed_backoff,
+    check_name,
+    check_sensitive,
+    seconds,
+)
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import references
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS, is_built_in
+from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import KeyOption, Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+
+P = ParamSpec("P")
+Callback = TypeVar("Callback", bound="Awaitable[None] | None")
+"""Return type of a callback."""
+Kept = TypeVar("Kept", bound=Callable[..., object])
 
 logger = safe_logger("django_pgjobs")
 
@@ -38,7 +56,7 @@ OWN_SECONDS = 1800.0
 
 
 class JobPolicy:
-    """Everything about a job definition except its types, its callback decorators and its ways to register."""
+    """Everything about a job definition except its types and its ways to register."""
 
     __name__: str
     __qualname__: str
@@ -58,7 +76,7 @@ class JobPolicy:
         self._kept_plan: Plan | None = None
         self.func = func
         self._location = location_of(func)
-        self.name: str = declared.get("name") or checks.check_name("name", f"{func.__module__}.{func.__qualname__}")
+        self.name: str = declared.get("name") or check_name("name", f"{func.__module__}.{func.__qualname__}")
         self.aliases: tuple[str, ...] = tuple(alias for alias in declared.get("aliases", ()) if alias != self.name)
         self.queue: str = declared.get("queue", "default")
         self.priority: int = declared.get("priority", 0)
@@ -75,7 +93,7 @@ class JobPolicy:
         if self.atomic and self.is_async:
             raise InvalidOption("atomic needs a plain function: Django has no transactions in async code")
         self._signature = signature_of(func, takes_context=self.takes_context)
-        self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self._signature)
+        self.sensitive = check_sensitive(declared.get("sensitive", ()), self._signature)
         self.limits: JobLimits = declared.get("limits") or JobLimits()
         self._is_limited = bool(self.limits)
         self._limit_rule = self._checked_limit_rule()
@@ -202,7 +220,8 @@ class JobPolicy:
                 lacks_key=self._key is None and "on_conflict" in self._declared,
                 built_in=own,
             ).check()
-            plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
+            if not plan.built_in:
+                check_allowed_backoff(self._declared.get("backoff", conf.default_backoff), conf)
         except InvalidOption as error:
             raise InvalidJob(f"{self._location}: job {self.name!r}: {error}") from None
         return plan
@@ -266,6 +285,49 @@ class JobPolicy:
             raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
         return args, kwargs
 
+    def _check_ceilings(self) -> None:
+        """Check against the settings, if there are any yet; the system checks report what is wrong with these."""
+        if settings.configured:
+            try:
+                _ = self._plan
+            except ImproperlyConfigured:
+                logger.debug("settings are not valid, ceilings are unchecked name=%s", self.name)
+
+
+class CallbackDecorators(JobPolicy, Generic[P]):
+    """The part of a definition that takes its callbacks."""
+
+    def on_success(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate the callback for jobs that succeeded; it takes the context first. Returns it unchanged.
+
+        It runs once the result is stored, at least once, and the job ends as succeeded when it has run.
+        """
+        return self._keep("on_success", func)
+
+    def on_abandon(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate the callback for abandoned jobs; it takes the context first. Returns it unchanged."""
+        return self._keep("on_abandon", func)
+
+    def on_cancel(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate the callback for cancelled jobs; it takes the context first. Returns it unchanged."""
+        return self._keep("on_cancel", func)
+
+    def _keep(self, what: str, func: Kept) -> Kept:
+        try:
+            if getattr(self, f"_{what}_func") is not None:
+                raise InvalidOption(f"{what} is set already")
+            check_callback(what, func, self._signature, takes_context=True)
+        except InvalidOption as error:
+            raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
+        setattr(self, f"_{what}_func", func)
+        return func
+
 
 def _fingerprint(name: str, signature: inspect.Signature) -> str:
     return hashlib.sha256(f"{CODEC_VERSION}|{name}|{shape(signature)}".encode()).hexdigest()[:12]
@@ -274,5 +336,5 @@ def _fingerprint(name: str, signature: inspect.Signature) -> str:
 def _asked_delay(asked: float | timedelta | None) -> float | None:
     if asked is None:
         return None
-    delay = checks.seconds("the delay of a backoff callable", asked)
+    delay = seconds("the delay of a backoff callable", asked)
     return min(delay, get_conf().bounds.ahead_seconds)

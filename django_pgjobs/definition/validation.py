@@ -1,4 +1,4 @@
-"""Check single values: a job's queue, priority, instants, limits of time and rules, for registering and for steering.
+"""Check single values: a job's name, queue, priority, instants, limits and rules, for registering and for steering.
 
 A check raises ``InvalidOption`` with the bare sentence; its caller adds the job or the call.
 """
@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import Conf
+from django_pgjobs.states import Rule
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.invalid_option import InvalidOption, abridged
+from django_pgjobs.values.limit import JobLimits, read_job_limits
 from django_pgjobs.values.setting_rules import QUEUE_NAME
+
+if TYPE_CHECKING:
+    from django_pgjobs.definition.cron_declaration import CronDeclaration
+    from django_pgjobs.definition.needs import CheckedNeeds
 
 PRIORITIES = range(-100, 101)
 
@@ -30,6 +36,8 @@ RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Ba
 BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
 
 LEAST_TIMEOUT_SECONDS = 0.001
+
+NAME_LIMIT = 200
 
 CLOCKS_DIFFER_SECONDS = 60.0
 """Maximum difference between this machine's clock and the database's before an instant counts as a mistake."""
@@ -200,6 +208,22 @@ def check_backoff(value: object) -> BackoffRule:
     return cast("BackoffRule", value)
 
 
+def check_allowed_backoff(backoff: BackoffRule, conf: Conf) -> None:
+    """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
+    if not isinstance(backoff, Backoff):
+        return
+    longest, (least, most) = conf.bounds.backoff_base_seconds, conf.bounds.backoff_factor
+    if backoff.base > longest:
+        raise InvalidOption(
+            f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g} "
+            "(BOUNDS['backoff_base_seconds'])"
+        )
+    if not least <= backoff.factor <= most:
+        raise InvalidOption(
+            f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} (BOUNDS['backoff_factor'])"
+        )
+
+
 def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
     """Return a tuple of exception types, or a callable (exception) → bool."""
     types = (value,) if isinstance(value, type) else value
@@ -249,3 +273,86 @@ def check_flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidOption(f"{option} must be True or False, not {value!r}")
     return value
+
+
+def check_tags(value: object) -> tuple[str, ...]:
+    """Return the tags in the order in which rows keep them. Raises ``InvalidOption``."""
+    from django_pgjobs.values import tags  # here for start-up time
+
+    return tags.check_tags(value)
+
+
+def check_known(given: Mapping[str, object], known: Collection[str], where: str) -> None:
+    """Refuse an option that does not exist, and say what to write instead, or suggest the one probably meant.
+
+    ``where``: a place that the table of cures has.
+    """
+    for option, value in given.items():
+        if option not in known:
+            from django_pgjobs.values.cures import cure  # here for start-up time
+
+            instead = cure(where, option, value)
+            hint = f": {instead}" if instead else did_you_mean(option, known)
+            raise InvalidOption(f"unknown option {option!r}{hint}")
+
+
+def check_after(value: object) -> CheckedNeeds:
+    """Return the jobs that a job needs. Raises ``InvalidOption``."""
+    from django_pgjobs.definition import needs  # here for start-up time
+
+    return needs.check_after(value)
+
+
+def check_when(value: object) -> Rule:
+    """Return which end of other jobs a job needs. Raises ``InvalidOption``."""
+    if value not in list(Rule):
+        raise InvalidOption(f"when must be {', '.join(repr(str(rule)) for rule in Rule)}, not {value!r}")
+    return Rule(str(value))
+
+
+def check_database(value: object) -> str:
+    """Return the alias; registering checks that it exists."""
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(f"database must be an alias of DATABASES, not {value!r}")
+    return value
+
+
+def check_name(option: str, value: object) -> str:
+    """Return a job's name or alias: printable text of 1 to 200 characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
+        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {abridged(value)}")
+    if not value.isprintable() or value != value.strip():
+        raise InvalidOption(f"{option} must be printable, without spaces at its ends, not {abridged(value)}")
+    return str.__str__(value)
+
+
+def check_names(option: str, value: object) -> tuple[str, ...]:
+    """Return a tuple of names; a single string is one name."""
+    names: Iterable[object] = (value,) if isinstance(value, str) else cast("Iterable[object]", value)
+    if not isinstance(names, Iterable):
+        raise InvalidOption(f"{option} must be a list of names, not {value!r}")
+    return tuple(dict.fromkeys(check_name(option, name) for name in names))
+
+
+def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
+    """Return the names of arguments to hide; refuse unknown ones, since a typo would reveal what should be hidden."""
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in names:
+        if name not in signature.parameters and not any_name:
+            raise InvalidOption(f"sensitive names no argument: {name!r}{did_you_mean(name, signature.parameters)}")
+    return frozenset(names)
+
+
+def check_crons(value: object) -> tuple[CronDeclaration, ...]:
+    """Return the entries of ``@job(cron=…)``."""
+    from django_pgjobs.definition import cron_declaration  # here for start-up time
+
+    return cron_declaration.check_crons(value)
+
+
+def check_limits(value: object) -> JobLimits:
+    """Return the job's limits: the one of its name and the one of its keys. Raises ``InvalidOption``."""
+    try:
+        return read_job_limits(value)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None

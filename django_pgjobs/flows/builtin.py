@@ -29,7 +29,7 @@ from django_pgjobs.values.backoff import Backoff
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
 
 Each = TypeVar("Each")
 

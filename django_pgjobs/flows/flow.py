@@ -11,17 +11,17 @@ from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.builtin import FLOW, checked_undo, holder, new_job_of, own_call, with_undo
 from django_pgjobs.flows.builtin import flow as flow_job
-from django_pgjobs.jobs import BoundJob, Returned
+from django_pgjobs.jobs.definition import BoundJob, Returned
 from django_pgjobs.middleware import registering
 from django_pgjobs.serialization.references import ResultOf, within
 from django_pgjobs.states import FlowFlag as Bits
 from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:
-    from django_pgjobs.jobs import V
+    from django_pgjobs.jobs.definition import V
     from django_pgjobs.middleware import Registration
     from django_pgjobs.models import Job
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
 
 When = Literal["succeeded", "settled", "failed"]
 
@@ -164,7 +164,7 @@ class Flow:
     def _register(self, registration: Registration | None) -> Job:
         from django_pgjobs.registering import register, waiting  # here for start-up time
         from django_pgjobs.registering.destination import writable_alias  # here for start-up time
-        from django_pgjobs.store.registering import reserve_ids  # here for start-up time
+        from django_pgjobs.store.copying import reserve_ids  # here for start-up time
 
         if self._registered:
             raise InvalidJob("the flow is registered already")

@@ -29,8 +29,8 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import noticing
 from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.noticing import Failures, NoticeReached, Writers
-from django_pgjobs.store.registering import NewJob
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.notify_failures import NotifyFailures
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.output import Options

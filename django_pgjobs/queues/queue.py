@@ -20,14 +20,14 @@ from django.db.models import Q
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
-from django_pgjobs.definition import options
-from django_pgjobs.definition.options import InvalidOption
+from django_pgjobs.definition.validation import check_allowed_queue, check_queue
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.queues import pauses
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.states import Hold, JobState, Outcome
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.models.jobs import JobQuerySet
@@ -65,8 +65,8 @@ class Queue:
 
     def __init__(self, queue: str | JobContext, database: str | None = None) -> None:
         try:
-            self.name = options.check_queue(queue.queue if isinstance(queue, JobContext) else queue)
-            options.check_allowed_queue(self.name, get_conf().queues)
+            self.name = check_queue(queue.queue if isinstance(queue, JobContext) else queue)
+            check_allowed_queue(self.name, get_conf().queues)
         except InvalidOption as error:
             raise InvalidJob(str(error)) from None
         here = queue.database if isinstance(queue, JobContext) else None

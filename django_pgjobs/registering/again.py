@@ -16,8 +16,9 @@ from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.passing import with_results
-from django_pgjobs.store.registering import NewJob, register_job
+from django_pgjobs.store.registering import register_job
 from django_pgjobs.store.transactions import written_at
 from django_pgjobs.values.built_in import Act, refusal
 from django_pgjobs.values.invalid_option import InvalidOption

@@ -21,8 +21,9 @@ from django_pgjobs.states import NOT_NEEDED, CancelMode, Outcome
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.notifying import scan_behind
-from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs, Registered, register_job, register_special_jobs
+from django_pgjobs.store.registering import Registered, register_job, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction

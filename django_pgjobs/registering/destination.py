@@ -10,8 +10,8 @@ from django.db import connections, router
 from django.db.models.base import Model
 
 from django_pgjobs.context import running_alias
-from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import listed, safe_logger
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgjobs.store.registering import NewJobs
+    from django_pgjobs.store.new_jobs import NewJobs
 
 logger = safe_logger("django_pgjobs")
 

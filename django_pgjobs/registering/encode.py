@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
-from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
@@ -21,8 +20,9 @@ from django_pgjobs.middleware import capture_headers
 from django_pgjobs.serialization.payload import encode_flat, encode_payload, encode_result, is_flat
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope, Rule
-from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobs
 from django_pgjobs.values.built_in import SERVANTS
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 500
 """Rows of ``register_many`` whose payloads are encoded together."""
+
+Arguments = Mapping[str, object] | tuple[object, ...]
+"""A row of ``register_many``: keyword arguments, or positional ones."""
 
 _NONE_YET = object()
 
@@ -52,6 +55,23 @@ class Row(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     headers: Mapping[str, Any] | None = None
+
+
+def row_of(definition: JobPolicy, plan: Plan, number: int, row: Arguments) -> Row:
+    """Return the row of ``register_many`` at this position. Raises what registering it alone raises, naming the row."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(row, tuple):
+        args = row
+    elif isinstance(row, Mapping):
+        kwargs = dict(row)
+    else:
+        raise InvalidJob(f"row {number}: must be a mapping of keyword arguments or a tuple, not {row!r}")
+    try:
+        definition._fits(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"row {number}: {error}") from None
+    return Row(definition, plan, args, kwargs)
 
 
 _arguments = itemgetter(slice(Row._fields.index("args"), Row._fields.index("kwargs") + 1))

@@ -14,7 +14,7 @@ from django_pgjobs.registering.conflicts import StoredBatch
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import lock_gate
 from django_pgjobs.store.keys import KnownMember, find_members
-from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.transactions import at_read_committed
 
 TRIES = 5

@@ -26,16 +26,8 @@ from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
-from django_pgjobs.store.registering import (
-    SPECIAL_COLUMNS,
-    NewJob,
-    NewJobList,
-    NewJobs,
-    Registered,
-    register_job,
-    register_jobs,
-    register_plain,
-)
+from django_pgjobs.store.new_jobs import SPECIAL_COLUMNS, NewJob, NewJobList, NewJobs
+from django_pgjobs.store.registering import Registered, register_job, register_jobs, register_plain
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

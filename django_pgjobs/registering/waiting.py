@@ -17,7 +17,8 @@ from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import gates, waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.gates import NewGate
-from django_pgjobs.store.registering import NewJob, NewJobList, NewJobs, Registered
+from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
+from django_pgjobs.store.registering import Registered
 from django_pgjobs.store.transactions import at_read_committed
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from django_pgjobs.logs import facts, safe_logger
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
 

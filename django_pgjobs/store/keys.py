@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, Params, Rows
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 
 
 class KeyHolder(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django_pgjobs.store.database import Database
 
 if TYPE_CHECKING:
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
 
 NEWS_SECONDS = 86_400.0
 """Failures longer ago are no news: no worker led, or notices were off."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import accumulate, islice
+from datetime import datetime
 from operator import itemgetter
-from struct import Struct, pack
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
-from django_pgjobs.states import FlowFlag, Rule
-from django_pgjobs.store import database
 from django_pgjobs.store.database import WrapperDatabase, on
+from django_pgjobs.store.new_jobs import SPECIAL, NewJob, NewJobs
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -29,140 +25,11 @@ SPECIAL_AT_ONCE = 5000
 TEXT_AT_ONCE = 16 * 2**20
 """Characters of payloads and headers in one INSERT: PostgreSQL refuses a parameter of 1 GiB."""
 
-COPY_ROWS = 500
-"""Rows sent at once, so that a million of them are not one text in memory."""
-
-
-class NewJob(NamedTuple):
-    """The row that a registration writes: ``payload`` and ``headers`` as JSON text, durations in seconds, UTC instants.
-
-    The fields from ``limit_key`` to ``waits`` are those that few jobs have; a new one needs its column in the two
-    statements that write them. ``on_conflict`` is not stored: it says what the caller does if the key is taken.
-    """
-
-    name: str
-    payload: str
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int = 5
-    timeout_seconds: float | None = None
-    headers: str | None = None
-    description: str = ""
-    run_at: datetime | None = None
-    delay_seconds: float | None = None
-    limit_key: str | None = None
-    key: str | None = None
-    key_scope: str = ""
-    window_seconds: float | None = None
-    """Goes with the scope ``window``."""
-    idempotency_key: str | None = None
-    cron_entry: str | None = None
-    fire_at: datetime | None = None
-    tags: tuple[str, ...] = ()
-    deadline: datetime | None = None
-    expires_at: datetime | None = None
-    expires_seconds: float | None = None
-    """Counted from the start that the registration asks for; only one of the two is set."""
-    options: dict[str, Any] | None = None
-    flow: int = 0
-    parent_id: int | None = None
-    target_id: int | None = None
-    """The job that it undoes, or a part of."""
-    waits: bool = False
-    """True if it waits until its gate opens."""
-    on_conflict: str = "existing"
-    needs: tuple[tuple[int, Rule], ...] = ()
-    """The jobs that it needs, and which end of each: links and its gate say so."""
-    id: int | None = None
-    """Its id, if ``reserve_ids`` has taken one for it."""
-
-    @property
-    def wakes(self) -> tuple[str, int | None]:
-        """Its (queue, priority), to wake the workers that claim it; a priority of None wakes the queue's admitters."""
-        return self.queue, self.priority if self.limit_key is None else None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if it starts at once and has only arguments, as most jobs."""
-        return self[_PLAIN] == _ALL_PLAIN
-
-    @property
-    def is_special(self) -> bool:
-        """True if it has a key, a limit, a tag or another value that few jobs have: its own statement writes it."""
-        return self[_SPECIAL] != _NONE_SPECIAL
-
-    @property
-    def is_in_flow(self) -> bool:
-        """True if it waits for others, or others for it."""
-        return self.flow != 0 or self.waits
-
-
-_PLAIN = slice(NewJob._fields.index("headers"), NewJob._fields.index("waits") + 1)
-_ALL_PLAIN = NewJob("", "")[_PLAIN]
-_SPECIAL = slice(NewJob._fields.index("limit_key"), NewJob._fields.index("waits") + 1)
-_NONE_SPECIAL = NewJob("", "")[_SPECIAL]
-_UNKNOWN = ("window_seconds", "expires_at", "expires_seconds", "waits")
-SPECIAL_COLUMNS = tuple(name for name in NewJob._fields[_SPECIAL] if name not in _UNKNOWN)
-"""The columns that few jobs have and whose values the registration knows: the database computes the expiry."""
-
 _COLUMNS = ("payload", "limit_key", "key", "idempotency_key", "id")
 """The fields in which jobs usually differ if they do not share all but their payloads."""
 
 _shared = itemgetter(*(at for at, name in enumerate(NewJob._fields) if name not in (*_COLUMNS, "on_conflict", "needs")))
 """Returns the fields that belong to a *kind* of jobs."""
-
-_others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
-"""Returns the fields that a COPY writes, except name and payload."""
-
-
-class NewJobs(NamedTuple):
-    """Jobs that differ only in payloads and keys: the first job, the payloads of all, and the keys where it has one."""
-
-    first: NewJob
-    payloads: Sequence[str]
-    keys: Sequence[str | None] = ()
-    idempotency_keys: Sequence[str | None] = ()
-
-    @classmethod
-    def of(cls, job: NewJob) -> NewJobs:
-        """Return one job alone."""
-        return cls(job, (job.payload,))
-
-    def job(self, at: int) -> NewJob:
-        """Return the job at this position."""
-        if not at:
-            return self.first
-        new = self.first._replace(payload=self.payloads[at])
-        if not self.keys:
-            return new
-        return new._replace(key=self.keys[at], idempotency_key=self.idempotency_keys[at])
-
-
-class NewJobList(Sequence[NewJob]):
-    """All jobs of some ``NewJobs`` by their positions, each made when it is asked for."""
-
-    def __init__(self, groups: Sequence[NewJobs]) -> None:
-        self.groups = groups
-        self._ends = list(accumulate(len(some.payloads) for some in groups))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    @overload
-    def __getitem__(self, at: int) -> NewJob: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[NewJob]: ...
-    def __getitem__(self, at: int | slice) -> NewJob | Sequence[NewJob]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
-        if not 0 <= at < len(self):
-            raise IndexError(at)
-        group = bisect_right(self._ends, at)
-        return self.groups[group].job(at - (self._ends[group - 1] if group else 0))
-
-    def only(self, positions: Sequence[int]) -> Sequence[NewJobs]:
-        """Return the jobs at these positions, ascending."""
-        return self.groups if len(positions) == len(self) else [NewJobs.of(self[at]) for at in positions]
 
 
 class Registered(NamedTuple):
@@ -209,7 +76,7 @@ def register_job(using: str, new: NewJob) -> Registered | None:
 
 def _special(new: NewJob) -> dict[str, Any]:
     """Return the fields that few jobs have, as JSON can represent them."""
-    values = {name: getattr(new, name) for name in NewJob._fields[_SPECIAL]}
+    values = {name: getattr(new, name) for name in NewJob._fields[SPECIAL]}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
@@ -249,17 +116,6 @@ def _plain(new: NewJob) -> dict[str, object]:
     }
 
 
-def reserve_ids(using: str, count: int) -> list[int]:
-    """Take ids for jobs to insert, ascending. Those that are not used are gaps."""
-    return _reserved(using, count)[0]
-
-
-def _reserved(using: str, count: int) -> tuple[list[int], datetime]:
-    """Take ids, and read the server's clock, in UTC."""
-    ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
-    return list(ids), now.replace(tzinfo=UTC)
-
-
 def register_jobs(
     using: str, new: Sequence[NewJobs], *, limited: bool = False, parent_id: int | None = None
 ) -> list[int]:
@@ -271,10 +127,12 @@ def register_jobs(
     if not new:
         return []
     count = sum([len(some.payloads) for some in new])
-    if parent_id is not None:
-        return _copy_jobs(using, new, count, parent_id)
-    copied = limited or count >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
-    return _copy_jobs(using, new, count) if copied else _insert_jobs(using, new)
+    copied = limited or parent_id is not None or count >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
+    if not copied:
+        return _insert_jobs(using, new)
+    from django_pgjobs.store.copying import copy_jobs  # here for start-up time
+
+    return copy_jobs(using, new, count, parent_id)
 
 
 def _text(some: NewJobs) -> int:
@@ -407,74 +265,3 @@ def _begin_of_json(new: NewJob, special: Mapping[str, Any]) -> str:
         }
     )
     return f'{fields[:-1]}, "headers": {new.headers or "null"}'
-
-
-def _copy_jobs(using: str, new: Sequence[NewJobs], count: int, parent_id: int | None = None) -> list[int]:
-    """COPY the jobs in the binary format, which costs the server a seventh less than text."""
-    statement, more = database.statement("copy_jobs"), b""
-    if parent_id is not None:
-        statement = database.statement("copy_members")
-        more = _sized(pack(">h", FlowFlag.MEMBER)) + _sized(pack(">q", parent_id))
-    ids, now = _reserved(using, count)
-    encoding = connections[using].connection.info.encoding
-    rows = _binary_rows(new, iter(ids), now, encoding, more)
-    # Django does not wrap the errors of a COPY; without this, their class would depend on the number of jobs.
-    errors = connections[using].wrap_database_errors
-    with errors, connections[using].cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(_COPY_BEGINS)
-        while some := b"".join(islice(rows, COPY_ROWS)):
-            copy.write(some)
-        copy.write(_COPY_ENDS)
-    return ids
-
-
-# The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each column after its size.
-
-COPY_COLUMNS = 12
-MEMBER_COLUMNS = 2
-_COPY_BEGINS = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_COPY_ENDS = b"\xff\xff"
-_NULL = b"\xff\xff\xff\xff"
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_row_begins = Struct(">hiq").pack
-
-
-def _binary_rows(
-    new: Iterable[NewJobs], ids: Iterator[int], now: datetime, encoding: str, more: bytes
-) -> Iterator[bytes]:
-    """Yield the rows; ``more``: the columns of a member, between the others and the payload."""
-    columns = COPY_COLUMNS + (MEMBER_COLUMNS if more else 0)
-    before: tuple[object, ...] = ()
-    middle = b""
-    for some in new:
-        # Most jobs differ only in their arguments: the rest of the row repeats the one before.
-        if (same := (some.first.name, *_others(some.first))) != before:
-            before, middle = same, _middle(some.first, now, encoding) + more
-        for payload in some.payloads:
-            yield _row_begins(columns, 8, next(ids)) + middle + _sized(_jsonb(payload, encoding))
-
-
-def _middle(job: NewJob, now: datetime, encoding: str) -> bytes:
-    """Return the columns between id and payload."""
-    run_at = (job.run_at or now) + timedelta(seconds=job.delay_seconds or 0.0)
-    columns = (
-        job.name.encode(encoding),
-        job.queue.encode(encoding),
-        pack(">h", job.priority),
-        pack(">i", job.max_attempts),
-        None if job.timeout_seconds is None else pack(">d", job.timeout_seconds),
-        None if job.headers is None else _jsonb(job.headers, encoding),
-        job.description.encode(encoding),
-        pack(">q", (run_at - _EPOCH) // timedelta(microseconds=1)),
-        None if job.limit_key is None else job.limit_key.encode(encoding),
-        None if job.limit_key is None else b"limited",
-    )
-    return b"".join([_NULL if column is None else _sized(column) for column in columns])
-
-
-def _sized(column: bytes) -> bytes:
-    return len(column).to_bytes(4, "big") + column
-
-
-def _jsonb(text: str, encoding: str) -> bytes:
-    return b"\1" + text.encode(encoding)

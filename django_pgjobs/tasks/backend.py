@@ -14,10 +14,11 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.definition.options import InvalidOption, check_allowed_queue, check_queue
 from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.validation import check_allowed_queue, check_queue
 from django_pgjobs.tasks import families
 from django_pgjobs.tasks.families import OF_INVALID, BaseTaskBackend, InvalidTask
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.tasks.families import Task, TaskResult

@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from django_pgjobs.conf import Conf, get_conf
-from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.states import TASK_FRONT, Outcome
 from django_pgjobs.tasks.families import BaseTaskBackend
 from django_pgjobs.tasks.settings import (

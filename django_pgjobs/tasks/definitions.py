@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from django.apps import apps
 from django.utils.module_loading import import_string
 
-from django_pgjobs.definition.options import InvalidOption, Plan
+from django_pgjobs.definition.options import Plan
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_function, location_of
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -26,6 +26,7 @@ from django_pgjobs.tasks import families, running
 from django_pgjobs.tasks.families import DEFAULT_ALIAS, InvalidTask
 from django_pgjobs.tasks.policies import mark_of
 from django_pgjobs.tasks.settings import AliasOptions, options_of, our_aliases, renamed
+from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, Unpack
 
-from django_pgjobs.definition import options as checks
-from django_pgjobs.definition.options import InvalidOption, PolicyOptions
+from django_pgjobs.definition.options import JOB_CHECKS, PolicyOptions, checked_job_options
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.signature import call_site, location_of
+from django_pgjobs.definition.validation import check_known
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.values.invalid_option import InvalidOption
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,7 +34,7 @@ OF_THE_TASK = {
 }
 """Option that the task has itself, or that nothing has → where it belongs."""
 
-KNOWN = checks.JOB_CHECKS.keys() - OF_THE_TASK.keys()
+KNOWN = JOB_CHECKS.keys() - OF_THE_TASK.keys()
 
 
 class Mark(NamedTuple):
@@ -74,8 +75,8 @@ def checked_policy(options: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
         if option in OF_THE_TASK:
             raise InvalidOption(f"a policy takes no {option!r}: {OF_THE_TASK[option]}")
-    checks.check_known(options, KNOWN, "policy")
-    return checks.checked_job_options(options)
+    check_known(options, KNOWN, "policy")
+    return checked_job_options(options)
 
 
 def mark_of(func: Callable[..., Any]) -> Mapping[str, Any]:

@@ -19,9 +19,10 @@ from django.utils.module_loading import import_string
 
 from django_pgjobs.cron_entries import Cron
 from django_pgjobs.definition.keys import Unique
-from django_pgjobs.definition.options import InvalidOption, check_name, did_you_mean
+from django_pgjobs.definition.validation import check_name, did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.tasks.policies import checked_policy
+from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.limit import Limit
 
 DEFAULTS = {

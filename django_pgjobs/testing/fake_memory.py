@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.definition.options import did_you_mean
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.durable import Settled, StepOptions, check_name
 from django_pgjobs.exceptions import (
     INTERRUPTS,

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import router
 from django.db.models import DateTimeField, F, Model, QuerySet
 
-from django_pgjobs.definition.options import did_you_mean
+from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.models import Job, Memo
 from django_pgjobs.models.attempts import Claim
 

@@ -26,7 +26,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing, registering
 from django_pgjobs.store.database import on
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from tests.plugins.fix_admin import html
 from tests.plugins.fix_db import RawDatabase
 

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, registering, steering
-from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobs
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
 
 JOBS = 10_000

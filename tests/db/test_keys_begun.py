@@ -13,7 +13,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job
 from django_pgjobs.store import keys
 from django_pgjobs.store.database import on
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import run_job
 from tests.db.keys_ground import latest, plain
 from tests.plugins.sabotage import lines_of, sabotage

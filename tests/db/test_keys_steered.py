@@ -18,7 +18,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.registering import conflicts
 from django_pgjobs.store import finalising, keys, pruning, steering
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.steering import Moved
 from tests.db.keys_ground import abandoned, latest, plain, reindex
 from tests.plugins.explaining import Explaining, nodes

@@ -15,7 +15,7 @@ from django_pgjobs.store import finalising, keeping, registering, steering
 from django_pgjobs.store.admitting import Bounds
 from django_pgjobs.store.claiming import Pair
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from tests.db.limits_ground import PER_KEY, _before, admit, admitted_ids, blocked, end, entered, terms
 from tests.plugins.fix_db import (
     AUTHOR,

@@ -22,7 +22,7 @@ from django_pgjobs.models import Job, QueueState
 from django_pgjobs.store import admitting, registering, steering
 from django_pgjobs.store.admitting import LOCK_CLASS, Bounds, Terms
 from django_pgjobs.store.database import Params, Rows, statement
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import run_job, run_jobs
 from django_pgjobs.values.limit import read_job_limits
 from django_pgjobs.worker.shared.connection import WorkerConnection

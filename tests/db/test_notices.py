@@ -28,8 +28,8 @@ from django_pgjobs.models.numbers import Notice
 from django_pgjobs.store import finalising, leading, noticing, steering
 from django_pgjobs.store.database import Params, Rows
 from django_pgjobs.store.finalising import Author
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.noticing import Failures
-from django_pgjobs.store.registering import NewJob
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.explaining import Explaining, analysed_while_empty, pages
 from tests.plugins.fix_clock import Time

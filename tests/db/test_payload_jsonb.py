@@ -85,7 +85,7 @@ def test_a_job_keeps_its_arguments() -> None:
     """Row A45: a megabyte comes back equal, and is stored in less."""
     from django_pgjobs.models import Job
     from django_pgjobs.store import registering
-    from django_pgjobs.store.registering import NewJob
+    from django_pgjobs.store.new_jobs import NewJob
 
     value = {"lines": ["the same line again and again"] * 30_000, "when": (1, 2.0)}
     text = encode_payload((value,), {}, MIB)

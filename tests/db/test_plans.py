@@ -35,7 +35,7 @@ from django_pgjobs.store.claiming import Pair
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.firing import ListedCron
 from django_pgjobs.store.keeping import Crash, record_crashes
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, as_if_emptied, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,

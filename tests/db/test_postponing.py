@@ -16,7 +16,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import finalising, keys
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import backdate, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import sabotage

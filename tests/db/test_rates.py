@@ -18,7 +18,7 @@ from django_pgjobs.models.keys import Admission
 from django_pgjobs.store import admitting, notifying
 from django_pgjobs.store.admitting import Admitted, Bounds, StartRate
 from django_pgjobs.store.database import on, statement
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from tests import jobs
 from tests.db.limits_ground import PER_KEY, Connect, admitted_ids, blocked, end, entered, terms
 from tests.plugins.fix_db import (

@@ -26,7 +26,7 @@ from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
-from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobs
 from django_pgjobs.testing import isolated_registry
 from tests.db.registering_ground import anything, as_django_reads, on_disk, pay, send, stored, total
 from tests.plugins.fix_db import alike

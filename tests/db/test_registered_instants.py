@@ -11,7 +11,7 @@ from django.test import override_settings
 from django_pgjobs import Unique, job
 from django_pgjobs.models import Job
 from django_pgjobs.store import registering
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import isolated_registry
 
 INSTANTS = (

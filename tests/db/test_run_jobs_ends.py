@@ -20,7 +20,7 @@ from django_pgjobs.ends import callbacks, kinds
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, registering
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs
 from tests.db.run_jobs_ground import asynchronous, fails, in_a_test_case, makes_user, outcomes, said, says
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience, wait_until

@@ -12,13 +12,13 @@ from django.db import connection
 
 from django_pgjobs.models import Job
 
-MOST = 50
+MOST = 53
 """Modules of ours and of third parties that registering may load beside the tables."""
 
 TABLES = ("django_pgjobs.apps", "django_pgjobs.models", "django_pgjobs.fields", "django_pgjobs.fields")
 """Django loads these of an installed app, whatever the process does with it."""
 
-STORE = {"database", "notifying", "registering", "waking"}
+STORE = {"database", "new_jobs", "notifying", "registering", "waking"}
 """The modules of the store that send what a registration sends."""
 
 JOBS = """

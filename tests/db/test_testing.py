@@ -16,7 +16,7 @@ from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import registering
 from django_pgjobs.store.database import on
-from django_pgjobs.store.registering import NewJob
+from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.testing import assert_not_registered, assert_registered, backdate, isolated_registry, run_jobs
 from tests.plugins.fix_db import WORKER, RawDatabase, claim
 

@@ -30,7 +30,7 @@ from django_pgjobs.store import claiming, registering
 from django_pgjobs.store.claiming import ClaimedJob, Pair
 from django_pgjobs.store.database import PINS, Database, Params, Rows, rows_of, statement
 from django_pgjobs.store.finalising import Author, End
-from django_pgjobs.store.registering import NewJob, NewJobs
+from django_pgjobs.store.new_jobs import NewJob, NewJobs
 
 T = TypeVar("T")
 

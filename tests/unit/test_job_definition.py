@@ -276,7 +276,7 @@ def test_retry_rules_are_exception_types_or_take_the_error(option: str, value: o
 def test_callables_without_a_readable_signature_are_taken_at_their_word() -> None:
     unreadable = functools.partial(min)
     with patch("inspect.signature", side_effect=ValueError):
-        from django_pgjobs.definition.options import check_rule
+        from django_pgjobs.definition.validation import check_rule
 
         assert check_rule("retry_on", unreadable) is unreadable
 
@@ -346,7 +346,7 @@ def test_broken_settings_are_left_to_the_system_checks() -> None:
 
 
 def test_without_settings_a_job_can_be_declared() -> None:
-    with patch("django_pgjobs.jobs.settings") as settings:
+    with patch("django_pgjobs.definition.policy.settings") as settings:
         settings.configured = False
         definition = declare(max_attempts=100_000)
     with pytest.raises(InvalidJob, match="between 1 and 1000"):

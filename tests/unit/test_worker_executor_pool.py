@@ -33,7 +33,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     Successes,
 )
 from django_pgjobs.worker.shared.tallies import Tallies
-from django_pgjobs.worker.supervisor import executor_liveness
+from django_pgjobs.worker.supervisor import escalation, executor_liveness
 from django_pgjobs.worker.supervisor import executor_process as children
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_pool import (
@@ -649,10 +649,10 @@ def test_after_a_pause_of_the_worker_a_job_is_led_up_rung_by_rung_all_the_same(
     run = run_of(1, number=1, state="sent", child=child, timeout_seconds=8.0)
     child.add(run)
     child.board.start(0, 1, 1_000_000_000, "sync")
-    pool.check_deadlines(child, 5.0)
+    escalation.lead(child, 5.0, pool.last_check)
     pool.last_check = 5000.0
     for now in (5000.1, 5000.2, 5001.1, 5002.9):
-        pool.check_deadlines(child, now)
+        escalation.lead(child, now, pool.last_check)
     assert sent == []
-    pool.check_deadlines(child, 5003.1)
+    escalation.lead(child, 5003.1, pool.last_check)
     assert sent == [signal.SIGTERM]

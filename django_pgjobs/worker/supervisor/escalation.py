@@ -14,12 +14,41 @@ from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, SOFT, TERM, TIMEOUT, Stop
 from django_pgjobs.worker.shared.runs import ExecutorView, HeldRun
 from django_pgjobs.worker.supervisor.executor_death import timed_out
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
 COLLATERAL = "collateral"
 TAKEN_AWAY = "it was taken from this worker"
+
+
+def lead(child: ExecutorProcess, now: float, checked_at: float) -> None:
+    """Lead runs up their ladders: those whose time is up, and those with a request to stop by force.
+
+    ``checked_at``: when the executor was last looked at.
+    """
+    spare(child)
+    if not child.runs or child.state == KILLED:
+        child.busy = 0
+        return
+    running = child.board.running()
+    child.busy = len(running)
+    child.learn_from_running(running, now)
+    for number, started_ns in running.items():
+        run = child.runs.get(number)
+        if run is None:
+            continue
+        run.started_at = started_ns / 1e9
+        stops_at = run.stops_at
+        if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
+            ran = stops_at - run.started_at
+            log.warning("deadline passed, job is stopped seconds=%.3g pid=%d %s", ran, child.pid, run.job.facts)
+            # Even after a pause of this process or of the machine, the rungs come one after the other.
+            stop(run, TIMEOUT, TIMEOUT, max(stops_at, checked_at))
+        elif run.job.extras is not None:
+            interrupt_softly(run, child, now)
+        if run.stops:
+            advance(run, child, now)
 
 
 def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:

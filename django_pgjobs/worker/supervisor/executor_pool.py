@@ -38,7 +38,6 @@ from django_pgjobs.worker.shared.channel_messages import (
     StopSoon,
     Successes,
 )
-from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.supervisor import escalation, executor_liveness, executor_process
 from django_pgjobs.worker.supervisor.executor_death import OURS, REASONS, Death
 from django_pgjobs.worker.supervisor.executor_process import (
@@ -120,7 +119,7 @@ class ExecutorPool:
     def tick(self, now: float) -> None:
         """Check deadlines, deaths that no descriptor shows, and whether an executor is missing."""
         for child in self.children:
-            self.check_deadlines(child, now)
+            escalation.lead(child, now, self.last_check)
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
@@ -202,33 +201,6 @@ class ExecutorPool:
                 escalation.blame(child)
                 child.culprits = dict.fromkeys(child.runs, cause) | child.culprits
                 child.kill()
-
-    # Deadlines
-
-    def check_deadlines(self, child: ExecutorProcess, now: float) -> None:
-        """Lead runs up their ladders: those whose time is up, and those with a request to stop by force."""
-        escalation.spare(child)
-        if not child.runs or child.state == KILLED:
-            child.busy = 0
-            return
-        running = child.board.running()
-        child.busy = len(running)
-        child.learn_from_running(running, now)
-        for number, started_ns in running.items():
-            run = child.runs.get(number)
-            if run is None:
-                continue
-            run.started_at = started_ns / 1e9
-            stops_at = run.stops_at
-            if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
-                ran = stops_at - run.started_at
-                log.warning("deadline passed, job is stopped seconds=%.3g pid=%d %s", ran, child.pid, run.job.facts)
-                # Even after a pause of this process or of the machine, the rungs come one after the other.
-                escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
-            elif run.job.extras is not None:
-                escalation.interrupt_softly(run, child, now)
-            if run.stops:
-                escalation.advance(run, child, now)
 
     # Frames
 

@@ -1,47 +1,29 @@
-"""``@job`` and its objects: a function becomes a ``JobDefinition``, which registers jobs and holds their policy.
-
-Imports no model: ``from django_pgjobs import job`` never touches the app registry. A wrong definition raises at import
-and names its file and line. A wrong call raises at the call, before anything reaches the database.
-"""
+"""A function as a job: ``JobDefinition`` registers jobs and holds their policy, alone or bound to options and
+arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cached_property, partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    Never,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Never, ParamSpec, TypeVar, Unpack, cast
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.next_step import Call
-from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
-from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.options import JobOptions, Plan, RegisterOptions, checked_job_options
+from django_pgjobs.definition.policy import CallbackDecorators
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_callback, check_function, location_of, names_context
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import safe_logger
-from django_pgjobs.registering.encode import Row
+from django_pgjobs.jobs.guessed import GUESSED, Elsewhere
+from django_pgjobs.registering.encode import Arguments, Row, row_of
 from django_pgjobs.registering.register import register_all, register_one
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.values.invalid_option import abridged
+from django_pgjobs.values.invalid_option import InvalidOption, abridged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,83 +35,20 @@ if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.plans import Plans, Variant
-    from django_pgjobs.models import Job, QueueState
+    from django_pgjobs.jobs.job_of import JobOf as JobOf
+    from django_pgjobs.models import QueueState
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
     from django_pgjobs.steering.until import Until
 
     V = TypeVar("V")
     Result = TypeVar("Result")
     Returned = typing_extensions.TypeVar("Returned", default=Any, covariant=True)
-    Value = TypeVar("Value", covariant=True)
-
-    class JobOf(Job, Generic[Value]):
-        """A ``Job`` whose function returns ``Value``. For type checkers only: at run time it is a plain ``Job``."""
-
-        @overload
-        def value(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
-        @overload
-        def value(self, timeout: float | timedelta | None = None) -> Value: ...
-        def value(self, timeout: Any = None) -> Any: ...
-        @overload
-        async def avalue(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
-        @overload
-        async def avalue(self, timeout: float | timedelta | None = None) -> Value: ...
-        async def avalue(self, timeout: Any = None) -> Any: ...
-
-    class TakesContext(Protocol[P, Value]):
-        """A function whose first parameter is ``context: JobContext``."""
-
-        def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> Value: ...
-
-    class Decorator(Protocol):
-        """``@job(…)``."""
-
-        @overload
-        def __call__(self, func: TakesContext[P, Result], /) -> ContextJobDefinition[P, Result]: ...
-        @overload
-        def __call__(self, func: Callable[P, R], /) -> JobDefinition[P, R]: ...
-        def __call__(self, func: Any, /) -> Any: ...
-
 
 if not TYPE_CHECKING:
     Returned = TypeVar("Returned")
 
-Callback = TypeVar("Callback", bound="Awaitable[None] | None")
-"""Return type of a callback."""
-Kept = TypeVar("Kept", bound=Callable[..., Any])
 
-Arguments = Mapping[str, object] | tuple[object, ...]
-"""A row of ``register_many``: keyword arguments, or positional ones."""
-
-logger = safe_logger("django_pgjobs")
-
-GUESSED = (
-    "aenqueue", "apply_async", "apply_async_on_commit", "chunks", "configure", "defer", "delay", "delay_on_commit",
-    "describe", "enqueue", "map", "on_error", "on_failure", "s", "send", "send_with_options", "si", "signature",
-    "starmap",
-)  # fmt: skip
-"""Methods of other job queues; the table of cures says what to write here."""
-
-
-class _Elsewhere:
-    """A method that only other job queues have. It says what to write here.
-
-    By a ``__getattr__`` each attribute of a definition would be found more slowly, and each job reads a dozen.
-    ``dir`` does not list it, or Python and mocks would suggest it.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, definition: JobPolicy | None, owner: type) -> Any:
-        whose = "a job" if definition is None else f"job {definition.name!r}"
-        from django_pgjobs.values.cures import cure  # here for start-up time
-
-        words = f"{whose} has no {self.name}(): {cure('definition', self.name)}"
-        raise AttributeError(words, name=self.name, obj=definition)
-
-
-class JobDefinition(JobPolicy, Generic[P, R]):
+class JobDefinition(CallbackDecorators[P], Generic[P, R]):
     """A function that you can register as a job, and still call.
 
     ``backoff``, ``retry_on``, ``give_up_on`` and the callbacks are read from the code that runs the job. ``queue``,
@@ -153,29 +72,6 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Pickle and copy by name, like functions."""
         return self.func.__qualname__
 
-    # Callbacks
-
-    def on_success(
-        self, func: Callable[Concatenate[JobContext, P], Callback]
-    ) -> Callable[Concatenate[JobContext, P], Callback]:
-        """Decorate the callback for jobs that succeeded; it takes the context first. Returns it unchanged.
-
-        It runs once the result is stored, at least once, and the job ends as succeeded when it has run.
-        """
-        return self._keep("on_success", func)
-
-    def on_abandon(
-        self, func: Callable[Concatenate[JobContext, P], Callback]
-    ) -> Callable[Concatenate[JobContext, P], Callback]:
-        """Decorate the callback for abandoned jobs; it takes the context first. Returns it unchanged."""
-        return self._keep("on_abandon", func)
-
-    def on_cancel(
-        self, func: Callable[Concatenate[JobContext, P], Callback]
-    ) -> Callable[Concatenate[JobContext, P], Callback]:
-        """Decorate the callback for cancelled jobs; it takes the context first. Returns it unchanged."""
-        return self._keep("on_cancel", func)
-
     def undo(
         self, *unnamed: Never, **options: Unpack[JobOptions]
     ) -> Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]:
@@ -196,21 +92,11 @@ class JobDefinition(JobPolicy, Generic[P, R]):
                 check_callback("undo", func, self._signature, takes_context=True)
             except InvalidOption as error:
                 raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
-            made = _define(func, {"name": f"{self.name}.undo", **options, "takes_context": True})
+            made = define(func, {"name": f"{self.name}.undo", **options, "takes_context": True})
             self._undo_definition = made
             return made
 
         return cast("Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]", decorate)
-
-    def _keep(self, what: str, func: Kept) -> Kept:
-        try:
-            if getattr(self, f"_{what}_func") is not None:
-                raise InvalidOption(f"{what} is set already")
-            check_callback(what, func, self._signature, takes_context=True)
-        except InvalidOption as error:
-            raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
-        setattr(self, f"_{what}_func", func)
-        return func
 
     # Registering
 
@@ -336,7 +222,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
 
 for _name in GUESSED:
-    setattr(JobDefinition, _name, _Elsewhere(_name))
+    setattr(JobDefinition, _name, Elsewhere(_name))
 
 
 class ContextJobDefinition(JobDefinition[P, R]):
@@ -392,7 +278,7 @@ class BoundOptions(Generic[P, R]):
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row with these options; see ``JobDefinition.register_many``."""
         plan = self._planned()
-        calls = (_row(self.definition, plan, number, row) for number, row in enumerate(rows))
+        calls = (row_of(self.definition, plan, number, row) for number, row in enumerate(rows))
         return register_all(calls, None, plan.conf)
 
     async def aregister_many(self, rows: Iterable[Arguments]) -> list[int]:
@@ -455,27 +341,6 @@ class BoundJob(Call, Generic[Returned]):
         return next_step.encoded(self._row(), self.options)
 
 
-def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
-    """Store calls of any definitions in one statement, in the caller's transaction; return the ids in their order.
-
-    All go to ``database``, else to the one alias that their options name, else to your routers' choice, else to that
-    of the job that runs here. Raises what
-    ``JobDefinition.register`` raises; then nothing is stored.
-    """
-    return register_all(map(_row_of, jobs), database, get_conf())
-
-
-def _row_of(call: object) -> Row:
-    if not isinstance(call, BoundJob):
-        raise InvalidJob(f"register_many() takes calls, made by a definition's bind(…), not {call!r}.")
-    return call._row()
-
-
-async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
-    """``register_many`` for async callers."""
-    return await sync_to_async(register_many)(jobs, database)
-
-
 def _no_app(definition: JobDefinition[..., Any], backend: str) -> Any:
     raise ImproperlyConfigured('as_task() needs "django_pgjobs" in INSTALLED_APPS')
 
@@ -484,61 +349,10 @@ made_task: Callable[[JobDefinition[..., Any], str], Any] = _no_app
 """Makes a task of a job. The app sets it: the front is a room above."""
 
 
-# The decorator
-
-
-@overload
-def job(func: TakesContext[P, Result], /) -> ContextJobDefinition[P, Result]: ...
-
-
-@overload
-def job(func: Callable[P, R], /) -> JobDefinition[P, R]: ...
-
-
-@overload
-def job(
-    *, takes_context: Literal[True], **options: Unpack[JobOptions]
-) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextJobDefinition[P, R]]: ...
-
-
-@overload
-def job(*, takes_context: Literal[False] = False, **options: Unpack[JobOptions]) -> Decorator: ...
-
-
-def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a job: ``@job`` or ``@job(queue="mail", max_attempts=5, …)``.
-
-    ``name`` (default module.qualname) is stored on every row, so keep it, or add the old one to ``aliases``;
-    ``queue``, ``priority`` (−100…100, larger first), ``max_attempts`` and ``timeout`` (seconds or ``timedelta``,
-    None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
-    → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
-    bool) come from the code that runs. A function whose first parameter is annotated ``JobContext`` gets that first,
-    ``takes_context=True`` does the same for one without annotations; ``store_result=False``
-    drops the return value; a job whose return value cannot be stored succeeds without it, and is abandoned with
-    ``strict_results=True``; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
-    of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
-    and the shell. ``unique`` (a format string of the arguments, a callable of them, or a ``Unique``, which also says
-    for how long and what a second registration does) lets one job of this key be in its queue.
-    ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
-    (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
-    ``tags`` are texts for finding its jobs; ``description`` (a text, a format string of the arguments, or a callable
-    of them that returns a text) says for lists and logs what each does. Registering makes it, inside the caller's
-    transaction; an error in it is logged and costs only the description. ``timeout`` may be a
-    pair: at the first limit the worker raises ``SoftDeadlinePassed`` in the job, at the second it stops the job. A job
-    that has not started within ``expires`` (seconds or ``timedelta``) of its start is cancelled.
-    ``on_crash="abandon"`` never runs it again if its process or worker dies. ``atomic=True`` commits what it does in
-    the database of the jobs together with its success, or not at all. ``undo_on_failure="stop"``: if the job fails and
-    one of its steps cannot be undone, those before it are not undone either; by default they are (``"go_on"``).
-
-    Raises ``InvalidJob`` naming the file, the line and the problem.
-    """
-    return partial(_define, options=options) if func is None else _define(func, options)
-
-
-def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
+def define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
     try:
         check_function(func, local=registry.is_isolated)
-        declared = {"takes_context": names_context(func), **checks.checked_job_options(options)}
+        declared = {"takes_context": names_context(func), **checked_job_options(options)}
         entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
         definition = kind(func, declared)
@@ -547,20 +361,11 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
     except InvalidOption as error:
         label = options.get("name") or getattr(func, "__qualname__", func)
         raise InvalidJob(f"{location_of(func)}: job {abridged(str(label))}: {error}") from None
-    _check_ceilings(definition)
+    definition._check_ceilings()
     registry.add(definition)
     for entry in entries:
         entry.declare(definition)
     return definition
-
-
-def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
-    """Check against the settings, if there are any yet; the system checks report what is wrong with the settings."""
-    if settings.configured:
-        try:
-            _ = definition._plan
-        except ImproperlyConfigured:
-            logger.debug("settings are not valid, ceilings are unchecked name=%s", definition.name)
 
 
 # Helpers
@@ -588,19 +393,3 @@ def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], 
         return plan.check() if plan.names_instants else plan
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
-
-
-def _row(definition: JobDefinition[..., Any], plan: Plan, number: int, row: Arguments) -> Row:
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    if isinstance(row, tuple):
-        args = row
-    elif isinstance(row, Mapping):
-        kwargs = dict(row)
-    else:
-        raise InvalidJob(f"row {number}: must be a mapping of keyword arguments or a tuple, not {row!r}")
-    try:
-        definition._fits(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"row {number}: {error}") from None
-    return Row(definition, plan, args, kwargs)
