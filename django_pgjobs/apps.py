@@ -82,7 +82,7 @@ def _import_modules() -> None:
         import_module(name)
 
 
-def _check_project(**given: Any) -> Iterable[CheckMessage]:
+def _check_project(**given: object) -> Iterable[CheckMessage]:
     from django_pgjobs.checks import check_project  # here for start-up time
 
     return check_project(**given)
@@ -125,7 +125,7 @@ def _discover_tasks() -> None:
         return  # the checks say what is wrong
 
 
-def _as_task(definition: JobDefinition[..., Any], backend: str) -> Any:
+def _as_task(definition: JobDefinition[..., Any], backend: str) -> object:
     from django_pgjobs.tasks.definitions import as_task  # here for start-up time
 
     return as_task(definition, backend)

@@ -52,19 +52,19 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _backoff(value: Any) -> Backoff:
+def _backoff(value: object) -> Backoff:
     if not isinstance(value, Backoff):
         raise TypeError("a Backoff(…)")
     return value
 
 
-def _notify_failures(value: Any) -> NotifyFailures:
+def _notify_failures(value: object) -> NotifyFailures:
     from django_pgjobs.values.notify_failures import NotifyFailures  # here for start-up time
 
     return read_parts(NotifyFailures, value)
 
 
-def _processes(value: Any) -> int:
+def _processes(value: object) -> int:
     return min(4, usable_cores()) if value is None else rules.whole(1, 1000)(value)
 
 
@@ -323,7 +323,7 @@ def get_conf() -> Conf:
     return Conf(**{key.lower(): RULES[key](value) for key, value in {**defaults, **given}.items()})
 
 
-def problems(given: Any) -> Iterator[SettingProblem]:
+def problems(given: object) -> Iterator[SettingProblem]:
     """Yield the problems of ``given`` as ``settings.PGJOBS``, each key by itself."""
     if not isinstance(given, Mapping):
         yield SettingProblem(
@@ -351,7 +351,7 @@ def problems(given: Any) -> Iterator[SettingProblem]:
             )
 
 
-def _unknown(key: Any) -> SettingProblem:
+def _unknown(key: object) -> SettingProblem:
     close = difflib.get_close_matches(str(key).upper(), RULES, n=1)
     hint = f'Did you mean "{close[0]}"?' if close else f"The settings are: {', '.join(sorted(RULES))}."
     return SettingProblem("unknown", str(key), f"PGJOBS[{key!r}] is not a setting of django-pgjobs.", hint)
@@ -365,7 +365,7 @@ def _default(key: str, name: str) -> str:
     return f"The default is {default!r}."
 
 
-def _reset(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting == "PGJOBS":
         get_conf.cache_clear()
 

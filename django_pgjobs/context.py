@@ -76,7 +76,7 @@ class JobContext(Durable):
     def __init__(
         self,
         facts: logs.JobFacts,
-        headers: dict[str, Any],
+        headers: dict[str, object],
         reporter: Reporter,
         cancellation: Cancellation,
         started: float,

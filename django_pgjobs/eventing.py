@@ -63,7 +63,7 @@ class Event(Generic[T]):
         arguments = get_args(using) if get_origin(using) is Event else ()
         return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
-    def typed(self, payload: Any) -> T:
+    def typed(self, payload: object) -> T:
         """Return a payload as what it is for type checkers."""
         return cast(T, payload)
 
@@ -111,7 +111,7 @@ def _calling_module() -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _annotation(module: Any, name: str) -> Any:
+def _annotation(module: object, name: str) -> object:
     """Return the annotation of a module's variable, or None if there is none that can be evaluated."""
     try:
         said = SimpleNamespace(__annotations__={name: module.__annotations__[name]})

@@ -35,6 +35,9 @@ from django_pgjobs.states import Hold, JobState, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
+
     TagsBase = models.JSONField[Iterable[str], tuple[str, ...]]
     ListField = models.Field[list[int], list[int]]
     TextField = models.CharField[str, str]
@@ -55,7 +58,7 @@ would walk all rows in the order of the primary key.
 class BigIntArrayField(ListField):
     """A PostgreSQL ``bigint[]``; its value is a list of int."""
 
-    def db_type(self, connection: Any) -> str:
+    def db_type(self, connection: object) -> str:
         """Return the column's type."""
         return "bigint[]"
 
@@ -80,7 +83,7 @@ class _InstantField(TimeField):
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
-    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> tuple[str, Any]:
         """Clamp the selected value if the query asks for it; conditions, orders and indexes use the column itself."""
         if not getattr(compiler.query, WITHIN_BOUNDS, False):
             return sql, params
@@ -119,7 +122,7 @@ class TagsField(TagsBase):
         name, path, args, options = super().deconstruct()
         return name, path, args, {key: value for key, value in options.items() if key != "null"}
 
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+    def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> object:
         """Return the texts; a foreign value that is not an array of texts reads as no tags."""
         try:
             found = super().from_db_value(value, expression, connection)
@@ -127,11 +130,11 @@ class TagsField(TagsBase):
             return ()
         return tuple(tag for tag in found if isinstance(tag, str)) if isinstance(found, list) else ()
 
-    def get_prep_value(self, value: Any) -> Any:
+    def get_prep_value(self, value: object) -> object:
         """Return a value that JSON can represent."""
         return list(value) if isinstance(value, tuple) else value
 
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+    def get_db_prep_save(self, value: object, connection: BaseDatabaseWrapper) -> object:
         """Return SQL's null if there are no tags, even if a fixture spells that differently."""
         return super().get_db_prep_save(value or None, connection)
 
@@ -162,10 +165,10 @@ class ComputedStateField(models.GeneratedField):
         options = {key: value for key, value in options.items() if key not in ("expression", "db_persist")}
         return name, path, args, options | {"choices": output.choices}
 
-    def db_type(self, connection: Any) -> None:
+    def db_type(self, connection: object) -> None:
         """Return no type, so that the schema editor makes no column."""
 
-    def db_parameters(self, connection: Any) -> Any:
+    def db_parameters(self, connection: object) -> Any:
         """Return no type, for the same reason."""
         return {"type": None, "check": None}
 
@@ -182,7 +185,7 @@ class ComputedStateField(models.GeneratedField):
 class _StateCol(Col):
     """The state of a row. It must say what the SQL function of the migration says."""
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Compile to literals, not parameters: those of GROUP BY would differ from those of SELECT."""
         column = _columns_of(self.alias, compiler, connection)
         params = super().as_sql(compiler, connection)[1]  # a list until Django 6.0
@@ -193,7 +196,7 @@ class _StateCol(Col):
         ), params
 
 
-def _columns_of(alias: str | None, compiler: Any, connection: Any) -> Callable[[str], str]:
+def _columns_of(alias: str | None, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Callable[[str], str]:
     """Return what quotes the name of a column of the table that has the alias in the query."""
     quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
     prefix = f"{quote(alias)}." if alias else ""
@@ -219,7 +222,7 @@ def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
     return None
 
 
-def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> str | None:
+def _compile(states: list[object], lookup: Any, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> str | None:
     alias = getattr(lookup.lhs, "alias", None)
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
@@ -235,7 +238,7 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
 class StateExact(Exact):
     """``state = 'ready'`` in indexed columns."""
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Compile; values other than literal states compare the state itself."""
         sql = _compile([self.rhs], self, compiler, connection)
         return (sql, []) if sql else super().as_sql(compiler, connection)
@@ -245,7 +248,7 @@ class StateExact(Exact):
 class StateIn(In):
     """``state IN ('ready', 'running')`` in indexed columns."""
 
-    def as_sql(self, compiler: Any, connection: Any) -> Any:
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         """Compile; anything but a list of literal states compares the state itself."""
         states = list(self.rhs) if self.rhs_is_direct_value() else [None]
         sql = _compile(states, self, compiler, connection)
@@ -267,7 +270,7 @@ class GinIndex(GistIndex):
 
     suffix = "gin"
 
-    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+    def create_sql(self, model: object, schema_editor: object, using: str = "", **options: object) -> Any:
         """Return ``CREATE INDEX … USING gin``."""
         return super().create_sql(model, schema_editor, using, **options)
 
@@ -275,5 +278,5 @@ class GinIndex(GistIndex):
 def is_among(column: str, ids: QuerySet[Any, Any]) -> Q:
     """Return the condition that a column is one of these; as an array, which the server makes once, then it looks."""
     array = Subquery(ids, template="ARRAY(%(subquery)s)")
-    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    words: dict[str, object] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
     return Q(Func(F(column), array, output_field=BooleanField(), **words))

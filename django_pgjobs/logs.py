@@ -97,7 +97,7 @@ class Facts(str):
     __slots__ = ()
 
 
-def facts(words: str, *args: Any) -> Facts:
+def facts(words: str, *args: object) -> Facts:
     """Return ``words % args`` for a log line, each value made harmless as in a line itself."""
     return Facts(words % tuple(_shown(words, args)))
 
@@ -121,7 +121,7 @@ def listed(names: Iterable[str]) -> Facts:
     return Facts(",".join(shown if len(every) <= NAMED else [*shown, "…"]))
 
 
-def _shown(message: str, args: tuple[Any, ...]) -> Iterator[Any]:
+def _shown(message: str, args: tuple[object, ...]) -> Iterator[object]:
     """Return ``args`` so that no text breaks the line, or passes for another fact."""
     for value, is_fact in zip(args, chain(_are_values(message), repeat(False)), strict=False):
         if value is None or isinstance(value, int | float | Facts):
@@ -155,35 +155,35 @@ class SafeLogger:
         self.logger = logging.getLogger(name)
         self.isEnabledFor = self.logger.isEnabledFor  # not a method around it: each job asks twice
 
-    def debug(self, message: str, *args: Any, **options: Any) -> None:
+    def debug(self, message: str, *args: object, **options: object) -> None:
         """Log at DEBUG."""
         self._log(logging.DEBUG, message, args, options)
 
-    def info(self, message: str, *args: Any, **options: Any) -> None:
+    def info(self, message: str, *args: object, **options: object) -> None:
         """Log at INFO."""
         self._log(logging.INFO, message, args, options)
 
-    def warning(self, message: str, *args: Any, **options: Any) -> None:
+    def warning(self, message: str, *args: object, **options: object) -> None:
         """Log at WARNING."""
         self._log(logging.WARNING, message, args, options)
 
-    def error(self, message: str, *args: Any, **options: Any) -> None:
+    def error(self, message: str, *args: object, **options: object) -> None:
         """Log at ERROR."""
         self._log(logging.ERROR, message, args, options)
 
-    def critical(self, message: str, *args: Any, **options: Any) -> None:
+    def critical(self, message: str, *args: object, **options: object) -> None:
         """Log at CRITICAL."""
         self._log(logging.CRITICAL, message, args, options)
 
-    def exception(self, message: str, *args: Any, **options: Any) -> None:
+    def exception(self, message: str, *args: object, **options: object) -> None:
         """Log at ERROR, with the exception that is being handled."""
         self._log(logging.ERROR, message, args, {"exc_info": True, **options})
 
-    def log(self, level: int, message: str, *args: Any, **options: Any) -> None:
+    def log(self, level: int, message: str, *args: object, **options: object) -> None:
         """Log at ``level``."""
         self._log(level, message, args, options)
 
-    def _log(self, level: int, message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _log(self, level: int, message: str, args: tuple[object, ...], options: dict[str, Any]) -> None:
         if not self.logger.isEnabledFor(level):
             return
         if (alias := speaks_of.get()) and not any(isinstance(arg, Facts) and " alias=" in arg for arg in args):
@@ -232,7 +232,7 @@ def _is_logging() -> bool:
     return frame is not None
 
 
-def write_to_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
+def write_to_stderr(level: int, message: str, args: tuple[object, ...], error: BaseException) -> None:
     """Write to stderr, in one line, a record that could not be logged because of ``error``. Raises nothing."""
     from django_pgjobs.serialization.failures import kind_of, text_of  # here for start-up time
 
@@ -280,7 +280,7 @@ def name_jobs() -> None:
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` overrides them."""
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, object]]:
         """Merge both extras (the standard adapter drops the caller's)."""
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs

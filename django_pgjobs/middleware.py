@@ -70,7 +70,7 @@ def chain(run: Run) -> Run:
         return run
     layers: Run = _layers(False)
 
-    def layered(context: JobContext) -> Any:
+    def layered(context: JobContext) -> object:
         token = _innermost.set(run)
         try:
             return layers(context)
@@ -89,7 +89,7 @@ def async_chain(run: AsyncRun) -> AsyncRun:
         return run
     layers: AsyncRun = _layers(True)
 
-    async def layered(context: JobContext) -> Any:
+    async def layered(context: JobContext) -> object:
         token = _async_innermost.set(run)
         try:
             return await layers(context)
@@ -99,14 +99,14 @@ def async_chain(run: AsyncRun) -> AsyncRun:
     return layered
 
 
-def capture_headers() -> dict[str, Any]:
+def capture_headers() -> dict[str, object]:
     """Return the merged dicts of the factories' ``capture()``; later factories override earlier ones.
 
     Errors in a capture propagate: a job registered without its tenant would run for the wrong one. Raises
     ``ImproperlyConfigured`` for a capture that returns no dict, or the reserved ``TASK_HEADER``. Empty in a job of this
     package: jobs that it registers have the headers of the job that they serve.
     """
-    headers: dict[str, Any] = {}
+    headers: dict[str, object] = {}
     if not get_conf().middleware or _is_ours():
         return headers
     for factory in _factories():
@@ -134,11 +134,11 @@ def lenient(run: Run) -> Run:
     did so before ``run`` was called, ``run`` is called without layers.
     """
 
-    def inner(context: JobContext) -> Any:
+    def inner(context: JobContext) -> object:
         found: list[Any] = []
         failed: list[BaseException] = []
 
-        def once(context: JobContext) -> Any:
+        def once(context: JobContext) -> object:
             if not found and not failed:
                 try:
                     found.append(run(context))
@@ -223,7 +223,7 @@ def on_duty(name: str) -> AbstractContextManager[None]:
 class _OnDuty:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.entered: list[tuple[Factory, AbstractContextManager[Any]]] = []
+        self.entered: list[tuple[Factory, AbstractContextManager[object]]] = []
 
     def __enter__(self) -> None:
         try:
@@ -277,7 +277,7 @@ def load(path: str) -> Factory:
     return factory  # type: ignore[no-any-return]
 
 
-def _captured(factory: Factory, capture: Callable[[], Any]) -> dict[str, Any]:
+def _captured(factory: Factory, capture: Callable[[], object]) -> dict[str, object]:
     captured = capture()
     if not isinstance(captured, dict):
         raise ImproperlyConfigured(f"{_name(factory)}.capture() must return a dict, not {captured!r}.")
@@ -301,7 +301,7 @@ def _layers(is_async: bool) -> Any:
 
 
 @cache
-def _build(is_async: bool) -> Any:
+def _build(is_async: bool) -> object:
     """Wrap the layers around a function that calls the job that runs in this context."""
     run: Any = _run_innermost_async if is_async else _run_innermost
     for factory in reversed(_factories()):
@@ -312,15 +312,15 @@ def _build(is_async: bool) -> Any:
     return run
 
 
-def _run_innermost(context: JobContext) -> Any:
+def _run_innermost(context: JobContext) -> object:
     return _innermost.get()(context)
 
 
-async def _run_innermost_async(context: JobContext) -> Any:
+async def _run_innermost_async(context: JobContext) -> object:
     return await _async_innermost.get()(context)
 
 
-def _wrap(factory: Factory, run: Any, is_async: bool) -> Any:
+def _wrap(factory: Factory, run: object, is_async: bool) -> object:
     """Put one layer around ``run``, adapted if the layer supports only the other colour."""
     capable = getattr(factory, "async_capable" if is_async else "sync_capable", not is_async)
     layer_is_async = is_async if capable else not is_async
@@ -333,7 +333,7 @@ def _wrap(factory: Factory, run: Any, is_async: bool) -> Any:
     return _adapt(layer, layer_is_async, is_async)
 
 
-def _adapt(run: Any, is_async: bool, wanted: bool) -> Any:
+def _adapt(run: Any, is_async: bool, wanted: bool) -> object:
     if is_async == wanted:
         return run
     return sync_to_async(run, thread_sensitive=True) if wanted else async_to_sync(run)
@@ -343,7 +343,7 @@ def _name(factory: Factory) -> str:
     return f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
-def _reset(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting == "PGJOBS":
         _factories.cache_clear()
         _build.cache_clear()

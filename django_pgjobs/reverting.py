@@ -62,7 +62,7 @@ class Prospect:
     refusal: str = ""
 
 
-def prospect(action: Any) -> Prospect:
+def prospect(action: Action) -> Prospect:
     """Return what an undo of this action would change, as things are now; reads, and takes no lock."""
     using, verb = str(action._state.db), action.verb
     if refusal := _refusal(action, AT_ONCE):
@@ -95,7 +95,7 @@ def revert(action_id: int, *, by: object, database: str, at_once: int | None = N
     return steering.revert(database, action.pk, parts, verb=action.verb, by=by, reason=reason)
 
 
-def _refusal(action: Any, at_once: int | None = None) -> str:
+def _refusal(action: Action, at_once: int | None = None) -> str:
     head = f"Action {action.pk} cannot be undone: "
     if action.verb not in PERMISSIONS or action.kind == "cron":
         return f"{head}{INSTEAD.get(action.verb, OTHERWISE)}."
@@ -111,7 +111,7 @@ def _refusal(action: Any, at_once: int | None = None) -> str:
     return ""
 
 
-def _parts(action: Any) -> dict[int, list[int]]:
+def _parts(action: Action) -> dict[int, list[int]]:
     found: Any = ActionPart.objects.using(action._state.db).filter(action_id=action.pk, former__isnull=False)
     return dict(found.order_by("part").values_list("part", "job_ids"))
 
@@ -119,7 +119,7 @@ def _parts(action: Any) -> dict[int, list[int]]:
 # Pauses
 
 
-def _standing(action: Any, using: str, *, lock: bool = False) -> bool:
+def _standing(action: Action, using: str, *, lock: bool = False) -> bool:
     """Return whether what a pause or resume has written is in force, without a later pause or resume."""
     rows: Any = QueueState.objects.using(using).filter(kind=action.kind, name=action.subject).annotate(now=Now())
     state = (rows.select_for_update() if lock else rows).first()
@@ -143,7 +143,7 @@ def _until(pause: Any) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _revert_pause(action: Any, using: str, by: object, reason: str) -> Steered:
+def _revert_pause(action: Action, using: str, by: object, reason: str) -> Steered:
     with at_read_committed(using):
         if not _standing(action, using, lock=True):
             return Steered(0, {CHANGED: 1})

@@ -73,7 +73,7 @@ class ScheduleOptions(TypedDict, total=False):
     reason: str
 
 
-def refused_option(options: Mapping[str, Any]) -> str:
+def refused_option(options: Mapping[str, object]) -> str:
     """Return why a call with these options cannot be scheduled; empty if it can."""
     for option in NOT_OPTIONS:
         if options.get(option) is not None:
@@ -164,7 +164,7 @@ class BoundSchedule(Generic[P]):
         cast("Any", self.definition)._fits(*args, **kwargs)
         return self._row(args, kwargs)
 
-    def _row(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RowCron:
+    def _row(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> RowCron:
         from django_pgjobs.store.scheduling import RowCron  # here for start-up time
 
         try:
@@ -198,10 +198,10 @@ class Reading(NamedTuple):
     options: dict[str, Any]
     expression: str | None
     timing: ScheduleOptions
-    args: list[Any]
+    args: list[object]
     kwargs: dict[str, Any]
 
-    def changed(self, timing: Mapping[str, Any], options: Mapping[str, Any], **parts: Any) -> Reading:
+    def changed(self, timing: Mapping[str, object], options: Mapping[str, object], **parts: Any) -> Reading:
         """Return it with other values; a policy for missed fires other than *all* has no ``misfire_limit``."""
         given = {"misfire_limit": None, **timing} if timing.get("misfire", "all") != "all" else timing
         merged = cast("ScheduleOptions", {**self.timing, **given})
@@ -266,7 +266,7 @@ def read_back(entry: CronEntry) -> Reading:
     return Reading(definition, options, entry.declared_expression, timing, args, kwargs)
 
 
-def _options_of(definition: JobPolicy, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of(definition: JobPolicy, kept: Mapping[str, Any]) -> dict[str, object]:
     options = {name: kept[name] for name in ("queue", "priority", "max_attempts")}
     options["timeout"] = kept["timeout_seconds"]
     if kept.get("tags"):
@@ -293,7 +293,7 @@ def _constant(text: str) -> Callable[..., str]:
 
 
 def bound_schedule(
-    definition: JobPolicy, options: Mapping[str, Any], expression: object, given: ScheduleOptions
+    definition: JobPolicy, options: Mapping[str, object], expression: object, given: ScheduleOptions
 ) -> BoundSchedule[...]:
     """Return the schedule of a job with the options of ``using``; see ``JobDefinition.schedule``.
 

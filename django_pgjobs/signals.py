@@ -61,7 +61,7 @@ class EndSignal(Signal):
         """Return whether a receiver wants ends of this outcome now."""
         return bool(self.receivers) or any(listener.is_interested(outcome) for listener in self.listeners)
 
-    def send_robust(self, sender: Any, **fields: Any) -> list[tuple[Any, Any]]:
+    def send_robust(self, sender: object, **fields: Any) -> list[tuple[Any, Any]]:
         """Call receivers, then interested listeners; log what they raise, as Django does. Return their answers."""
         answers = super().send_robust(sender, **fields) if self.receivers else []
         for listener in self.listeners:
@@ -69,7 +69,7 @@ class EndSignal(Signal):
                 answers.append((listener.receiver, self._call(listener, sender, fields)))
         return answers
 
-    def _call(self, listener: EndListener, sender: Any, fields: dict[str, Any]) -> object:
+    def _call(self, listener: EndListener, sender: object, fields: dict[str, Any]) -> object:
         try:
             return listener.receiver(signal=self, sender=sender, **fields)
         except Exception as error:

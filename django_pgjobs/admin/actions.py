@@ -36,7 +36,7 @@ from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
 _UNCLAIMED = frozenset({JobState.READY, JobState.BLOCKED, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 _RETRIABLE = frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED})
 
-REASONS: dict[str, Any] = {
+REASONS: dict[str, object] = {
     **STATE_LABELS,
     "busy": _("locked by another transaction"),
     "changed": _("changed in the meantime"),
@@ -142,7 +142,7 @@ class SteeringAction:
             return "no batch"
         return "" if state in self.states or self._takes_as_suspended(state, flow) else state
 
-    def sorted_out(self, jobs: Any) -> tuple[dict[int, str], Counter[str]]:
+    def sorted_out(self, jobs: JobQuerySet) -> tuple[dict[int, str], Counter[str]]:
         """Return id → name of those of these jobs that it applies to, and why it does not apply to others."""
         taken: dict[int, str] = {}
         skipped: Counter[str] = Counter()
@@ -156,7 +156,7 @@ class SteeringAction:
     def _takes_as_suspended(self, state: str, flow: int) -> bool:
         return self.takes_suspended and bool(flow & FlowFlag.REMEMBERS) and state in _UNCLAIMED
 
-    def allows(self, job: Any, around: Surroundings, waits_for: Suspension | None = None) -> bool:
+    def allows(self, job: Job, around: Surroundings, waits_for: Suspension | None = None) -> bool:
         """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock.
 
         ``around``: a batch's figures, and what undoes the job. ``waits_for``: what it waits for as a durable function.
@@ -186,19 +186,19 @@ class SteeringAction:
                 return around.gate is not None and around.gate.hands > 0
         return True
 
-    def notes(self, job: Any) -> list[Any]:
+    def notes(self, job: Job) -> list[object]:
         """Return the notes for this job."""
         special = self.note_of_batch if job.name in GATHERING else ""
         special = special or (self.note_of_suspended if job.state != JobState.BLOCKED else "")
         note = special or self.note
         return [note] if note else []
 
-    def button_for(self, name: str) -> Any:
+    def button_for(self, name: str) -> object:
         """Return the words on the button behind the form, for a job of this name."""
         return (self.button_of_batch if name in GATHERING else "") or self.button
 
 
-def _retry_members(batches: Any, *, by: Any, reason: str = "") -> Steered:
+def _retry_members(batches: JobQuerySet, *, by: object, reason: str = "") -> Steered:
     """Retry abandoned members of some batches, at most ``MEMBERS``; what is left counts as skipped."""
     using = _written_at(batches)
     ids = list(batches.using(using).order_by("pk").values_list("pk", flat=True)[:MEMBERS])
@@ -213,7 +213,7 @@ def _retry_members(batches: Any, *, by: Any, reason: str = "") -> Steered:
     return retried + Steered(0, {"left": left} if left > 0 else {})
 
 
-def _undo_again(jobs: Any, *, by: Any, reason: str = "") -> Steered:
+def _undo_again(jobs: JobQuerySet, *, by: object, reason: str = "") -> Steered:
     """Retry the jobs that undo these, the latest of each, which continue where they stopped."""
     using = _written_at(jobs)
     failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
@@ -224,7 +224,7 @@ def _undo_again(jobs: Any, *, by: Any, reason: str = "") -> Steered:
     return steered if latest else Steered(0, {"no undo": max(len(targets), 1)})
 
 
-def _close(batches: Any, *, by: Any, reason: str = "") -> Steered:
+def _close(batches: JobQuerySet, *, by: object, reason: str = "") -> Steered:
     return close_batches(batches, _written_at(batches), by=by, reason=reason)
 
 
@@ -313,7 +313,7 @@ ACTIONS: dict[str, SteeringAction] = {action.name: action for action in _TABLE}
 """Name → action, in display order."""
 
 
-def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any], *, everything: bool) -> Steered:
+def steer(action: SteeringAction, jobs: Any, by: object, answers: Mapping[str, object], *, everything: bool) -> Steered:
     """Apply the action to ``jobs``; with ``everything`` (all pages of a list) ignore jobs in other states, uncounted.
 
     It must ignore them: the steering methods lock every job that they get, and a list may hold a million.
@@ -325,7 +325,9 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
     return skipped + action.run(taken, by=by, **answers) if names else skipped
 
 
-def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, Any] | None = None) -> tuple[int, str]:
+def message_of(
+    action: SteeringAction, steered: Steered, answers: Mapping[str, object] | None = None
+) -> tuple[int, str]:
     """Return level and text: *Cancel (ask): 3 changed, 2 skipped: 1 running, 1 succeeded. Reason: ordered twice.*"""
     mode, reason = (answers or {}).get("mode", ""), (answers or {}).get("reason", "")
     changed = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}

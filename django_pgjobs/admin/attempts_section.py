@@ -17,7 +17,9 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
 
 
-def attempt_rows(job: Any, rows: Sequence[Any], steps: list[Step], worker: Heartbeat | None) -> list[dict[str, Any]]:
+def attempt_rows(
+    job: object, rows: Sequence[object], steps: list[Step], worker: Heartbeat | None
+) -> list[dict[str, object]]:
     """Return the attempts for the page, latest first; equal ones that follow each other are one row.
 
     ``worker``: the one that has claimed the job, or ended it.
@@ -41,7 +43,7 @@ def awaits_its_turn(job_id: int, worker: Heartbeat | None) -> bool:
     return isinstance(pending, list) and job_id in pending
 
 
-def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, Any]:
+def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, object]:
     return {
         "cause": visible(capfirst(row.get_cause_display())),
         "number": row.number,
@@ -62,11 +64,11 @@ def _waits(job: Any, rows: Sequence[Any]) -> list[float | None]:
     return [_between(end, row.started_at) for row, end in zip(rows, ends, strict=False)]
 
 
-def _between(first: Any, second: Any) -> float | None:
+def _between(first: Any, second: object) -> float | None:
     return None if first is None or second is None else max((second - first).total_seconds(), 0.0)
 
 
-def _without_row(job: Any, rows: Sequence[Any], worker: Heartbeat | None) -> list[dict[str, Any]]:
+def _without_row(job: Any, rows: Sequence[Any], worker: Heartbeat | None) -> list[dict[str, object]]:
     """The attempt that has no row of its own: the one that runs, or that succeeded."""
     succeeded = job.outcome == Outcome.SUCCEEDED and job.worker is not None
     if job.claimed_at is None or not (succeeded or job.state == JobState.RUNNING):

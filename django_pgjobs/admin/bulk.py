@@ -87,11 +87,11 @@ def steer_many(
     action: str,
     params: dict[str, str],
     user_id: str,
-    answers: dict[str, Any],
+    answers: dict[str, object],
     latest: int,
     confirmed_at: str,
     action_id: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Continue an action where its row says that it is; cancelled if its author may not do it any more."""
     using = running_alias() or router.db_for_write(Job)
     chosen = ACTIONS[action]

@@ -62,7 +62,7 @@ class OfferedFilter(SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Leave the condition to ``JobSearch``."""
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+    def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         """Return choices without counts, and never from the table of jobs."""
         return self.described.offered(self.value() or "")
 
@@ -74,7 +74,7 @@ class OfferedFilter(SimpleListFilter):
 class QueueFilter(OfferedFilter):
     """Queues that have unfinished jobs, or that a job definition or a setting names."""
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+    def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
         self.pairs = claiming.list_pairs(on(router.db_for_read(Job)))
         return sorted({(queue, visible(queue)) for queue, _ in self.pairs} | {*super().lookups(request, model_admin)})
@@ -86,7 +86,7 @@ class ReachFilter(OfferedFilter):
     title = _("search depth")
     parameter_name = "reach"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+    def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         """Return the one choice besides the default."""
         return [("far", self._words(far=True))]
 

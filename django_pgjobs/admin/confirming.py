@@ -75,7 +75,7 @@ def _named(names: Counter[str]) -> list[tuple[str, str]]:
     return found
 
 
-def samples_of(admin: Any, found: Preview) -> list[dict[str, Any]]:
+def samples_of(admin: Any, found: Preview) -> list[dict[str, object]]:
     """Return the first of these jobs by id, as rows of the list."""
     rows = admin.read_rows(Job.objects.all(), sorted(found.ids)[:SAMPLED])
     return [

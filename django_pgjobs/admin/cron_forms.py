@@ -29,18 +29,18 @@ NOTHING: Any = object()
 class ArgumentsField(forms.JSONField):
     """JSON text; values that Python's parser gives up on are simply invalid."""
 
-    def to_python(self, value: Any) -> Any:
+    def to_python(self, value: object) -> Any:
         """Parse it."""
         try:
             return super().to_python(value)
         except (ValueError, RecursionError):
             raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from None
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> Any:
         """Show an empty field if nothing overrides the arguments."""
         return "" if value is None else super().prepare_value(value)
 
-    def bound_data(self, data: Any, initial: Any) -> Any:
+    def bound_data(self, data: object, initial: object) -> object:
         """Show the input again, unchanged."""
         return initial if self.disabled else InvalidJSONInput(data or "")
 
@@ -52,7 +52,7 @@ class ArgumentField(ArgumentsField):
         """Parse it; return ``NOTHING`` for an empty field."""
         return super().to_python(value) if value and value.strip() else NOTHING
 
-    def validate(self, value: Any) -> None:
+    def validate(self, value: object) -> None:
         """Refuse an empty field where the job needs the argument."""
         if self.required and value is NOTHING:
             raise ValidationError(self.error_messages["required"], code="required")
@@ -106,7 +106,7 @@ ARGUMENT = "argument_"
 """Prefix of the names of argument fields."""
 
 
-def argument_field(parameter: inspect.Parameter, value: Any = NOTHING) -> forms.Field:
+def argument_field(parameter: inspect.Parameter, value: object = NOTHING) -> forms.Field:
     """Return the field for an argument, which shows its present ``value``; an empty one is left out of the call.
 
     A plain field would change some values by itself, such as a text with line breaks. Those are shown as JSON.
@@ -129,7 +129,7 @@ def argument_field(parameter: inspect.Parameter, value: Any = NOTHING) -> forms.
     return ArgumentField(label=parameter.name, required=required, help_text=help_text, widget=widget)
 
 
-def _keeps(kind: type[forms.Field], value: Any) -> bool:
+def _keeps(kind: type[forms.Field], value: object) -> bool:
     """Return whether a plain field gives back exactly the value that it shows."""
     if value is NOTHING:
         return True
@@ -204,7 +204,7 @@ class ScheduleForm(forms.Form):
                 self.add_error(None, visible(error))
         return values
 
-    def _read(self, values: dict[str, Any]) -> Reading:
+    def _read(self, values: dict[str, object]) -> Reading:
         # Fields show whole seconds: an unchanged instant stays as it is.
         bounds = [name for name in ("start", "end") if self.new or name in self.changed_data]
         own = ["name", *bounds] if self.new else bounds
@@ -216,8 +216,8 @@ class ScheduleForm(forms.Form):
         args, kwargs = self._arguments(values) if self.parameters else (self.reading.args, self.reading.kwargs)
         return self.reading.changed(timing, options, expression=values["expression"], args=args, kwargs=kwargs)
 
-    def _arguments(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        args: list[Any] = []
+    def _arguments(self, values: dict[str, object]) -> tuple[list[Any], dict[str, Any]]:
+        args: list[object] = []
         kwargs: dict[str, Any] = {}
         given = {p: value for p in self.parameters if (value := self._value(p, values)) is not NOTHING}
         # Python passes what comes before further positional arguments by position, too.
@@ -245,7 +245,7 @@ class ScheduleForm(forms.Form):
                 kwargs[parameter.name] = value
         return args, kwargs
 
-    def _value(self, parameter: inspect.Parameter, values: dict[str, Any]) -> Any:
+    def _value(self, parameter: inspect.Parameter, values: dict[str, object]) -> Any:
         name = f"{ARGUMENT}{parameter.name}"
         value = values[name]
         if not isinstance(self.fields[name], ArgumentField):
@@ -260,9 +260,9 @@ class ScheduleForm(forms.Form):
         return value
 
 
-def _initial(reading: Reading) -> dict[str, Any]:
+def _initial(reading: Reading) -> dict[str, object]:
     timing = reading.timing
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "expression": reading.expression,
         "queue": reading.options["queue"],
         "priority": reading.options["priority"],
@@ -275,7 +275,7 @@ def _initial(reading: Reading) -> dict[str, Any]:
     return shown
 
 
-def _bound(reading: Reading) -> dict[str, Any]:
+def _bound(reading: Reading) -> dict[str, object]:
     """Return the arguments by the names of their parameters; none if they do not fit the job any more."""
     try:
         return reading.definition._signature.bind_partial(*reading.args, **reading.kwargs).arguments
@@ -283,9 +283,9 @@ def _bound(reading: Reading) -> dict[str, Any]:
         return {}
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> object:
     return InvalidJSONInput(encode_result(list(value) if isinstance(value, tuple) else value, sys.maxsize))
 
 
-def _local(instant: Any) -> Any:
+def _local(instant: Any) -> object:
     return timezone.localtime(instant) if instant is not None and timezone.is_aware(instant) else instant

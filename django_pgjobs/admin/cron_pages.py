@@ -82,9 +82,9 @@ def _coming(bound: BoundSchedule[Any], entry: CronEntry | None) -> int:
 
 
 def _write(
-    admin: ReadOnlyAdmin, request: HttpRequest, form: ScheduleForm, title: Any, entry: CronEntry | None = None
+    admin: ReadOnlyAdmin, request: HttpRequest, form: ScheduleForm, title: object, entry: CronEntry | None = None
 ) -> HttpResponse:
-    context: dict[str, Any] = {"form": form, "original": entry}
+    context: dict[str, object] = {"form": form, "original": entry}
     if request.method == "POST" and form.is_valid() and form.bound is not None:
         if "_preview" in request.POST:
             timing = form.bound.timing
@@ -110,7 +110,7 @@ def _write(
     return _page(admin, request, title, context)
 
 
-def _page(admin: ReadOnlyAdmin, request: HttpRequest, title: Any, context: dict[str, Any]) -> HttpResponse:
+def _page(admin: ReadOnlyAdmin, request: HttpRequest, title: object, context: dict[str, object]) -> HttpResponse:
     return admin.own_page(request, "cronentry/schedule_form.html", title=title, **context)
 
 

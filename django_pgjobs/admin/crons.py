@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
@@ -49,6 +49,10 @@ from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
+if TYPE_CHECKING:
+    from django.forms import BaseForm
+
+
 PREVIEWED = 10
 MOST_NAMED = 10
 """Number of jobs that a message names."""
@@ -68,10 +72,10 @@ ASKING = ("pause", "stop", "remove")
 """Buttons that ask for the reason."""
 
 
-def on_selected(verb: str) -> Any:
+def on_selected(verb: str) -> object:
     """Return the action of the list that does this to the selected entries."""
 
-    def steer_selected(page: CronEntryAdmin, request: HttpRequest, entries: Any) -> None:
+    def steer_selected(page: CronEntryAdmin, request: HttpRequest, entries: object) -> None:
         page.steer(request, entries, verb)
 
     steer_selected.__name__ = verb
@@ -153,7 +157,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     shown_declared = column(_("declared last"), lambda entry: when(entry.declared_at))
 
     @admin.display(description=_("status"))
-    def shown_status(self, entry: CronEntry) -> Any:
+    def shown_status(self, entry: CronEntry) -> object:
         """The status in one word; for a pause also who paused it and until when."""
         word = status_badge(entry)
         if entry.status != "paused":
@@ -162,7 +166,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return below(word, format_html("{} {}", person(entry.paused_by), until) if entry.paused_by or until else "")
 
     @admin.display(description=_("why"))
-    def shown_note(self, entry: CronEntry) -> Any:
+    def shown_note(self, entry: CronEntry) -> object:
         """Why it does not fire, and what to do."""
         if entry.broken:
             words = {"reason": visible(entry.broken[:1000])}
@@ -175,7 +179,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return visible(entry.paused_reason) if entry.is_paused and entry.paused_reason else "–"
 
     @admin.display(description=_("expression"))
-    def shown_expression(self, entry: CronEntry) -> Any:
+    def shown_expression(self, entry: CronEntry) -> object:
         """The effective expression and zone, an interval also in words; below them declared ones, if overridden."""
         own = entry.expression is not None or entry.zone is not None
         counts = format_html("<code>{}</code> {}", entry.effective_expression, entry.effective_zone)
@@ -185,7 +189,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return below(counts, words if own else "")
 
     @admin.display(description=_("last job"))
-    def shown_last_job(self, entry: CronEntry) -> Any:
+    def shown_last_job(self, entry: CronEntry) -> object:
         """The latest job and its state, if it still exists."""
         if entry.last_job_id is None:
             return "–"
@@ -195,7 +199,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html("{} {}", self._link_to(job), badge(job.state))
 
     @admin.display(description=_("bounds"))
-    def shown_bounds(self, entry: CronEntry) -> Any:
+    def shown_bounds(self, entry: CronEntry) -> object:
         """The first and the last instant at which it may fire, and how many fires it has made of how many."""
         rows = [
             (_("start"), entry.starts_at and when(entry.starts_at)),
@@ -206,7 +210,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return table_of(given) if given else "–"
 
     @admin.display(description=_("latest jobs"))
-    def shown_jobs(self, entry: CronEntry) -> Any:
+    def shown_jobs(self, entry: CronEntry) -> object:
         """The latest jobs with their fires and states, if they still exist."""
         jobs = Job.objects.using(entry._state.db).filter(cron_entry=entry.pk).only("state", "fire_at").order_by("-pk")
         found = list(jobs[:MOST_SHOWN])
@@ -216,7 +220,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{} {} {}</li>", rows))
 
     @admin.display(description=_("changes"))
-    def shown_actions(self, entry: CronEntry) -> Any:
+    def shown_actions(self, entry: CronEntry) -> object:
         """Return who changed what, latest first."""
         actions = Action.objects.using(entry._state.db).filter(kind="cron", subject=entry.pk)
         found = actions.order_by("-pk")[:MOST_SHOWN]
@@ -228,7 +232,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html("<ul>{}</ul>", listed) if rows else "–"
 
     @admin.display(description=_("next fires"))
-    def shown_fires(self, entry: CronEntry) -> Any:
+    def shown_fires(self, entry: CronEntry) -> object:
         """The next fires of its schedule, as if it were on."""
         fires = entry.next_fires(PREVIEWED)
         if not fires:
@@ -238,20 +242,20 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html('<ol>{}</ol><span class="pgjobs-below">{}</span>', items, zone)
 
     @admin.display(description=_("arguments"))
-    def shown_arguments(self, entry: Any) -> Any:
+    def shown_arguments(self, entry: Any) -> object:
         """The arguments of its jobs; sensitive ones only for users who may see them."""
         shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
         return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
 
     # Changing
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: CronEntry, form: BaseForm, change: bool) -> None:
         """Write the changed overrides, and no other column."""
         if form.changed_data:
             with recorded_as(ADMIN):
                 obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
-    def steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
+    def steer(self, request: HttpRequest, entries: Any, verb: str, **words: object) -> None:
         """Do this to each entry, and say how many there were."""
         done, made = 0, []
         for entry in entries:
@@ -283,7 +287,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         head = ngettext("Its job:", "Their jobs:", len(made))
         return format_html("{} {}{}", head, format_html_join(", ", "{}", ((name,) for name in names)), more)
 
-    def _link_to(self, job: Job) -> Any:
+    def _link_to(self, job: Job) -> object:
         return link_to(job.pk, self.pages.job(job.pk))
 
     def get_urls(self) -> list[Any]:
@@ -292,7 +296,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         page = path("<path:object_id>/schedule/", change, name="pgjobs_cronentry_schedule")
         return [page, *super().get_urls()]
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: object = None) -> HttpResponse:
         """Make a schedule; see ``cron_pages``."""
         return add_schedule(self, request)
 

@@ -33,17 +33,17 @@ from django_pgjobs.presentation.wording import (
 from django_pgjobs.serialization.escapes import visible
 
 
-def format_html(template: str, *values: Any, **named: Any) -> SafeString:
+def format_html(template: str, *values: object, **named: object) -> SafeString:
     """Do as Django's, and also escape the invisible characters of unsafe text."""
     return html.format_html(template, *map(_seen, values), **{name: _seen(value) for name, value in named.items()})
 
 
-def format_html_join(separator: str, template: str, rows: Iterable[tuple[Any, ...]]) -> SafeString:
+def format_html_join(separator: str, template: str, rows: Iterable[tuple[object, ...]]) -> SafeString:
     """Do as Django's, with the same extra escape."""
     return html.format_html_join(separator, template, (tuple(map(_seen, row)) for row in rows))
 
 
-def _seen(value: Any) -> Any:
+def _seen(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, SafeString) else value
 
 
@@ -55,13 +55,13 @@ def person(by: str) -> SafeString | str:
     return format_html('<span title="{}">{}</span>', by[:500], name[:150]) if name else format_html("{}", by[:200])
 
 
-def badge(state: str, word: Any = None) -> SafeString:
+def badge(state: str, word: object = None) -> SafeString:
     """A coloured badge for a state, labelled ``word`` or, by default, the job state's label."""
     shown = STATE_LABELS.get(state, state) if word is None else word
     return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', state, shown)
 
 
-STATUSES: dict[str, tuple[str, Any]] = {
+STATUSES: dict[str, tuple[str, object]] = {
     "on": ("succeeded", _("on")), "paused": ("parked", _("paused")), "missing": ("parked", _("missing")),
     "broken": ("abandoned", _("broken")), "off": ("parked", _("off")), "ended": ("cancelled", _("ended")),
 }  # fmt: skip
@@ -90,7 +90,7 @@ def short(text: str, limit: int) -> SafeString | str:
     return format_html('<span title="{}">{}…</span>', text[:1000], text[:limit])
 
 
-def below(first: Any, second: Any) -> SafeString:
+def below(first: object, second: object) -> SafeString:
     """Two lines in a cell of a list: the second is quiet, or left out if empty."""
     quiet = format_html('<br><span class="pgjobs-below">{}</span>', second) if second else ""
     return format_html("{}{}", first, quiet)
@@ -112,12 +112,12 @@ def json_block(text: str | None) -> SafeString | str:
         return block(text or "")
 
 
-def link_to(text: Any, url: str) -> Any:
+def link_to(text: object, url: str) -> Any:
     """A text as a link; as it is without a URL."""
     return format_html('<a href="{}">{}</a>', url, text) if url else text
 
 
-def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
+def table_of(rows: Iterable[tuple[object, object]]) -> SafeString:
     """A table of names and values; values that are not safe text are escaped."""
     body = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', rows)
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
@@ -162,7 +162,7 @@ class Pages(NamedTuple):
 
     site: str
 
-    def page(self, view: str, /, *args: Any, **query: Any) -> str:
+    def page(self, view: str, /, *args: object, **query: Any) -> str:
         """Return the URL of a page; ``view``: its name without *pgjobs_*, ``args`` as they stand in the URL."""
         url = reverse(f"admin:pgjobs_{view}", args=args, current_app=self.site)
         return f"{url}?{urlencode(query)}" if query else url
@@ -171,7 +171,7 @@ class Pages(NamedTuple):
         """Return the URL of a job's page."""
         return self.page("job_change", job_id)
 
-    def jobs(self, **filters: Any) -> str:
+    def jobs(self, **filters: object) -> str:
         """Return the URL of the list of jobs that match the filters."""
         return self.page("job_changelist", **filters)
 

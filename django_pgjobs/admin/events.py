@@ -45,7 +45,7 @@ class SentFilter(SimpleListFilter):
         "nobody_waits": (_("Sent, and no job waits for it"), Q(sent_at__isnull=False, waits=0)),
     }
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, Any]]:
         """Return them, without counts."""
         return [(value, words) for value, (words, _condition) in self.offered.items()]
 
@@ -118,7 +118,7 @@ class EventAdmin(SendsEvents):
             (_("jobs that wait"), self._waiters(event)),
         ]
 
-    def _payload(self, request: HttpRequest, event: EventState) -> Any:
+    def _payload(self, request: HttpRequest, event: EventState) -> object:
         """The payload, for those who may see sensitive arguments: the event does not say which job's it is."""
         reveal = request.user.has_perm(sight.PERMISSION)
         if not sight.may_see(sight.Fact.EVENT_PAYLOAD, "", reveal=reveal):
@@ -129,7 +129,7 @@ class EventAdmin(SendsEvents):
             return "–"
         return block(f"{text[:RESULT_CHARS]}…") if len(text) > RESULT_CHARS else json_block(text)
 
-    def _waiters(self, event: EventState) -> Any:
+    def _waiters(self, event: EventState) -> object:
         using = event._state.db
         memos = Memo.objects.using(using).filter(kind=MemoKind.EVENT, event=event.pk, finished_at=None)
         ids = list(memos.order_by("job_id").values_list("job_id", flat=True)[: MOST_JOBS + 1])

@@ -27,7 +27,7 @@ from django_pgjobs.presentation.filters import OPEN_BATCHES
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
 from django_pgjobs.states import Outcome, Rule
 
-RULES: dict[str, Any] = {
+RULES: dict[str, object] = {
     Rule.SUCCEEDED.value: _("must succeed"),
     Rule.SETTLED.value: _("must end"),
     Rule.FAILED.value: _("must fail"),
@@ -37,7 +37,7 @@ RULES: dict[str, Any] = {
 MOST = 100
 """Number of jobs that a link counts."""
 
-CALLBACKS: dict[str, Any] = {
+CALLBACKS: dict[str, object] = {
     "on_success": _("when it has succeeded"),
     "on_abandon": _("when it is abandoned"),
     "on_cancel": _("when it is cancelled"),
@@ -116,7 +116,7 @@ def _more(number: int, url: str = "") -> str:
     return format_html("<div>{}</div>", link_to(_("and %(count)s more") % {"count": grouped(number)}, url))
 
 
-def siblings(job: Any, pages: Pages) -> FactList:
+def siblings(job: Job, pages: Pages) -> FactList:
     """Return links to lists; counts stop at ``MOST`` and cost an index probe each."""
     error = job.error_class if job.outcome == Outcome.ABANDONED and job.error_class else None
     of_error = pages.jobs(state="abandoned", q=f'error:"{error}"')
@@ -136,7 +136,7 @@ def _named(url: str, text: str | None, count: str = "") -> str | None:
     return None if text is None else format_html('<a href="{}">{}</a> {}', url, text[:200], count)
 
 
-def _counted(job: Any, error: str) -> str:
+def _counted(job: Job, error: str) -> str:
     jobs = Job.objects.using(job._state.db).filter(error_class=error, finished_at__isnull=False)
     number = len(jobs.values_list("pk")[: MOST + 1])
     more = "≥ " if number > MOST else ""
@@ -144,7 +144,7 @@ def _counted(job: Any, error: str) -> str:
     return f"({more}{text})"
 
 
-def callbacks(job: Any) -> FactList:
+def callbacks(job: Job) -> FactList:
     """Return (name, words) pairs: which callbacks the code has, how often one has started, and whether it failed."""
     definition = registry.resolved(job.name)
     if definition is None:

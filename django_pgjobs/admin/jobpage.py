@@ -63,7 +63,7 @@ MOST_WHY = 2000
 CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
 
 
-BUTTONS_INSTEAD: dict[str, Any] = {
+BUTTONS_INSTEAD: dict[str, object] = {
     "cancelled": _("Retry makes it ready again."),
     "abandoned": _("Fix the cause, then retry it."),
     "cancelling": _("If it does not stop, cancel it again with a stronger mode."),
@@ -79,7 +79,7 @@ BUTTONS_INSTEAD: dict[str, Any] = {
 }
 """Reason code → advice on a page that has the button instead of the command; other codes have none here."""
 
-BUTTONS_OF_BATCHES: dict[str, Any] = {
+BUTTONS_OF_BATCHES: dict[str, object] = {
     "abandoned": _("Retry failed members lets it wait for them again."),
     "blocked_by_members": _("Unblock ends it by its figures so far."),
     "open": _("If no more are added, close it."),
@@ -159,8 +159,8 @@ class JobPage(SendsEvents):
         return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
 
     def _offered(
-        self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None
-    ) -> list[dict[str, Any]]:
+        self, request: HttpRequest, job: Job, around: Surroundings, waits_for: Suspension | None
+    ) -> list[dict[str, object]]:
         return [
             {
                 "name": action.name,
@@ -176,7 +176,7 @@ class JobPage(SendsEvents):
             if request.user.has_perm(action.permission) and action.allows(job, around, waits_for)
         ]
 
-    def _waiting(self, request: HttpRequest, job: Any, waits_for: Suspension) -> str:
+    def _waiting(self, request: HttpRequest, job: Job, waits_for: Suspension) -> str:
         """Facts about the wait of a job; of an event, also the form that sends it, for those who may."""
         facts, form = facts_table(waiting_facts(waits_for, self.pages)), ""
         if waits_for.kind == MemoKind.EVENT and self.may_send(request):
@@ -233,12 +233,12 @@ def _hidden(what: Hidden) -> str:
     return format_html('<p class="quiet">{}</p>', what.reason)
 
 
-def _result_of(job: Any) -> Any:
+def _result_of(job: Any) -> object:
     shown = result(job.name, job.result_text, reveal=job.reveal)
     return _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)
 
 
-def _state_of(job: Any, pages: Pages) -> FactList:
+def _state_of(job: Job, pages: Pages) -> FactList:
     found = format_html_join("", "<div>{}</div>", ((each,) for each in _blockers_of(job, pages)))
     return [(_("blocked by"), found or None), (_("last error"), block(job.error) if job.error else None)]
 
@@ -282,7 +282,7 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _advices_of(reason: Reason, job: Any, around: Surroundings) -> list[Any]:
+def _advices_of(reason: Reason, job: Job, around: Surroundings) -> list[Any]:
     """Sentences below the reason: what to do, and who asked for a cancel."""
     advice = _advice_of(reason, job, around)
     found: list[Any] = [visible(str(advice))] if advice else []
@@ -294,7 +294,7 @@ def _advices_of(reason: Reason, job: Any, around: Surroundings) -> list[Any]:
     return found
 
 
-def _blockers_of(job: Any, pages: Pages) -> list[str]:
+def _blockers_of(job: Job, pages: Pages) -> list[str]:
     """Links to some of the jobs that hold the slots it waits for; the reason names the limits."""
     if job.hold != Hold.LIMITED:
         return []
@@ -305,7 +305,7 @@ def _blockers_of(job: Any, pages: Pages) -> list[str]:
     return found
 
 
-def _advice_of(reason: Reason, job: Any, around: Surroundings) -> Any:
+def _advice_of(reason: Reason, job: Job, around: Surroundings) -> object:
     """The advice; names the button of this page instead of the command."""
     if "manage.py pgjobs" not in reason.advice:
         return reason.advice
@@ -318,7 +318,7 @@ def _advice_of(reason: Reason, job: Any, around: Surroundings) -> Any:
     return BUTTONS_OF_BATCHES.get("open" if is_open else reason.code, reason.advice)
 
 
-def _cancel_of(job: Any, *, named: bool) -> str:
+def _cancel_of(job: Job, *, named: bool) -> str:
     """Mode and instant of the cancel; also who and why, unless a sentence above ``named`` them."""
     mode = CANCEL_MODES.get(job.cancel_mode, job.cancel_mode)
     head = format_html(str(_("Cancel ({}) requested {}")), mode, when(job.cancel_requested_at))
@@ -328,7 +328,7 @@ def _cancel_of(job: Any, *, named: bool) -> str:
     return format_html("{}: {}", head, short(job.cancel_reason, 500)) if job.cancel_reason else head
 
 
-def _times_of(job: Any) -> FactList:
+def _times_of(job: Job) -> FactList:
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
     # Admitted, parked and released jobs keep these values of an earlier claim, which say nothing about the present.
     if job.state == JobState.RUNNING:

@@ -61,10 +61,10 @@ LIST_COLUMNS = (
 """The columns that the list reads; none of them can grow to a megabyte."""
 
 
-def on_selected(action: SteeringAction) -> Any:
+def on_selected(action: SteeringAction) -> object:
     """Return the action of the list that does this to the selected jobs."""
 
-    def act(page: JobAdmin, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+    def act(page: JobAdmin, request: HttpRequest, jobs: object) -> HttpResponse | None:
         return page.act(action, request, jobs)
 
     act.__name__ = action.name
@@ -102,7 +102,7 @@ class JobAdmin(JobPage):
 
     # The list
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[JobChangeList]:
         """Use the list that reads along indexes."""
         return JobChangeList
 
@@ -110,7 +110,7 @@ class JobAdmin(JobPage):
         """Return the filters of the table ``filters``."""
         return list_filters()
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+    def lookup_allowed(self, lookup: str, value: object, request: HttpRequest | None = None) -> bool:
         """Allow only those."""
         return lookup in filters.parameters()
 
@@ -151,14 +151,14 @@ class JobAdmin(JobPage):
     shown_claimed = column(_("since"), lambda job: ago(job.claimed_at, job.now))
 
     @admin.display(description=_("state"))
-    def shown_state(self, job: Any) -> str:
+    def shown_state(self, job: Job) -> str:
         """The coloured label, with the reason below; a note if only a callback is left."""
         label: Any = badge(label_of(job))
         if job.ending and not job.outcome:
             label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
         return below(label, self._why(job))
 
-    def _why(self, job: Any) -> Any:
+    def _why(self, job: Any) -> object:
         """The most telling fact: who runs it, who cancelled it, what holds it, or its error."""
         if job.in_columns:
             return ""
@@ -265,7 +265,7 @@ class JobAdmin(JobPage):
         return format_html("{} {}", text, link_to(_("Which ones"), self.pages.page("action_change", recorded[-1])))
 
     def _confirm(
-        self, action: SteeringAction, request: HttpRequest, jobs: Any, form: Any, *, everything: bool
+        self, action: SteeringAction, request: HttpRequest, jobs: object, form: object, *, everything: bool
     ) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
         found = preview(action, jobs, everything=everything)

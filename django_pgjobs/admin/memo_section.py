@@ -16,7 +16,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store.memos import Suspension
 
-KINDS: dict[str, Any] = {
+KINDS: dict[str, object] = {
     MemoKind.STEP.value: _("step"),
     MemoKind.SLEEP.value: _("sleep"),
     MemoKind.EVENT.value: _("event"),
@@ -28,7 +28,7 @@ INLINE_CHARS = 80
 """Longer results are folded."""
 
 
-def memo_rows(job: Any) -> tuple[list[dict[str, Any]], str]:
+def memo_rows(job: Any) -> tuple[list[dict[str, object]], str]:
     """Return the rows of the table of memos, latest first, and a remark on those left out."""
     found = remembered(job)
     rows = [
@@ -50,7 +50,7 @@ def memo_rows(job: Any) -> tuple[list[dict[str, Any]], str]:
     return rows, more
 
 
-def _result(text: str | Hidden) -> Any:
+def _result(text: str | Hidden) -> object:
     if isinstance(text, Hidden):
         return format_html('<span class="quiet">{}</span>', text.reason)
     if len(text) <= INLINE_CHARS and "\n" not in text:

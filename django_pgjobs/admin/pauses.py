@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -29,6 +29,10 @@ from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.steering.until import REASON_CHARS
 from django_pgjobs.store.transactions import written_at
 
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+
 MOST_NOTICES = 5
 MOST_OFFERED = 500
 
@@ -47,7 +51,7 @@ def notices_for_list(queue: str, name: str) -> list[SafeString]:
     return sentences
 
 
-def notices_for_job(job: Any) -> list[SafeString]:
+def notices_for_job(job: Job) -> list[SafeString]:
     """Notices above a job's page: the pauses of its queue and its name."""
     return [_sentence(state) for state in pauses.pauses_of(job.queue, job.name, job._state.db)]
 
@@ -72,7 +76,7 @@ LASTING = (
 class KnownNamesInput(AdminTextInputWidget):
     """A text field that offers the known queues and jobs."""
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+    def render(self, name: str, value: object, attrs: Any = None, renderer: Any = None) -> SafeString:
         """Add the list that the field names."""
         names = sorted({*pauses.known_queues(), *registry.names()})[:MOST_OFFERED]
         field = super().render(name, value, {**(attrs or {}), "list": "pgjobs-known"}, renderer)
@@ -109,7 +113,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         model = QueueState
         fields = ("kind", "name", "reason", "until")
 
-    def clean_until(self) -> Any:
+    def clean_until(self) -> object:
         """Refuse an instant in the past; the database's clock has the last word."""
         until = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
@@ -159,7 +163,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     has_add_permission = has_pause_permission = may("pause_queue")
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: object = None) -> Any:
         """Return the form for a new pause, or the facts of an existing one."""
         return self.fieldsets if obj is None else ((None, {"fields": self.readonly_fields}),)
 
@@ -213,7 +217,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self.pages.page("queuestate_changelist"))
 
     @admin.display(description=_("resume"))
-    def shown_resume(self, state: Any) -> str:
+    def shown_resume(self, state: QueueState) -> str:
         """A button; it sends the form of the list to another address."""
         button = '<button type="submit" formaction="{}" class="pgjobs-textbutton">{}</button>'
         return format_html(button, self.pages.page("queuestate_resume", state.pk), _("Resume"))

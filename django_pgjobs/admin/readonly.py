@@ -23,7 +23,7 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-def column(label: Any, cell: Callable[[Any], Any]) -> Any:
+def column(label: Any, cell: Callable[[Any], object]) -> object:
     """Return the method of a page that shows a row in a column of this label, or beside it."""
     return admin.display(description=label)(lambda page, row: cell(row))
 
@@ -52,15 +52,15 @@ class ReadOnlyAdmin(ModelAdmin):
         """Never: code registers jobs, and workers register themselves."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Never: operators steer jobs instead."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Never: pruning deletes rows when their retention ends."""
         return False
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+    def lookup_allowed(self, lookup: str, value: object, request: HttpRequest | None = None) -> bool:
         """Allow only our filters: Django would let any user probe the arguments with ``?payload__contains=``."""
         return lookup in self.lookups
 
@@ -76,7 +76,7 @@ class ReadOnlyAdmin(ModelAdmin):
         return [*own, *super().get_urls()]
 
     def _answering_posts(self, name: str) -> Any:
-        def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def answer(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
             if request.method != "POST":
                 return HttpResponseNotAllowed(["POST"])
             found: HttpResponse = getattr(self, f"{name}_view")(request, *args, **kwargs)
@@ -89,7 +89,7 @@ class ReadOnlyAdmin(ModelAdmin):
         self.message_user(request, problem, messages.WARNING)
         return HttpResponseRedirect(self.pages.page(f"{self.opts.model_name}_changelist"))
 
-    def own_page(self, request: HttpRequest, template: str, **context: Any) -> TemplateResponse:
+    def own_page(self, request: HttpRequest, template: str, **context: object) -> TemplateResponse:
         """Return a page that is no list or form of Django's; ``template`` is below *admin/pgjobs*."""
         cast(Any, request).current_app = self.admin_site.name
         shared = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}

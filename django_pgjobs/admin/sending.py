@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.contrib import messages
@@ -20,15 +20,19 @@ from django_pgjobs.steering import events
 from django_pgjobs.steering.events import Sent, Withdrawn
 from django_pgjobs.steering.trail import ADMIN, MOST_CHARS, recorded_as
 
+if TYPE_CHECKING:
+    from django_pgjobs.models import EventState
+
+
 PERMISSION = "pgjobs.send_event"
 
-ANSWERS: dict[Sent, tuple[int, Any]] = {
+ANSWERS: dict[Sent, tuple[int, object]] = {
     Sent.SENT: (messages.SUCCESS, _("Sent %(event)s.")),
     Sent.BEFORE: (messages.WARNING, _("%(event)s was sent before: the first one counts.")),
     Sent.BUSY: (messages.ERROR, _("%(event)s is locked by another transaction: try again.")),
 }
 
-WITHDRAWAL_ANSWERS: dict[Withdrawn, tuple[int, Any]] = {
+WITHDRAWAL_ANSWERS: dict[Withdrawn, tuple[int, object]] = {
     Withdrawn.WITHDRAWN: (messages.SUCCESS, _("Withdrew %(event)s.")),
     Withdrawn.KEPT: (messages.WARNING, _("%(event)s was not sent, or a job has read it.")),
     Withdrawn.BUSY: ANSWERS[Sent.BUSY],
@@ -45,7 +49,7 @@ class EventForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"}),
     )
 
-    def clean_payload(self) -> Any:
+    def clean_payload(self) -> object:
         """Parse it, and say where it is no JSON."""
         try:
             return events.payload_of(self.cleaned_data["payload"])
@@ -67,7 +71,7 @@ class SendsEvents(ReadOnlyAdmin):
         """Tell whether the user may."""
         return bool(self.has_view_permission(request) and request.user.has_perm(PERMISSION))
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: object = None) -> Any:
         """Return none: the page of a row consists of sections, not of a form."""
         return ()
 
@@ -81,7 +85,7 @@ class SendsEvents(ReadOnlyAdmin):
         given = {"form": WithdrawalForm(auto_id="withdraw_%s"), "url": url}
         return render_to_string("admin/pgjobs/withdraw_event_form.html", given, request)
 
-    def answer_withdrawal(self, request: HttpRequest, event: Any, *, back: str, using: str) -> HttpResponse:
+    def answer_withdrawal(self, request: HttpRequest, event: EventState, *, back: str, using: str) -> HttpResponse:
         """Take an event back as long as no job has read it, and return to its page."""
         form = WithdrawalForm(request.POST)
         if not form.is_valid():
@@ -101,7 +105,9 @@ class SendsEvents(ReadOnlyAdmin):
             self.log_change(request, event, words)
         return HttpResponseRedirect(back)
 
-    def answer_sending(self, request: HttpRequest, event: str, *, back: str, using: str, subject: Any) -> HttpResponse:
+    def answer_sending(
+        self, request: HttpRequest, event: str, *, back: str, using: str, subject: object
+    ) -> HttpResponse:
         """Ask whether to send the event, since the first one counts; send it once that is confirmed, and return.
 
         Or show the form with what is wrong in it. ``subject``: the row to whose history this belongs.

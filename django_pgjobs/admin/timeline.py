@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from math import log10
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -22,9 +22,13 @@ from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ended, JobState, Outcome
 
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+
 WIDTH, HEIGHT = 600, 30
 
-KINDS: dict[str, Any] = {
+KINDS: dict[str, object] = {
     "waited": gettext_lazy("waited"),
     "backoff": gettext_lazy("waited to be tried again"),
     "earlier": gettext_lazy("earlier attempts"),
@@ -57,7 +61,7 @@ class Piece(NamedTuple):
 
 
 def pieces(
-    job: Any, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool, is_waiting: bool = False
+    job: Job, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool, is_waiting: bool = False
 ) -> list[Piece]:
     """Return the parts of a job's life in order; ``attempts`` and ``steps`` latest first, ``more``: not all of them.
 

@@ -35,7 +35,7 @@ MOST = 25
 MOST_JOBS = 100
 """Number of jobs that the page of an action names."""
 
-VERBS: dict[str, Any] = {
+VERBS: dict[str, object] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
     "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
@@ -49,7 +49,7 @@ def what(verb: str, mode: str) -> str:
     return f"{word} ({mode})" if mode else word
 
 
-def actions_of(job: Any, pages: Pages, *, may_view: bool) -> list[dict[str, Any]]:
+def actions_of(job: Any, pages: Pages, *, may_view: bool) -> list[dict[str, object]]:
     """Return the actions on a job for its page, latest first."""
     found = acting.list_actions(on(job._state.db), job.pk, limit=MOST)
     via = dict(Action.Via.choices)
@@ -163,13 +163,13 @@ class ActionAdmin(ReadOnlyAdmin):
     shown_reason = column(_("reason"), lambda action: short(action.reason, 200) or "–")
 
     @admin.display(description=_("changed"))
-    def shown_changed(self, action: Action) -> Any:
+    def shown_changed(self, action: Action) -> object:
         """Return how many jobs changed, and why others were skipped."""
         skipped = action.skipped if isinstance(action.skipped, dict) else {}
         return below(grouped(action.changed), _skipped_words(skipped))
 
     @admin.display(description=_("of what"))
-    def shown_of(self, action: Action) -> Any:
+    def shown_of(self, action: Action) -> object:
         """The filter of a bulk action, or the queue, job, cron entry or event."""
         kinds = {"queue": _("queue"), "job": _("job"), "cron": _("cron entry"), "event": _("event")}
         if action.kind in kinds:
@@ -177,7 +177,7 @@ class ActionAdmin(ReadOnlyAdmin):
         return short(action.asked, 200) if action.asked else _("chosen jobs")
 
     @admin.display(description=_("jobs"))
-    def shown_jobs(self, action: Action) -> Any:
+    def shown_jobs(self, action: Action) -> object:
         """Links to the first jobs that it changed."""
         parts = ActionPart.objects.using(action._state.db).filter(action_id=action.pk).order_by("part")
         ids = list(islice(chain.from_iterable(part.job_ids for part in parts.iterator(1)), MOST_JOBS + 1))
@@ -189,6 +189,6 @@ class ActionAdmin(ReadOnlyAdmin):
         more = ", …" if len(ids) > MOST_JOBS else ""
         return format_html("{} {}{}", link_to(_("list them"), listed), links, more)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_readonly_fields(self, request: HttpRequest, obj: object = None) -> Any:
         """All of them."""
         return [name for _heading, fields in self.fieldsets for name in fields["fields"]]

@@ -89,6 +89,6 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         return format_html(words, when(beat.suspects_since), running, pending)
 
 
-def _ids(stored: Any) -> str:
+def _ids(stored: object) -> str:
     ids = [f"#{each}" for each in stored if isinstance(each, int)] if isinstance(stored, list) else []
     return ", ".join(ids) or "–"

@@ -57,7 +57,6 @@ valid settings stay silent while E001 to E004 report invalid ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from django.core.checks import CheckMessage
 
@@ -103,7 +102,7 @@ CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
 )  # fmt: skip
 
 
-def check_project(**given: Any) -> Iterator[CheckMessage]:
+def check_project(**given: object) -> Iterator[CheckMessage]:
     """Yield the findings of all checks. ``given``: the arguments that Django passes to a check."""
     for check in CHECKS:
         yield from check(**given)

@@ -10,10 +10,9 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator
 from textwrap import dedent
-from typing import Any
 
 
-def returned_keys(function: Callable[..., Any]) -> frozenset[str]:
+def returned_keys(function: Callable[..., object]) -> frozenset[str]:
     """Return the keys of the dicts that ``function`` returns as literals; none if its source cannot be read."""
     try:
         tree = ast.parse(dedent(inspect.getsource(function)))

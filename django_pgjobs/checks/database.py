@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import psycopg
 from django.apps import AppConfig
@@ -20,7 +19,7 @@ from django_pgjobs.registering.served import served_aliases
 MOST_NAMED = 5
 
 
-def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_database(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that jobs go to PostgreSQL, through psycopg 3."""
     using = router.db_for_write(Job)
     vendor = connections[using].vendor
@@ -40,7 +39,7 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         )
 
 
-def check_databases(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_databases(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that each alias of the setting ``DATABASES`` is a database of its own on PostgreSQL."""
     if valid_conf() is None:
         return
@@ -80,7 +79,7 @@ def check_databases(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
         )
 
 
-def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that atomic jobs write where their rows are: one transaction cannot span two databases."""
     using = router.db_for_write(Job)
     atomic = sorted(definition.name for definition in registry.definitions() if definition.atomic)
@@ -93,7 +92,7 @@ def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
         )
 
 
-def check_driver(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_driver(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that psycopg has its C extension; for deployments."""
     if psycopg.pq.__impl__ == "python":
         yield Warning(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -29,7 +28,7 @@ OPTION_SETTINGS = (
 """Settings that restrict the declarations of jobs."""
 
 
-def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that declarations agree with the settings and do not contradict themselves."""
     if (conf := valid_conf()) is None:
         return
@@ -42,7 +41,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
             yield Error(str(error), hint="Correct the entry or the setting.", obj=entry, id="pgjobs.E017")
 
 
-def check_modules(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_modules(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that each pattern of ``MODULES`` names a module, and that workers find what this process declares."""
     if (conf := valid_conf()) is None:
         return
@@ -138,7 +137,7 @@ def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessag
         )
 
 
-def _gives_up_all(retry_on: Any, give_up_on: Any) -> bool:
+def _gives_up_all(retry_on: object, give_up_on: object) -> bool:
     """Tell whether no exception can pass both rules, judging by types."""
     if not (isinstance(retry_on, tuple) and isinstance(give_up_on, tuple) and retry_on):
         return False

@@ -31,7 +31,7 @@ CHANGED_PREFIXES = ("ending", "cancel_")
 """Prefixes of further columns that change with them."""
 
 
-def check_foreign_keys(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_foreign_keys(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that no constraint of any app keeps a finished job from being pruned.
 
     Pruning is one statement in the database, so Django's ``on_delete`` actions in Python do not run.
@@ -66,7 +66,7 @@ def _stops_deletes(field: Any) -> bool:
     return bool(field.db_constraint) and not hasattr(on_delete, "on_delete_sql")
 
 
-def check_indexes(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_indexes(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that no index on Job, from any app, holds or names a column that claims change."""
     for name, columns in _indexed(Job):
         if changed := sorted(filter(_is_changed, columns)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Warning
@@ -19,7 +18,7 @@ MOST_NAMED = 5
 
 
 def check_names(
-    app_configs: Sequence[AppConfig] | None = None, databases: Collection[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None = None, databases: Collection[str] | None = None, **_: object
 ) -> Iterator[CheckMessage]:
     """Check the rows in ``databases``, of which Django passes only those that the caller names."""
     for using in databases or ():

@@ -18,14 +18,14 @@ from django_pgjobs.notifying.delivery import load, mail_admins, webhook
 from django_pgjobs.states import TASK_HEADER
 
 
-def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that each key of ``PGJOBS`` is a setting with a valid value."""
     ids = {"dict": "pgjobs.E001", "unknown": "pgjobs.E002", "type": "pgjobs.E003", "range": "pgjobs.E004"}
     for problem in problems(getattr(settings, "PGJOBS", {})):
         yield Error(problem.message, hint=problem.hint, id=ids[problem.kind])
 
 
-def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check settings that bound each other."""
     if (conf := valid_conf()) is None:
         return
@@ -54,7 +54,7 @@ def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
         )
 
 
-def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that the defaults lie within the bounds for declarations."""
     if (conf := valid_conf()) is None:
         return
@@ -95,7 +95,7 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         )
 
 
-def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that settings name only allowed queues: a typo would keep, delete or bound the wrong jobs."""
     conf = valid_conf()
     if conf is None or conf.queues is None:
@@ -117,7 +117,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
                 )
 
 
-def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that each path in ``MIDDLEWARE`` names a factory, and that none captures a header that is not its own."""
     conf = valid_conf()
     for path in conf.middleware if conf else ():
@@ -138,7 +138,7 @@ def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
             )
 
 
-def check_notices(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_notices(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that notices of failures can be delivered."""
     conf = valid_conf()
     if conf is None or conf.notify_failures is None:
@@ -168,7 +168,7 @@ def valid_conf() -> Conf | None:
         return None
 
 
-def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:
     """Check that ``manage.py runjobs`` is ours; django-extensions has a command of the same name."""
     ours = apps.get_app_config("pgjobs").name
     command: Any = get_commands().get("runjobs", ours)

@@ -101,7 +101,7 @@ Scope = KeyScope | float
 """Until when a job has its key alone, or the seconds of a window."""
 
 
-def check_unique(value: object) -> dict[str, Any]:
+def check_unique(value: object) -> dict[str, object]:
     """Return the fields of a plan that ``using(unique=…)`` sets. Raises ``InvalidOption``."""
     if not isinstance(value, Unique):
         return {"key": check_key("unique", value)}
@@ -109,7 +109,7 @@ def check_unique(value: object) -> dict[str, Any]:
     return {**key, **value.fields()}
 
 
-def declared_unique(value: object) -> dict[str, Any]:
+def declared_unique(value: object) -> dict[str, object]:
     """Return the fields of a plan that ``@job(unique=…)`` declares. Raises ``InvalidOption``."""
     if not isinstance(value, Unique):
         return {"key": declared_key("unique", value)}
@@ -214,7 +214,7 @@ def check_shown(option: str, names: Iterable[str], sensitive: frozenset[str], si
             )
 
 
-def made(option: str, key: KeyOption | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def made(option: str, key: KeyOption | None, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
     """Return the key of a registration with these arguments, or None. Raises ``InvalidOption``."""
     if key is None or isinstance(key, str):
         return key

@@ -12,7 +12,7 @@ class CheckedNeeds(NamedTuple):
     """The ids of needed jobs, and the ``Job`` of those that were given as one, which knows its database."""
 
     after: tuple[int, ...]
-    after_rows: tuple[Any, ...]
+    after_rows: tuple[object, ...]
 
 
 def check_after(value: object) -> CheckedNeeds:

@@ -169,7 +169,7 @@ class Plan:
     """True if ``on_conflict`` is given and ``key`` is not."""
     after: tuple[int, ...] = ()
     """The jobs that it needs."""
-    after_rows: tuple[Any, ...] = ()
+    after_rows: tuple[object, ...] = ()
     """Those of them that were given as ``Job``, whose database is known."""
     when: Rule | None = None
     """The end of these that it needs; None: a success."""
@@ -206,11 +206,11 @@ class Plan:
         )
 
     @property
-    def rare(self) -> dict[str, Any] | None:
+    def rare(self) -> dict[str, object] | None:
         """The values of the column ``options``, None for most jobs."""
         if self.on_crash == "retry" and self.soft_timeout is None and self.target is None:
             return None
-        rare: dict[str, Any] = {} if self.on_crash == "retry" else {"on_crash": self.on_crash}
+        rare: dict[str, object] = {} if self.on_crash == "retry" else {"on_crash": self.on_crash}
         if self.soft_timeout is not None:
             rare["soft_timeout"] = self.soft_timeout
         if self.target is not None:
@@ -291,13 +291,13 @@ def _with(plan: Plan, given: Mapping[str, Any]) -> Plan:
     return Plan(*map(given.get, _names, _values(plan)))
 
 
-def _apart(checked: dict[str, Any]) -> dict[str, Any]:
+def _apart(checked: dict[str, Any]) -> dict[str, object]:
     """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. The same holds for
     ``after`` and ``unique``."""
     if "after" in checked:
         checked = {**checked, **checked["after"]._asdict()}
     if "unique" in checked:
-        unique: dict[str, Any] = checked.pop("unique")
+        unique: dict[str, object] = checked.pop("unique")
         checked = {**checked, **unique}
     if "timeout" not in checked:
         return checked
@@ -333,7 +333,7 @@ WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
 """Options that still apply to a job that bypasses the queue."""
 
 
-def check_bypass(given: Mapping[str, Any]) -> None:
+def check_bypass(given: Mapping[str, object]) -> None:
     """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
     for option, value in given.items() if given.get("bypass") is True else ():
         if option not in WITH_BYPASS and value is not None:
@@ -341,7 +341,7 @@ def check_bypass(given: Mapping[str, Any]) -> None:
             raise InvalidOption(f"{label} and bypass exclude each other: {BYPASSED}")
 
 
-def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_register_options(given: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of ``Plan`` that ``.using(**given)`` sets. Raises ``InvalidOption``."""
     check_known(given, REGISTER_CHECKS, "using")
     return _apart(
@@ -380,7 +380,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
 }
 
 
-def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_job_options(given: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of ``@job(**given)``, checked except for the ceilings, which settings hold."""
     check_known(given, JOB_CHECKS, "@job")
     return _apart({option: JOB_CHECKS[option](value) for option, value in given.items()})

@@ -44,16 +44,16 @@ class Plans:
 
     def __init__(self, definition: JobPolicy) -> None:
         self._definition = definition
-        self._known: tuple[Plan | None, dict[tuple[Any, ...], Variant]] = (None, {})
+        self._known: tuple[Plan | None, dict[tuple[object, ...], Variant]] = (None, {})
 
-    def of(self, given: Mapping[str, Any]) -> Variant:
+    def of(self, given: Mapping[str, object]) -> Variant:
         """Return what ``using(**given)`` makes. Never blocks; repeatable. Raises ``InvalidJob``, ceilings included."""
         own = self._definition._plan
         steady, others = _parted(given)
         variant = self._steady(own, steady) if steady else Variant({}, own)
         return made(self._definition, variant.fields, others) if others else variant
 
-    def _steady(self, own: Plan, given: Mapping[str, Any]) -> Variant:
+    def _steady(self, own: Plan, given: Mapping[str, object]) -> Variant:
         made_from, known = self._known
         if made_from is not own:  # the settings have changed
             known = {}
@@ -70,7 +70,7 @@ class Plans:
         return variant
 
 
-def made(definition: JobPolicy, before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:
+def made(definition: JobPolicy, before: Mapping[str, object], given: Mapping[str, object]) -> Variant:
     """Return what ``using(**given)`` makes of the checked fields ``before``. Raises ``InvalidJob``."""
     try:
         check_bypass({**before, **given})
@@ -83,10 +83,10 @@ def made(definition: JobPolicy, before: Mapping[str, Any], given: Mapping[str, A
     return Variant(fields, plan)
 
 
-def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parted(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Return the options to remember a plan by, and the others; among these all, if they must be checked together."""
-    steady: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    steady: dict[str, object] = {}
+    others: dict[str, object] = {}
     for option, value in given.items():
         if option in STEADY and value.__class__ in PLAIN:
             steady[option] = value

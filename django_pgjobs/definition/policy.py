@@ -60,9 +60,9 @@ class JobPolicy:
 
     __name__: str
     __qualname__: str
-    _on_success_func: Callable[..., Any] | None = None
-    _on_abandon_func: Callable[..., Any] | None = None
-    _on_cancel_func: Callable[..., Any] | None = None
+    _on_success_func: Callable[..., object] | None = None
+    _on_abandon_func: Callable[..., object] | None = None
+    _on_cancel_func: Callable[..., object] | None = None
     _undo_definition: JobPolicy | None = None
     """The job that undoes one of this definition."""
     _front: str = ""
@@ -151,7 +151,7 @@ class JobPolicy:
         check_callback("description", declared, self._signature, takes_context=False)
         return declared
 
-    def _limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    def _limit_key(self, plan: Plan, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
         """Return the limit key of a job: None if no limit applies to it, empty if its limits have no key.
 
         Raises ``InvalidJob`` if the key cannot be made.
@@ -274,7 +274,7 @@ class JobPolicy:
             logger.exception("retry rule failed name=%s", self.name)
             return otherwise
 
-    def _load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+    def _load(self, payload: str) -> tuple[list[object], dict[str, object]]:
         """Return the arguments of a stored payload, without the context. Raises ``UnreadablePayload``."""
         args, kwargs = decode_payload(payload)
         if references.has_any(payload) and (taken := next(references.within([*args, *kwargs.values()]), None)):

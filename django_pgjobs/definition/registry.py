@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.core.signals import setting_changed
@@ -336,7 +336,7 @@ def _reason_of(name: str, error: BaseException) -> str:
 registry = Registry()
 
 
-def _reset(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting == "TASKS":
         registry.forget_found()
     elif setting == "PGJOBS":

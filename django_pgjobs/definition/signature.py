@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, Signature
 from types import FunctionType
-from typing import Any
 
 from django_pgjobs.context import JobContext
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -62,12 +61,12 @@ def check_function(func: object, *, local: bool = False) -> None:
         raise InvalidOption(NO_GENERATOR)
 
 
-def _is_generator(func: Callable[..., Any]) -> bool:
+def _is_generator(func: Callable[..., object]) -> bool:
     wrapped = inspect.unwrap(func)
     return inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)
 
 
-def names_context(func: Callable[..., Any]) -> bool:
+def names_context(func: Callable[..., object]) -> bool:
     """Return whether the first parameter is annotated as the ``JobContext``, also by a text."""
     first = next(iter(inspect.signature(func).parameters.values()), None)
     named = None if first is None else first.annotation
@@ -76,7 +75,7 @@ def names_context(func: Callable[..., Any]) -> bool:
     return named.rpartition(".")[2] == "JobContext" or inspect.unwrap(func).__globals__.get(named) is JobContext
 
 
-def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
+def signature_of(func: Callable[..., object], *, takes_context: bool) -> Signature:
     """Return the signature that registering sees: without the context."""
     signature = inspect.signature(func)
     parameters = list(signature.parameters.values())
@@ -99,7 +98,7 @@ def shape(signature: Signature) -> str:
     )
 
 
-def fits(func: Callable[..., Any], name: str, *, takes_context: bool) -> Callable[..., None]:
+def fits(func: Callable[..., object], name: str, *, takes_context: bool) -> Callable[..., None]:
     """Return a function that takes the arguments of ``func``, without the context, and does nothing.
 
     Wrong arguments raise the same ``TypeError`` as a normal call, at a thirtieth of the cost of ``Signature.bind``.
@@ -135,7 +134,7 @@ CONTEXT_NAMES = ("context", "ctx")
 def _hinting(check: Callable[..., None]) -> Callable[..., None]:
     """Return ``check`` for a function that looks as if it took the context, without the option that passes it."""
 
-    def hinting(*args: Any, **kwargs: Any) -> None:
+    def hinting(*args: object, **kwargs: object) -> None:
         try:
             check(*args, **kwargs)
         except TypeError as error:
@@ -144,7 +143,7 @@ def _hinting(check: Callable[..., None]) -> Callable[..., None]:
     return hinting
 
 
-def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, takes_context: bool) -> None:
+def check_callback(what: str, callback: Callable[..., object], job: Signature, *, takes_context: bool) -> None:
     """Refuse a callback that cannot be called with the job's arguments, preceded by the context if it takes one."""
     if not callable(callback):
         raise InvalidOption(f"{what} decorates a function, not {callback!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
@@ -67,7 +67,7 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             assert_never(decision)
 
 
-def _of_wait(wait: decide.Suspended) -> dict[str, Any]:
+def _of_wait(wait: decide.Suspended) -> dict[str, object]:
     failed = {} if wait.failure is None else {"error": wait.failure.summary}
     return {
         "memo": wait.memo,
@@ -98,12 +98,12 @@ def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
     return End(job_id, claim_id, outcome=outcome)
 
 
-def is_counted(extras: Mapping[str, Any] | None) -> bool:
+def is_counted(extras: Mapping[str, object] | None) -> bool:
     """Return whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
     return gate_of(extras) is not None
 
 
-def gate_of(extras: Mapping[str, Any] | None) -> int | None:
+def gate_of(extras: Mapping[str, object] | None) -> int | None:
     """Return the only gate in which the end of a claimed job counts; 0 for others, None if it counts in none."""
     gate = None if extras is None else extras.get("gate")
     return gate if isinstance(gate, int) else None

@@ -86,7 +86,7 @@ class RowsLocked(Exception):  # noqa: N818: no error, the caller writes without 
         self.error = error
 
 
-def write(db: Enclosing, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, Any]:
+def write(db: Enclosing, kind: EndKind, ends: Sequence[End], terms: EndTerms) -> dict[int, object]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded."""
     return {(row if isinstance(row, int) else row.id): row for row in kind.writer(db, ends, terms)}
 
@@ -122,7 +122,7 @@ def _unsuccessful(ends: Sequence[End], recorded: Sequence[int]) -> list[int]:
     return [end.id for end in ends if end.outcome != Outcome.SUCCEEDED and end.id in recorded]
 
 
-def _await(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[Any]:
+def _await(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[object]:
     seconds = (memos.EVENT_SECONDS if terms.waits else memos.NO_SECONDS) if terms.hurried else None
     with db.transaction():
         return write_await(db, ends, terms.author, lock_seconds=seconds).values()
@@ -130,7 +130,7 @@ def _await(db: Enclosing, ends: Sequence[End], terms: EndTerms) -> Iterable[Any]
 
 def write_await(
     db: Database, ends: Sequence[End], author: Author, *, lock_seconds: float | None = None
-) -> dict[int, Any]:
+) -> dict[int, object]:
     """Suspend jobs until events are sent, in the open transaction: return id → row of those recorded.
 
     Raises ``LockNotAvailable`` for an event that stays locked for ``lock_seconds``; then roll back.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
 from psycopg.pq import TransactionStatus
@@ -36,6 +36,10 @@ from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.notifying import Notification
 from django_pgjobs.store.sqlstates import is_data_trouble
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
 
 OUR_FILES.add(__file__)
 
@@ -190,11 +194,11 @@ class AtomicEnds:
 
 
 @contextmanager
-def one_transaction(connection: Any) -> Iterator[None]:
+def one_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Raise ``RolledBack`` if the block returns and one of its statements has ended the transaction around it."""
     ended = False
 
-    def watch(execute: Callable[..., Any], *given: Any) -> Any:
+    def watch(execute: Callable[..., object], *given: object) -> object:
         nonlocal ended
         before = _status(connection)
         try:
@@ -212,11 +216,11 @@ def one_transaction(connection: Any) -> Iterator[None]:
         raise RolledBack(ENDED)
 
 
-def _status(connection: Any) -> TransactionStatus | None:
+def _status(connection: BaseDatabaseWrapper) -> TransactionStatus | None:
     return None if connection.connection is None else connection.connection.info.transaction_status
 
 
-def check_committable(connection: Any) -> None:
+def check_committable(connection: BaseDatabaseWrapper) -> None:
     """Raise ``RolledBack`` if the transaction of a body that has returned cannot be committed any more."""
     if connection.connection is None or connection.closed_in_transaction:
         raise RolledBack(f"{CLOSED} {NOTHING_REMAINS}")

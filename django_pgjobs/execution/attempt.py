@@ -237,7 +237,7 @@ def _call(prepared: Prepared) -> Any:
     return value
 
 
-def _of_layers(value: Any) -> Any:
+def _of_layers(value: object) -> object:
     """Return what the outermost layer returned. Raises ``ImproperlyConfigured`` if that is never awaited."""
     if not _is_awaitable(value):
         return value
@@ -246,7 +246,7 @@ def _of_layers(value: Any) -> Any:
     raise ImproperlyConfigured(HIDDEN_LAYER)
 
 
-def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
+def _body(prepared: Prepared) -> Callable[[JobContext], object]:
     definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
     if definition.takes_context:
         return lambda context: value_of(definition.func(context, *args, **kwargs), keep=definition.is_async)
@@ -258,19 +258,19 @@ def _is_awaitable(value: object) -> bool:
     return type(value) not in PLAIN and inspect.getattr_static(type(value), "__await__", None) is not None
 
 
-def value_of(value: Any, *, keep: bool = False) -> Any:
+def value_of(value: object, *, keep: bool = False) -> object:
     """Return what a body returned, or what that comes to if it is awaitable; with ``keep`` the caller awaits it."""
     return async_to_sync(awaited)(value) if not keep and _is_awaitable(value) else value
 
 
-async def _acall(prepared: Prepared) -> Any:
+async def _acall(prepared: Prepared) -> object:
     return _of_layers(await prepared.guard.acall(middleware.async_chain(_abody(prepared)), prepared.context))
 
 
-def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
+def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[object]]:
     call = _body(prepared)
 
-    async def body(context: JobContext) -> Any:
+    async def body(context: JobContext) -> object:
         return await awaited(call(context))
 
     return body
@@ -279,7 +279,7 @@ def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
 def _callback(prepared: Prepared) -> Decision:
     """Run ``on_success``, ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
     job, definition, context = prepared.job, prepared.definition, prepared.context
-    func: Callable[..., Any] | None = getattr(definition, f"_{job.kind}_func")
+    func: Callable[..., object] | None = getattr(definition, f"_{job.kind}_func")
     if func is None:
         return decide.Succeeded()
     token = activate(prepared)
@@ -294,7 +294,7 @@ def _callback(prepared: Prepared) -> Decision:
     return decide.Succeeded()
 
 
-def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobContext], None]:
+def _call_back(func: Callable[..., object], prepared: Prepared) -> Callable[[JobContext], None]:
     def call(context: JobContext) -> None:
         answer = func(context, *prepared.args, **prepared.kwargs)
         if inspect.isawaitable(answer):
@@ -305,14 +305,14 @@ def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobCon
     return call
 
 
-async def awaited(value: Any) -> Any:
+async def awaited(value: Any) -> object:
     """Return what a value comes to in the end: what an ``async def`` function returns may have to be awaited again."""
     while _is_awaitable(value):
         value = await value
     return value
 
 
-def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Stepped:
+def _success(prepared: Prepared, value: object) -> decide.Succeeded | decide.Stepped:
     if prepared.memory is not None:
         prepared.memory.check_not_swallowed()
     if value is None:
@@ -333,7 +333,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Steppe
         return decide.Succeeded(unstored(str(error)))
 
 
-async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeeded | decide.Stepped:
+async def _asuccess(prepared: Prepared, value: object) -> decide.Succeeded | decide.Stepped:
     if prepared.memory is not None:
         prepared.memory.check_not_swallowed()
     if type(value) is Next:  # the keys of limits are the project's code, and may ask the database

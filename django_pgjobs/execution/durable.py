@@ -87,7 +87,9 @@ class DurableMemory(Memos):
 
     # Steps
 
-    def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def step(
+        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
+    ) -> object:
         """Call ``func``, or return what it came to before; see ``durable.Steps``."""
         self.check_usable("step")
         with self.names.of_step(options, func) as name:
@@ -105,14 +107,16 @@ class DurableMemory(Memos):
                 raise
             return self._remember(name, value, undo, began)
 
-    async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    async def astep(
+        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
+    ) -> object:
         """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
         self.suspending.check_going_on()
         return await self.suspending.beside(self._astepped(options, func, args, kwargs))
 
     async def _astepped(
-        self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
+        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
+    ) -> object:
         is_async = self._is_async(options, func)
         with self.names.of_step(options, func) as name:
             await sync_to_async(self.load)()
@@ -134,15 +138,15 @@ class DurableMemory(Memos):
                 raise
             return await sync_to_async(self._remember)(name, value, undo, began)
 
-    def _is_async(self, options: StepOptions, func: Callable[..., Any]) -> bool:
+    def _is_async(self, options: StepOptions, func: Callable[..., object]) -> bool:
         is_async = inspect.iscoroutinefunction(getattr(func, "func", func))
         if options.atomic and is_async:
             raise InvalidJob("step: atomic needs a plain function: Django has no transactions in async code")
         return is_async
 
     def _atomically(
-        self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, undo: str | None, began: float
-    ) -> Any:
+        self, name: str, func: Callable[..., Any], args: object, kwargs: Any, undo: str | None, began: float
+    ) -> object:
         text, committed = "", False
 
         def note() -> None:
@@ -175,7 +179,7 @@ class DurableMemory(Memos):
             return noted
         return self._noted(name, text)
 
-    def _remember(self, name: str, value: Any, undo: str | None, began: float) -> Any:
+    def _remember(self, name: str, value: object, undo: str | None, began: float) -> object:
         text = self._encoded(name, value)
         if not self._written(new_memo(name, text, undo, began)):
             return self._remembered_elsewhere(name)
@@ -237,19 +241,19 @@ class DurableMemory(Memos):
             return
         self.suspend(decide.Suspended(name, MemoKind.SLEEP, seconds if memo is None else memo.left_seconds or 0.0))
 
-    def wait_for(self, event: str, seconds: float) -> Any:
+    def wait_for(self, event: str, seconds: float) -> object:
         """Return the payload of ``event`` if it was sent; else suspend the job. Raises ``WaitTimedOut``."""
         self.suspending.check_going_on()
         self.names.check_outside("wait_for")
         return self._waited(event, seconds)
 
-    async def await_for(self, event: str, seconds: float) -> Any:
+    async def await_for(self, event: str, seconds: float) -> object:
         """``wait_for`` for coroutines."""
         self.suspending.check_going_on()
         self.names.check_outside("await_for")
         return await self.suspending.beside(sync_to_async(self._waited)(event, seconds))
 
-    def _waited(self, event: str, seconds: float) -> Any:
+    def _waited(self, event: str, seconds: float) -> object:
         self.check_usable("wait_for")
         self.load()
         memo = self.known(event, MemoKind.EVENT)
@@ -284,31 +288,31 @@ class DurableMemory(Memos):
             return int(self._noted(name, str(number), MemoKind.VERSION))
         return int(decode_result(memo.result or "0"))
 
-    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def gather(self, calls: Sequence[object], name: str, *, settled: bool) -> list[object]:
         """Run calls as jobs, and return what they returned; see ``flows.gathering``."""
         self.suspending.check_going_on()
         return self._gathered(calls, self.names.of_pause("gather", name), settled=settled)
 
-    async def agather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    async def agather(self, calls: Sequence[object], name: str, *, settled: bool) -> list[object]:
         """``gather`` for coroutines."""
         self.suspending.check_going_on()
         name = self.names.of_pause("agather", name)
         return await self.suspending.beside(self._agathered(calls, name, settled=settled))
 
-    async def _agathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    async def _agathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[object]:
         # Tasks whose waits are over too continue first: one that gathers under this name is refused before jobs are
         # made.
         await sync_to_async(self.load)()
         self.names.check_not_shared("agather", name)
         return await sync_to_async(self._gathered)(calls, name, settled=settled)
 
-    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[Any]:
         self.check_usable("gather")
         return gatherer()(self, calls, name, settled=settled)
 
     # Memos
 
-    def _recalled(self, name: str) -> Any:
+    def _recalled(self, name: str) -> object:
         memo = self.known(name, MemoKind.STEP)
         if memo is not None and not memo.finished and self._pauses > 1 and (memo.left_seconds or 0.0) > 0:
             # The job continues because something else is over.
@@ -327,7 +331,7 @@ class DurableMemory(Memos):
             self.lost()
         return found
 
-    def _recalled_any(self, name: str) -> Any:
+    def _recalled_any(self, name: str) -> object:
         memo = (self._memos or {}).get(name)
         if memo is None or not memo.finished:
             return _MISSING

@@ -112,7 +112,7 @@ def started(prepared: Prepared) -> None:
         )
 
 
-def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
+def idempotency_hit(definition: object, context: JobContext, key: str, first_id: int) -> None:
     """Log and signal that an attempt returns an earlier job's result without a call; called in its own thread."""
     if context.is_compensation:
         return  # C69
@@ -140,7 +140,7 @@ def ended(prepared: Prepared, decision: Decision, error: BaseException | None) -
         _send(signals.attempt_ended, prepared.definition, context=prepared.context, decision=decision, exception=error)
 
 
-def _send(signal: Signal, sender: Any, **fields: Any) -> None:
+def _send(signal: Signal, sender: object, **fields: object) -> None:
     """Send to receivers that may raise anything: ``send_robust`` catches subclasses of ``Exception`` only."""
     try:
         signal.send_robust(sender, **fields)

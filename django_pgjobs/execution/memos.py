@@ -59,7 +59,7 @@ class Memos:
         memo = (self._memos or {}).get(name)
         return memo is not None and memo.finished
 
-    def _encoded(self, name: str, value: Any) -> str:
+    def _encoded(self, name: str, value: object) -> str:
         conf = get_conf()
         check_awaited(name, value)
         self._check_room(name)
@@ -101,7 +101,7 @@ def new_memo(name: str, text: str, undo: str | None, began: float) -> NewMemo:
     return NewMemo(name, MemoKind.STEP, text, clock.monotonic() - began, int(flow), undo)
 
 
-def payload_of(memo: StoredMemo) -> Any:
+def payload_of(memo: StoredMemo) -> object:
     """Return the payload for which a job has waited. Raises ``WaitTimedOut``."""
     if memo.error:
         raise WaitTimedOut(memo.error, event=memo.event or memo.name)

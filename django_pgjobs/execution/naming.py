@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from django_pgjobs.durable import StepOptions, check_name
 from django_pgjobs.exceptions import InvalidJob, JobSuspended
@@ -62,13 +61,13 @@ class Names:
         self._body = body
         self._remembers = remembers
         self._counts: dict[str, int] = {}
-        self._funcs: dict[str, Any] = {}
+        self._funcs: dict[str, object] = {}
         self._in_flight: set[str] = set()
         self._used: set[str] = set()
         self._refused: set[str] = set()
 
     @contextmanager
-    def of_step(self, options: StepOptions, func: Callable[..., Any]) -> Iterator[str]:
+    def of_step(self, options: StepOptions, func: Callable[..., object]) -> Iterator[str]:
         """Yield the name of a step; no other may run under it in the meantime. Raises ``InvalidJob``."""
         if options.attempts is not None:
             self.check_outside("step.using(attempts=…)")
@@ -136,7 +135,7 @@ class Names:
 _SIDE_BY_SIDE = ", by another task or thread: tell steps that run side by side apart by using(key=…)"
 
 
-def name_of(func: Callable[..., Any]) -> str:
+def name_of(func: Callable[..., object]) -> str:
     """Return the name of a function or job definition. Raises ``InvalidJob`` if it has none of its own."""
     own: str | None = getattr(func, "name", None) if hasattr(func, "_fingerprint") else None
     name = own or getattr(func, "__qualname__", "")

@@ -77,11 +77,11 @@ class Guard(Protocol):
 class Unguarded:
     """Nothing interrupts a job that runs without executors."""
 
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Call ``body``."""
         return body(*args, **kwargs)
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
         """Await ``body``."""
         return await body(*args, **kwargs)
 
@@ -116,7 +116,7 @@ class MemoryOpener(Protocol):
 class Prepared:
     """A job that is ready to be called. Like ``RunControl``, it keeps rarely used values as class attributes."""
 
-    headers: Mapping[str, Any] | None = None
+    headers: Mapping[str, object] | None = None
     error: Failure | None = None
     recall: Recall | None = None
     transaction: Transaction | None = None
@@ -143,7 +143,7 @@ class Prepared:
         definition: Definition,
         job: ClaimedJob,
         args: list[Any],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         control: RunControl,
         guard: Guard,
         reporter_of: ReporterOf,

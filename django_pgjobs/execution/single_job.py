@@ -206,7 +206,7 @@ class Performer:
         self._notify_end(job, kind, end, rows[job.id])
         return WrittenEnd(kind, end, recorded=True)
 
-    def _write(self, kind: EndKind, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
+    def _write(self, kind: EndKind, end: End, *, remember: bool, counted: bool) -> dict[int, object]:
         terms = EndTerms(self.author, remember, notify=lambda db, notices: waking.notify(self.using, notices))
         return kinds.write(self.db, COUNTED if counted and kind.final else kind, [end], terms)
 
@@ -235,7 +235,7 @@ class Performer:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
 
 
-def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
+def _notify(what: str, job: ClaimedJob, **facts: object) -> None:
     if events.is_wanted(what, facts):
         about = {} if job.target is None else {"target_id": job.target}
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})

@@ -40,7 +40,7 @@ def check_awaited(name: str, value: object) -> None:
     )
 
 
-def undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any]) -> str | None:
+def undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, object]) -> str | None:
     """Return the call that undoes a step, as JSON text. Raises ``InvalidJob`` if it does not take these arguments."""
     if undo is None:
         return None

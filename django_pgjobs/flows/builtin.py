@@ -183,7 +183,7 @@ def undo(context: JobContext, job_id: int) -> None:
     backoff=Backoff(15, factor=4),
     store_result=False,
 )
-def notify(digest: dict[str, Any]) -> object:
+def notify(digest: dict[str, object]) -> object:
     """Deliver a notice of failures to the recipient that the settings name now; cancel it if they name none any
     more."""
     from django_pgjobs.notifying.delivery import load  # here for start-up time

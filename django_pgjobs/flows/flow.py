@@ -224,7 +224,7 @@ class Flow:
         )
 
 
-def _gather(*given: Any, **options: Any) -> list[Any]:
+def _gather(*given: Any, **options: Any) -> list[object]:
     from django_pgjobs.flows.gathering import gather  # here for start-up time
 
     return gather(*given, **options)

@@ -44,7 +44,7 @@ GATHERED = f"{BUILT_IN}gathered:"
 """Prefix of the names of the events that these batches send at their ends."""
 
 
-def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+def gather(memory: DurableMemory, given: Sequence[object], name: str, *, settled: bool) -> list[object]:
     """Return what the calls came to, in their order; or register them, or suspend the job until they have ended."""
     calls = _checked(given, memory.using)
     memory.load()

@@ -240,22 +240,22 @@ def _call(part: Part, using: str | None) -> BoundJob | None:
 class Compensation(BoundJob[Any]):
     """A call that undoes something, with the headers of what it undoes."""
 
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, object] = field(default_factory=dict)
 
     def _row(self) -> Row:
         """Return the call as a row to register."""
         return BoundJob._row(self)._replace(headers=self.headers)
 
 
-def _headers(part: Part, using: str | None) -> dict[str, Any]:
+def _headers(part: Part, using: str | None) -> dict[str, object]:
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
     stored = Job.objects.using(using).values_list("headers", flat=True).get(pk=part["job"])
-    headers: dict[str, Any] = decode_result(inherited(json.dumps(stored)) or "{}")
+    headers: dict[str, object] = decode_result(inherited(json.dumps(stored)) or "{}")
     return headers
 
 
-def _payload(part: Part, using: str | None) -> Any:
+def _payload(part: Part, using: str | None) -> object:
     from django_pgjobs.models import Job, Memo, Step  # here: the models are not loaded yet
 
     if "machine" in part:

@@ -33,7 +33,7 @@ ENDED_SECONDS = 3600.0
 def measure(db: Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
     """Count, and return JSON values. Runs nine statements that only read; each sees what is committed by then."""
     workers = counting.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
-    queues: dict[str, dict[str, Any]] = {}
+    queues: dict[str, dict[str, object]] = {}
     for due in counting.count_due(db, most=most, budget=most * SHARED):
         found = _of(queues, due.queue)
         found |= {"ready": due.ready, "scheduled": due.scheduled, "oldest_ready_seconds": due.oldest_seconds}
@@ -54,7 +54,7 @@ def measure(db: Database, *, silent_seconds: float, stale_seconds: float, most: 
     return with_workers(counted, workers)
 
 
-def with_workers(counted: dict[str, Any], workers: list[KnownWorker]) -> dict[str, Any]:
+def with_workers(counted: dict[str, Any], workers: list[KnownWorker]) -> dict[str, object]:
     """Return the figures with these workers added: how many there are, and how many serve each queue."""
     queues = {found["queue"]: found for found in counted["queues"]}
     live = [worker for worker in workers if worker.live]
@@ -77,7 +77,7 @@ def with_workers(counted: dict[str, Any], workers: list[KnownWorker]) -> dict[st
     }
 
 
-def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
+def _of(queues: dict[str, dict[str, object]], queue: str) -> dict[str, Any]:
     if queue not in queues:
         queues[queue] = {
             "queue": queue,
@@ -94,7 +94,7 @@ def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
     return queues[queue]
 
 
-def _add_held(queues: dict[str, dict[str, Any]], counted: list[troubles.HeldName]) -> None:
+def _add_held(queues: dict[str, dict[str, object]], counted: list[troubles.HeldName]) -> None:
     for part in counted:
         found = _of(queues, part.queue)
         found["held"][part.hold] = part.jobs

@@ -8,7 +8,6 @@ rescued its jobs, or after ``STALE_SECONDS`` of silence. The database's clock de
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Now
@@ -20,7 +19,7 @@ SILENT = "silent"
 LOST = "lost"
 LIVE = ("running", "draining")
 
-STATUS_LABELS: dict[str, Any] = {
+STATUS_LABELS: dict[str, object] = {
     "running": _("running"),
     "draining": _("draining"),
     SILENT: _("silent"),

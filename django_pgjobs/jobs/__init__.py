@@ -66,7 +66,7 @@ def job(
 def job(*, takes_context: Literal[False] = False, **options: Unpack[JobOptions]) -> Decorator: ...
 
 
-def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def job(func: Callable[..., object] | None = None, /, **options: object) -> Any:
     """Make a function a job: ``@job`` or ``@job(queue="mail", max_attempts=5, …)``.
 
     ``name`` (default module.qualname) is stored on every row, so keep it, or add the old one to ``aliases``;

@@ -85,7 +85,7 @@ class JobDefinition(CallbackDecorators[P], Generic[P, R]):
         if unnamed:
             raise InvalidJob(f"{location_of(unnamed[0])}: write @{self.__name__}.undo(), with brackets")
 
-        def decorate(func: Callable[..., Any]) -> JobDefinition[..., Any]:
+        def decorate(func: Callable[..., object]) -> JobDefinition[..., Any]:
             if self._undo_definition is not None and self._undo_definition._location != location_of(func):
                 raise InvalidJob(f"{location_of(func)}: job {self.name!r}: undo is set already")
             try:
@@ -341,15 +341,15 @@ class BoundJob(Call, Generic[Returned]):
         return next_step.encoded(self._row(), self.options)
 
 
-def _no_app(definition: JobDefinition[..., Any], backend: str) -> Any:
+def _no_app(definition: JobDefinition[..., Any], backend: str) -> object:
     raise ImproperlyConfigured('as_task() needs "django_pgjobs" in INSTALLED_APPS')
 
 
-made_task: Callable[[JobDefinition[..., Any], str], Any] = _no_app
+made_task: Callable[[JobDefinition[..., Any], str], object] = _no_app
 """Makes a task of a job. The app sets it: the front is a room above."""
 
 
-def define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
+def define(func: Callable[..., object], options: Mapping[str, object]) -> JobDefinition[..., Any]:
     try:
         check_function(func, local=registry.is_isolated)
         declared = {"takes_context": names_context(func), **checked_job_options(options)}
@@ -377,13 +377,13 @@ def _unnamed(values: tuple[object, ...]) -> TypeError:
     return cures.unnamed("using", "database", values)
 
 
-def _made(definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]) -> Variant:
+def _made(definition: JobDefinition[..., Any], before: Mapping[str, object], given: Mapping[str, object]) -> Variant:
     from django_pgjobs.definition.plans import made  # here for start-up time
 
     return made(definition, before, given)
 
 
-def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, Any], plan: Plan | None) -> Plan:
+def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, object], plan: Plan | None) -> Plan:
     """Return ``plan``, made again if the settings have changed since; instants in it are checked again."""
     if not options:
         return definition._plan

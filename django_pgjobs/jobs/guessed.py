@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django_pgjobs.definition.policy import JobPolicy
 
 GUESSED = (
@@ -24,7 +22,7 @@ class Elsewhere:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, definition: JobPolicy | None, owner: type) -> Any:
+    def __get__(self, definition: JobPolicy | None, owner: type) -> object:
         whose = "a job" if definition is None else f"job {definition.name!r}"
         from django_pgjobs.values.cures import cure  # here for start-up time
 

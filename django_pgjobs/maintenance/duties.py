@@ -89,7 +89,7 @@ class TimedDuty:
         """Instant from which it is needed, regardless of ``needed``."""
         self.due = clock.monotonic() + first if first else 0.0
 
-    def tick(self, db: Any) -> None:
+    def tick(self, db: object) -> None:
         """Perform the duty on this connection if it is due."""
         now = clock.monotonic()
         due = self.urgent() or (now >= self.due and (now >= self.needed_at or self.needed(db)))
@@ -100,7 +100,7 @@ class TimedDuty:
                 take_turn(self.name, self.perform, db)
             self.due = max(self.due, getattr(self.perform, "rest_until", 0.0))
 
-    def leave(self, db: Any) -> None:
+    def leave(self, db: object) -> None:
         """Perform the duty once more if it has asked for a last turn."""
         if self.last:
             with on_duty(self.name):

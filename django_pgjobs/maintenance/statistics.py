@@ -56,7 +56,7 @@ class Measurer:
             if depths := _depths(found):
                 numbers.write_depths(db, depths)
 
-    def _problems(self, db: Database) -> list[list[Any]] | None:
+    def _problems(self, db: Database) -> list[list[object]] | None:
         """Return the problems, so that pages show them without looking for them; None if that took too long."""
         if self.find is None:
             return None
@@ -72,7 +72,7 @@ def problems_of(db: Any) -> list[HealthProblem]:
         return health.problems(on(using), using, Limits(most=figures.MOST))
 
 
-def _measured(db: Enclosing) -> dict[str, Any]:
+def _measured(db: Enclosing) -> dict[str, object]:
     for most in BOUNDS[:-1]:
         try:
             return _measure(db, most)
@@ -81,7 +81,7 @@ def _measured(db: Enclosing) -> dict[str, Any]:
     return _measure(db, BOUNDS[-1])
 
 
-def _measure(db: Enclosing, most: int) -> dict[str, Any]:
+def _measure(db: Enclosing, most: int) -> dict[str, object]:
     conf = get_conf()
     with db.transaction():
         return figures.measure(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=most)
@@ -92,7 +92,7 @@ def _totals(db: Database) -> list[Any]:
     return sorted(totals(numbers.read_totals(db)))
 
 
-def _server(db: Database) -> dict[str, Any]:
+def _server(db: Database) -> dict[str, object]:
     """Return what the server says of our tables and of its notifications."""
     rows = {table: dead for table in vacuuming.VACUUMS if (dead := vacuuming.read_dead(db, table)) is not None}
     return {
@@ -101,7 +101,7 @@ def _server(db: Database) -> dict[str, Any]:
     }
 
 
-def _depths(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _depths(found: dict[str, Any]) -> list[dict[str, object]]:
     queues = [
         {
             "queue": each["queue"],

@@ -20,7 +20,7 @@ from django_pgjobs.steering.jobs import close_batches
 from django_pgjobs.values.built_in import Act, refusal
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``tree`` and ``close-batch``."""
     text = "Show the jobs around a job: its batch, its members, the jobs that it needs, and those that need it."
     filters.add_job(filters.declare(subcommands, "tree", show_tree, text))
@@ -68,7 +68,7 @@ def _lines(job: Job, around: Surroundings) -> Iterator[str]:
         yield f"  and {around.more_dependents} more"
 
 
-def _fields(job: Job, around: Surroundings) -> dict[str, Any]:
+def _fields(job: Job, around: Surroundings) -> dict[str, object]:
     gate = around.gate
     return {
         **_of(job),
@@ -96,11 +96,11 @@ def _of(job: Job) -> dict[str, Any]:
     return {"id": job.pk, "name": job.name, "state": job.state}
 
 
-def _linked(linked: Linked) -> dict[str, Any]:
+def _linked(linked: Linked) -> dict[str, object]:
     return {"rule": linked.rule, **_of(linked.job)}
 
 
-def fields_of_undoing(around: Surroundings) -> dict[str, Any]:
+def fields_of_undoing(around: Surroundings) -> dict[str, object]:
     """Return what the job undoes, and what undoes it, as JSON fields."""
     undoing = [Undone("", around.undo)] if around.undo is not None else []
     return {

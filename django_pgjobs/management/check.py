@@ -6,7 +6,6 @@ import argparse
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError, connections
@@ -25,7 +24,7 @@ STATEMENT_TIMEOUT = "10s"
 NAMES_HEADERS = ("NAME", "USE", "ROWS", "KNOWN")
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``check`` and ``names``."""
     text = "Check that jobs run: print the problems and exit with 1, or print healthy and exit with 0."
     parser = filters.declare(subcommands, "check", check, text)
@@ -50,7 +49,7 @@ def _percent(text: str) -> float:
     return number
 
 
-LIMITS: tuple[tuple[str, Callable[[str], Any], str, Any, str], ...] = (
+LIMITS: tuple[tuple[str, Callable[[str], object], str, object, str], ...] = (
     ("max-latency", filters.age, "AGE", problem.MAX_LATENCY_SECONDS,
      "How long a due job may wait for a claim: 90s, 30m (default: 5m)."),
     ("max-limited", filters.age, "AGE", problem.MAX_LIMITED_SECONDS,

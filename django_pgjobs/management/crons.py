@@ -126,11 +126,11 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
 
 
-def _clearable(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def _clearable(read: Callable[[str], object]) -> Callable[[str], object]:
     return lambda text: CLEARED if text == CLEARED else read(text)
 
 
-def _json(kind: type) -> Callable[[str], Any]:
+def _json(kind: type) -> Callable[[str], object]:
     def read(text: str) -> Any:
         try:
             found = json.loads(text)
@@ -200,7 +200,7 @@ def _note(entry: CronEntry) -> str:
     return f"paused{by}{until}" + (f": {entry.paused_reason}" if entry.paused_reason else "")
 
 
-def _as_json(entry: CronEntry) -> dict[str, Any]:
+def _as_json(entry: CronEntry) -> dict[str, object]:
     own = ("paused_by", "paused_reason", "paused_until", "missing_since", "broken")
     return {
         "name": entry.pk,

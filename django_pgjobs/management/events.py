@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.exceptions import InvalidJob
@@ -29,7 +27,7 @@ WITHDRAWN_WORDS = {
 }
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare them."""
     text = "Send an event: jobs that wait for it continue, now or once they begin to wait. The first one counts."
     parser = filters.declare(subcommands, "send-event", send_event, text)

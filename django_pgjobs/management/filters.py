@@ -81,7 +81,7 @@ def shell_user() -> str:
         return f"uid {os.getuid()}"
 
 
-KINDS: dict[str, Callable[[str], Any]] = {"text": str, "age": age, "id": job_id, "argument": argument}
+KINDS: dict[str, Callable[[str], object]] = {"text": str, "age": age, "id": job_id, "argument": argument}
 """The kind of a filter → what reads its value."""
 
 

@@ -46,7 +46,7 @@ COLUMNS = (
 HEADERS = ("ID", "STATE", "NAME", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "FINISHED", "DESCRIPTION")
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``list``."""
     parser = filters.declare(subcommands, "list", show_list, "List the jobs that match a filter, or the newest jobs.")
     filters.add_filters(parser)
@@ -142,7 +142,7 @@ def _rows(jobs: JobQuerySet, ids: list[int], *, with_arguments: bool) -> Iterato
         yield from job_list.in_order(rows, ids[start : start + PAGE])
 
 
-def fields_of(job: Any) -> dict[str, Any]:
+def fields_of(job: Any) -> dict[str, object]:
     """Return the documented JSON fields of a job."""
     found = {column: getattr(job, column) for column in COLUMNS}
     label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
@@ -157,7 +157,7 @@ def _arguments_of(job: Any) -> dict[str, str] | None:
     return None if isinstance(shown, Hidden) else dict(shown)
 
 
-def _write_json(command: BaseCommand, rows: Iterable[Any]) -> None:
+def _write_json(command: BaseCommand, rows: Iterable[object]) -> None:
     """Write one JSON list, an object per line; drop each row once it is written."""
     before = "["
     for row in rows:

@@ -57,7 +57,7 @@ def instant(value: datetime | None) -> str:
     return "-" if value is None else clock_time(value)
 
 
-def check_texts(options: Mapping[str, Any]) -> None:
+def check_texts(options: Mapping[str, object]) -> None:
     """Refuse a text that PostgreSQL cannot store or compare, before anything is asked. Raises ``CommandError``."""
     for name, value in options.items():
         for text in _texts(value):
@@ -83,7 +83,7 @@ def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> N
     stream.write(fitting, str) if to_stderr else stream.write(fitting)
 
 
-def answer(command: BaseCommand, options: Options, fields: Any, lines: Iterable[str]) -> None:
+def answer(command: BaseCommand, options: Options, fields: object, lines: Iterable[str]) -> None:
     """Write the fields as JSON or else the lines, as ``--format`` says."""
     for line in [json_of(fields)] if options["format"] == "json" else lines:
         write_line(command, line)
@@ -118,7 +118,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
         yield "  ".join(cells).rstrip()
 
 
-def facts(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def facts(pairs: Iterable[tuple[str, object]]) -> Iterator[str]:
     """Yield name and value, one pair per line; a value's further lines follow below it."""
     for name, value in pairs:
         first, *more = block(value)
@@ -126,12 +126,12 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
         yield from (f"{'':<14} {line}".rstrip() for line in more)
 
 
-def json_of(value: Any) -> str:
+def json_of(value: object) -> str:
     """Return JSON on one line, ASCII only, instants in ISO 8601."""
     return json.dumps(value, default=_json_value)
 
 
-def _json_value(value: Any) -> str:
+def _json_value(value: object) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
@@ -139,7 +139,7 @@ def facing_the_database(perform: F) -> F:
     """Decorate a subcommand: database errors become one line, and its actions are recorded as the shell's."""
 
     @functools.wraps(perform)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> object:
         try:
             with recorded_as(SHELL):
                 return perform(*args, **kwargs)

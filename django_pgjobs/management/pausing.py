@@ -23,7 +23,7 @@ HELP = {
 }
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``pause`` and ``resume``."""
     for (verb, text), perform in zip(HELP.items(), (pause, resume), strict=True):
         parser = filters.declare(subcommands, verb, perform, text)
@@ -71,7 +71,7 @@ def _warn_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
             output.write_line(command, output.plain(text), to_stderr=True)
 
 
-def _as_json(state: QueueState) -> dict[str, Any]:
+def _as_json(state: QueueState) -> dict[str, object]:
     shown = {key: getattr(state, key) for key in ("kind", "name", "reason", "paused_at", "until")}
     return {**shown, "by": state.paused_by}
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
@@ -22,7 +21,7 @@ from django_pgjobs.store.database import Enclosing, Params, Rows, configure, on,
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``prune``."""
     text = "Delete ended jobs whose retention is over, with their history."
     parser = filters.declare(subcommands, "prune", prune, text)

@@ -47,7 +47,7 @@ FIELDS = (
 EXIT_HELP = "Exit status: 0, or 1 if there is no such job."
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``show`` and ``why``."""
     text = "Show one job: state and reason, times, arguments, result, operators' actions, finished steps, and attempts."
     parser = filters.declare(subcommands, "show", show_job, text, description=f"{text} {EXIT_HELP}")
@@ -107,7 +107,7 @@ def _read(job_id: int, using: str) -> Any:
     return with_texts(Job.objects.using(using)).filter(pk=job_id).first()
 
 
-def _execution(job: Any) -> dict[str, Any]:
+def _execution(job: Job) -> dict[str, Any]:
     """Return the fields about the worker that has the job, or had it last."""
     using = job._state.db
     claims = Claim.objects.using(using).filter(claim_id=job.claim_id) if job.claim_id else ()
@@ -162,7 +162,7 @@ def _fields_of_memo(memo: Any, job: Any) -> dict[str, Any]:
     }
 
 
-def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
+def _attempts(job: Job, steps: list[Step], most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
     names = ("cause", "worker_name", "release", "started_at", "ended_at", "duration_seconds")
     return [
@@ -212,7 +212,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _stored(text: str | None) -> Any:
+def _stored(text: str | None) -> object:
     try:
         value = parsed(text)
         json.dumps(value)
@@ -225,11 +225,11 @@ def _stored(text: str | None) -> Any:
 
 
 def _lines(
-    job: Any,
+    job: Job,
     reason: Reason,
     execution: dict[str, Any],
     around: Surroundings,
-    actions: list[dict[str, Any]],
+    actions: list[dict[str, object]],
 ) -> Iterator[str]:
     yield output.plain(f"#{job.pk} {job.name}")
     facts = [*_facts(job, reason, execution), *undoing_facts(around)]
@@ -238,7 +238,9 @@ def _lines(
     yield from map(_action_line, actions)
 
 
-def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: list[dict[str, Any]]) -> Iterator[str]:
+def _history_lines(
+    job: object, memos: Remembered, steps: list[Step], attempts: list[dict[str, object]]
+) -> Iterator[str]:
     for memo in memos.memos:
         yield from _memo_lines(memo, job)
     if memos.more:
@@ -248,7 +250,7 @@ def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: lis
         yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))
 
 
-def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "state", label_of(job) + (f", then {job.ending}" if job.ending and not job.outcome else "")
     yield "why", str(reason)
     yield "front", str(front_of(job.name, job.headers_text))

@@ -33,7 +33,7 @@ HEADERS = (
 SIZES_HEADERS = ("QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS")
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``stats``."""
     text = "Show the figures of the queues: due and running jobs, jobs that ended within the last hour, and workers."
     parser = filters.declare(subcommands, "stats", show_stats, text)
@@ -84,7 +84,7 @@ def _show_sizes(command: BaseCommand, options: Options) -> None:
     output.answer(command, options, {"sizes": sizes, "read": read}, _lines_of_sizes(largest, read))
 
 
-def _lines_of_sizes(largest: list[tuple[tuple[str, str], list[int]]], read: list[dict[str, Any]]) -> Iterator[str]:
+def _lines_of_sizes(largest: list[tuple[tuple[str, str], list[int]]], read: list[dict[str, object]]) -> Iterator[str]:
     yield f"Looked at {', '.join(map(_words_of, read))}."
     cells = (
         [*(output.plain(one_line(text)) for text in key), str(sums[0]), *map(size, sums[1:])] for key, sums in largest
@@ -94,7 +94,7 @@ def _lines_of_sizes(largest: list[tuple[tuple[str, str], list[int]]], read: list
         yield "To delete those of a name before their time: manage.py pgjobs prune --name NAME --older-than AGE."
 
 
-def _read_of(outcome: str, found: list[Sizes]) -> dict[str, Any]:
+def _read_of(outcome: str, found: list[Sizes]) -> dict[str, object]:
     jobs = sum(each.jobs for each in found)
     since = max((each.seconds for each in found), default=None)
     return {"outcome": outcome, "jobs": jobs, "more": jobs == MOST_NOW, "seconds": since}
@@ -106,7 +106,7 @@ def _words_of(read: dict[str, Any]) -> str:
     return f"the latest {grouped(read['jobs'])} {read['outcome']} (of {span(read['seconds'])})"
 
 
-def fields_of_problems(found: Sequence[HealthProblem]) -> dict[str, Any]:
+def fields_of_problems(found: Sequence[HealthProblem]) -> dict[str, object]:
     """Return problems and notes as JSON values."""
     values = [(each.is_note, {"code": each.code, "queue": each.queue, "text": each.text}) for each in found]
     return {

@@ -79,7 +79,7 @@ ACTIONS: dict[str, SteeringCommand] = {
 }
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare a subcommand for each action."""
     for verb, action in ACTIONS.items():
         parser = filters.declare(subcommands, verb, operate, action.help)

@@ -29,7 +29,7 @@ WORKER_HEADERS = ("WORKER", "STATUS", "BEAT", "JOBS", "SLOTS", "RUNS NOW")
 FAILURE_HEADERS = ("ABANDONED", "LAST", "NAME", "ERROR", "RELEASE")
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``top``."""
     text = (
         "Show problems, queues, workers with what they run now, and the failures of the last hour, until q or Ctrl-C; "

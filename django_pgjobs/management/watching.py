@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError, connections
@@ -88,7 +87,7 @@ def _terminal(command: BaseCommand) -> Iterator[Callable[[str], None]]:
         command.stdout.write(text, ending="")
         command.stdout.flush()
 
-    def end(*_given: Any) -> None:
+    def end(*_given: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
     keys = sys.stdin.fileno()

@@ -21,7 +21,7 @@ COLUMNS = (
 """The columns of a worker; their order is that of the JSON fields."""
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: object) -> None:
     """Declare ``workers``."""
     text = "Show the workers: last heartbeats, queues, and numbers of jobs."
     parser = filters.declare(subcommands, "workers", show_workers, text)

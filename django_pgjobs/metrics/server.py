@@ -172,5 +172,5 @@ class _Scrape(BaseHTTPRequestHandler):
         if body:
             self.wfile.write(page)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Log nothing: a scrape comes every few seconds."""

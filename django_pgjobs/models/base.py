@@ -21,7 +21,7 @@ def asynchronous(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     name = method.__name__
 
     @wraps(method)
-    async def twin(self: Any, *args: Any, **kwargs: Any) -> Any:
+    async def twin(self: object, *args: object, **kwargs: object) -> object:
         return await sync_to_async(getattr(self, name))(*args, **kwargs)
 
     twin.__name__, twin.__qualname__ = f"a{name}", f"{method.__qualname__.removesuffix(name)}a{name}"
@@ -55,7 +55,7 @@ class BoundedQuerySet(models.QuerySet[M]):
         """Iterate without keeping the rows, from asynchronous code; as Django's."""
         return super(BoundedQuerySet, self._within_bounds()).aiterator(chunk_size)
 
-    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def aggregate(self, *args: object, **kwargs: object) -> dict[str, Any]:
         """Aggregate, as Django's."""
         return super(BoundedQuerySet, self._within_bounds()).aggregate(*args, **kwargs)
 

@@ -121,7 +121,7 @@ class SteerableCron(models.Model):
         job_id = crons.run_now(self.pk, alias, by)
         return Job.objects.using(alias).get(pk=job_id)
 
-    def override(self, *, by: object = None, **values: Any) -> None:
+    def override(self, *, by: object = None, **values: object) -> None:
         """Override the declared ``expression``, ``zone`` or ``payload``; None restores the declared value.
 
         ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an invalid
@@ -249,7 +249,7 @@ class CronEntry(SteerableCron, PostgresModel):
     def __str__(self) -> str:
         return visible(self.name)
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
+    def save(self, *args: object, **kwargs: object) -> None:
         """Refuse: writing back an old ``last_fire_at`` would repeat a fire."""
         raise TypeError(
             "A cron entry is not saved: code declares it by Cron(…), or makes its row by job.schedule(…).register(…), "

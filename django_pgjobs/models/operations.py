@@ -6,9 +6,13 @@ Each is reversible, asks the routers like any other operation, and does nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.migrations.operations.base import Operation
+
+if TYPE_CHECKING:
+    from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+    from django.db.migrations.state import ProjectState
 
 
 class SetStorageParameters(Operation):
@@ -23,23 +27,23 @@ class SetStorageParameters(Operation):
     def __init__(
         self,
         model_name: str,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, object],
         index: str = "",
-        index_parameters: Mapping[str, Any] | None = None,
+        index_parameters: Mapping[str, object] | None = None,
     ) -> None:
         self.model_name = model_name
         self.parameters = dict(parameters)
         self.index = index
         self.index_parameters = dict(index_parameters or {})
 
-    def state_forwards(self, app_label: str, state: Any) -> None:
+    def state_forwards(self, app_label: str, state: object) -> None:
         """Do nothing: storage parameters are not part of the models' state."""
 
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+    def database_forwards(self, app_label: str, schema_editor: object, from_state: object, to_state: object) -> None:
         """Set the parameters."""
         self._alter(app_label, schema_editor, to_state, "SET", lambda item: f"{item[0]} = {item[1]}")
 
-    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+    def database_backwards(self, app_label: str, schema_editor: object, from_state: object, to_state: object) -> None:
         """Reset the parameters."""
         self._alter(app_label, schema_editor, from_state, "RESET", lambda item: str(item[0]))
 
@@ -82,10 +86,12 @@ class CreateRowFunction(Operation):
         self.returns = returns
         self.body = body
 
-    def state_forwards(self, app_label: str, state: Any) -> None:
+    def state_forwards(self, app_label: str, state: object) -> None:
         """Do nothing: functions are not part of the models' state."""
 
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
         """Create the function."""
         row = self._row(app_label, schema_editor, to_state)
         if row:
@@ -94,7 +100,9 @@ class CreateRowFunction(Operation):
                 f"LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {self.body}"
             )
 
-    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
         """Drop the function."""
         row = self._row(app_label, schema_editor, from_state)
         if row:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import models
 from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Now
@@ -53,7 +51,7 @@ class QueueState(PostgresModel):
     def __str__(self) -> str:
         return visible(f"{self.kind} {self.name}")
 
-    def validate_constraints(self, exclude: Any = None) -> None:
+    def validate_constraints(self, exclude: object = None) -> None:
         """Accept a name that is already paused: pausing again replaces who, why and until when."""
 
 

@@ -72,7 +72,7 @@ def webhook(notice: FailureNotice) -> None:
     post(conf.url, notice.as_dict())
 
 
-def post(url: str, body: Any) -> None:
+def post(url: str, body: object) -> None:
     """Post ``body`` as JSON by HTTPS or HTTP; redirects are not followed.
 
     Raises ``ValueError`` for another scheme, and ``OSError`` if the server is silent for 10 s, cannot be reached, or

@@ -27,7 +27,7 @@ def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = Fal
     return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
 
 
-def _serves(worker: Any, queue: str) -> bool:
+def _serves(worker: Heartbeat, queue: str) -> bool:
     if queue == OWN_QUEUE:
         return True
     named, excluded = worker.served

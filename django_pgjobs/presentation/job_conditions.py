@@ -168,7 +168,7 @@ def has_tag(tag: str) -> Q:
 def workers_named(worker: str) -> QuerySet[Any, Any]:
     """The workers of this name, or the one of this id."""
     try:
-        named: dict[str, Any] = {"pk": UUID(worker)}
+        named: dict[str, object] = {"pk": UUID(worker)}
     except ValueError:
         named = {"name": worker}
     return Heartbeat.objects.filter(**named)
@@ -186,7 +186,7 @@ def each_of(rows: QuerySet[Any, Any]) -> Subquery:
     return Subquery(rows.annotate(each=each).values("each"), template=ARRAY)
 
 
-def is_one_of(array: Any) -> Q:
+def is_one_of(array: object) -> Q:
     """Return the condition of jobs whose ids are in this array."""
     words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
     return Q(Func(F("pk"), array, output_field=BooleanField(), **words))

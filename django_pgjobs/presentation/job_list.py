@@ -157,7 +157,7 @@ def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]
     return [part for parts in cut for part in parts] if found else []
 
 
-def _cut(index_range: IndexRange, edge: Any, last_id: int) -> list[IndexRange]:
+def _cut(index_range: IndexRange, edge: object, last_id: int) -> list[IndexRange]:
     if index_range.order != DUE_ORDER:
         # With one bound only and no statistics, PostgreSQL expects a third of the table and reads all of it.
         other = {"pk__gte": Q(pk__lte=BIGGEST_ID), "pk__lte": Q(pk__gte=0)}.get(index_range.bound, Q())
@@ -171,7 +171,7 @@ def _among(search: JobSearch, ids: Sequence[int], index_range: IndexRange) -> li
     return [IndexRange(is_one_of(array_of(ids[:-1])), index_range.order)] if len(ids) > search.reach else []
 
 
-def _row_at(offset: int, jobs: QuerySet[Job], number: int, index_range: IndexRange) -> Any:
+def _row_at(offset: int, jobs: QuerySet[Job], number: int, index_range: IndexRange) -> object:
     column = index_range.bound.partition("__")[0]
     # Select only columns of the index, so that PostgreSQL does not read the heap.
     known, order = (F("pk"), index_range.order) if index_range.order == DUE_ORDER else (Value(0), index_range.order[:1])

@@ -50,7 +50,7 @@ def fate() -> Case:
 
 def with_texts(jobs: QuerySet[Any]) -> QuerySet[Any]:
     """Add the database's clock, ``fate``, and each JSON column as text under *COLUMN_text* in its place."""
-    texts: dict[str, Any] = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
+    texts: dict[str, object] = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
     found: QuerySet[Any] = jobs.defer(*JSON_COLUMNS).annotate(now=Now(), fate=fate(), **texts)
     return found
 

@@ -70,7 +70,7 @@ def awaited(job_id: int, using: str | None) -> str | None:
     return name
 
 
-def standing(memo: Any, job: Job) -> Any:
+def standing(memo: Any, job: Job) -> object:
     """Return how far a memo is, in a word or two; its ``wake_at`` says until when."""
     if memo.finished_at is not None:
         if not memo.error_start:

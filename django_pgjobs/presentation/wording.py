@@ -88,7 +88,7 @@ def parsed(text: str | None) -> Any:
         raise UnreadablePayload(str(error)) from error
 
 
-def json_text(value: Any, size: int = 0) -> str:
+def json_text(value: object, size: int = 0) -> str:
     """Return a stored value as indented JSON; ``size`` is the length of its JSON text."""
     try:
         shown = payload.revive(value) if size <= REVIVED_CHARS else value
@@ -124,11 +124,11 @@ def result(name: str, text: str, *, reveal: bool) -> str | Hidden:
     return text if may_see(Fact.RESULT, name, reveal=reveal) else Hidden(_("hidden"))
 
 
-def _argument(value: Any, size: int) -> str:
+def _argument(value: object, size: int) -> str:
     return payload.HIDDEN if value == payload.HIDDEN else json_text(value, size)
 
 
-def _taken_apart(text: str) -> tuple[list[Any], dict[str, Any]]:
+def _taken_apart(text: str) -> tuple[list[object], dict[str, object]]:
     stored = parsed(text)
     if not isinstance(stored, dict) or not stored.keys() <= {"args", "kwargs"}:
         raise UnreadablePayload

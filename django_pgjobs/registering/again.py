@@ -58,7 +58,7 @@ def _same(job: Any, using: str) -> NewJob:
     )
 
 
-def _payload(job: Any, using: str, stored: Any) -> str:
+def _payload(job: Any, using: str, stored: object) -> str:
     """Return arguments as JSON text, with the results that the job has got: the new one needs no other job."""
     try:
         return with_results(on(using), job.pk, json.dumps(stored))

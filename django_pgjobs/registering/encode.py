@@ -52,14 +52,14 @@ class Row(NamedTuple):
 
     definition: JobPolicy
     plan: Plan
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     kwargs: dict[str, Any]
-    headers: Mapping[str, Any] | None = None
+    headers: Mapping[str, object] | None = None
 
 
 def row_of(definition: JobPolicy, plan: Plan, number: int, row: Arguments) -> Row:
     """Return the row of ``register_many`` at this position. Raises what registering it alone raises, naming the row."""
-    args: tuple[Any, ...] = ()
+    args: tuple[object, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(row, tuple):
         args = row
@@ -169,7 +169,7 @@ def headers_of(row: Row) -> str | None:
     return _encoded_headers({} if row.definition.name in SERVANTS else capture_headers(), row)
 
 
-def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
+def _encoded_headers(captured: Mapping[str, object], row: Row) -> str | None:
     headers = {**captured, **row.headers} if row.headers else captured
     if not headers:
         return None
@@ -180,7 +180,7 @@ def _encoded_headers(captured: Mapping[str, Any], row: Row) -> str | None:
         raise InvalidJob(f"{who} headers that cannot be stored: {error}") from None
 
 
-def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _described(definition: JobPolicy, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
     """Return the job's description, cut and cleaned; an error in making it costs the description, never the job."""
     try:
         words = definition._describe_func(*args, **kwargs)  # type: ignore[misc]
@@ -205,14 +205,14 @@ class NewBatch:
     """
 
     databases: set[str | None]
-    captured: Mapping[str, Any] = field(default_factory=dict)
+    captured: Mapping[str, object] = field(default_factory=dict)
     new: list[NewJobs] = field(default_factory=list)
     count: int = 0
     senders: list[JobPolicy] = field(default_factory=list)
     special: bool = False
     limited: bool = False
     plan: Plan | None = None
-    needed: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    needed: list[tuple[str, tuple[object, ...]]] = field(default_factory=list)
     """Names, and the jobs that jobs of these names need."""
     _own: object = _NONE_YET
     _headers: str | None = None

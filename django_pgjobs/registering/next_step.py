@@ -29,7 +29,7 @@ OF_JOBS: dict[str, Any] = {
 """Options that a definition may declare and a next step does not take from it."""
 
 
-def check_options(name: str, options: Mapping[str, Any]) -> None:
+def check_options(name: str, options: Mapping[str, object]) -> None:
     """Refuse options that no next step may have. Raises ``InvalidJob``."""
     for option, value in options.items():
         if value and option not in OF_STEPS:
@@ -42,7 +42,7 @@ def alone(plan: Plan) -> Plan:
     return replace(plan, **OF_JOBS)
 
 
-def encoded(row: Row, options: Mapping[str, Any]) -> str:
+def encoded(row: Row, options: Mapping[str, object]) -> str:
     """Return the columns of a next step, as a JSON object; ``options``: those given beside the definition's.
 
     The job keeps its priority unless ``options`` has one. Raises ``InvalidJob``.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str) -> object:
     """Return the value of JSON text that ``encoder`` has just written."""
     return _scan(text, 0)[0]
 
@@ -52,7 +52,7 @@ def _with_cure(function: F) -> F:
     """Add the cure to errors of Django and the server that name only the trouble: async callers, missing tables."""
 
     @wraps(function)
-    def register(*args: Any) -> Any:
+    def register(*args: object) -> Any:
         try:
             return function(*args)
         except SynchronousOnlyOperation:
@@ -291,7 +291,7 @@ def announce(using: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]
             job_registered.send_robust(sender=definition, job=_deferred_job(using, job, job.id or 0))
 
 
-def _check_needed(using: str, name: str, needed: Iterable[Any]) -> None:
+def _check_needed(using: str, name: str, needed: Iterable[object]) -> None:
     """Refuse a needed job of another database: here another job has its number. Raises ``InvalidJob``."""
     from django_pgjobs.registering.waiting import check_here  # here for start-up time
 
@@ -302,14 +302,14 @@ def _check_needed(using: str, name: str, needed: Iterable[Any]) -> None:
 
 
 @cache
-def _blank() -> dict[str, Any]:
+def _blank() -> dict[str, object]:
     """Return column → value of a new job, in the order of the model's fields."""
     fields = job_model()._meta.concrete_fields
     blank = {field.attname: None if field.null else field.db_default for field in fields}
     return blank | {"state": "ready", "tags": ()}
 
 
-def _job(using: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
+def _job(using: str | None, new: NewJob, stored: dict[str, object]) -> Model:
     values = {
         **_blank(),
         "name": new.name,
@@ -336,7 +336,7 @@ def _job(using: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     return job
 
 
-def _special(new: NewJob) -> dict[str, Any]:
+def _special(new: NewJob) -> dict[str, object]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
     if new.waits:

@@ -17,7 +17,6 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 from uuid import uuid4
 
 from django.core.cache import close_caches
@@ -50,7 +49,7 @@ class LocalDoor(Door):
         super().__init__()
         self.seconds: float | None = None
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
         """Await the job's own code for ``seconds``."""
         limit = asyncio.timeout(self.seconds)
         try:

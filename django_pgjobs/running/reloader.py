@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.utils.autoreload import BaseReloader, get_reloader
@@ -35,7 +34,7 @@ FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules", "__pycach
 _leash: int | None = None
 
 
-def wanted(option: bool | None, options: dict[str, Any]) -> bool:
+def wanted(option: bool | None, options: dict[str, object]) -> bool:
     """Return whether this process only watches: by option or by DEBUG, unless it is the watched child itself."""
     if os.environ.get(CHILD) or options["inline"] or options["until_idle"] or options["max_jobs"]:
         return False

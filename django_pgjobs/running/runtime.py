@@ -205,7 +205,9 @@ def _tuned_interpreter() -> Iterator[None]:
 class ServedDatabase:
     """One database of a worker: its home, and the threads that the rest of the worker asks."""
 
-    def __init__(self, worker: Worker, inbox: Inbox, declared: Mapping[str, DeclaredCron], identity: list[Any]) -> None:
+    def __init__(
+        self, worker: Worker, inbox: Inbox, declared: Mapping[str, DeclaredCron], identity: list[object]
+    ) -> None:
         self.worker = worker
         table, tallies = RunTable(), Tallies(_is_known)
         beat_seconds = worker.conf.beat_seconds

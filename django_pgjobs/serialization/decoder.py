@@ -32,7 +32,7 @@ def read(text: str) -> Any:
     return _load(text)
 
 
-def read_positional(text: str) -> list[Any] | None:
+def read_positional(text: str) -> list[object] | None:
     """Return the arguments of a payload without keyword arguments, as jsonb writes it, at half the cost of ``read``.
 
     Return None for any other payload, which ``read`` must decode.
@@ -48,7 +48,7 @@ def read_positional(text: str) -> list[Any] | None:
     return None
 
 
-def revive(stored: Any) -> Any:
+def revive(stored: object) -> Any:
     """Return the value of parsed JSON. Raises one of UNREADABLE."""
     if isinstance(stored, list):
         return [revive(item) for item in stored]
@@ -61,7 +61,7 @@ _ARGS, _NO_KWARGS = '{"args": [', ', "kwargs": {}}'
 _ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\[\]]+)\])?")
 
 
-def _raise_tag(stored: dict[str, Any]) -> Any:
+def _raise_tag(stored: dict[str, object]) -> object:
     """Return the value that a tagged object stands for, any other object as it is. Inner values are revived already."""
     if len(stored) != 1:
         return stored
@@ -114,7 +114,7 @@ def _parts(text: str) -> tuple[str, str | None, str | None]:
     return found[1], found[2], found[3]
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
@@ -132,7 +132,7 @@ def _raise_decimal(text: str) -> Decimal:
     return value
 
 
-def _raise_dict(items: list[Any]) -> dict[str, Any]:
+def _raise_dict(items: list[Any]) -> dict[str, object]:
     value = dict(items)
     if not all(type(key) is str for key in value):
         raise ValueError("keys are texts")
@@ -145,7 +145,7 @@ def _raise_result(job_id: int) -> ResultOf:
     return StoredResultOf(job_id)
 
 
-_RAISE: dict[str, tuple[type, Callable[[Any], Any]]] = {
+_RAISE: dict[str, tuple[type, Callable[[Any], object]]] = {
     "$datetime": (str, _raise_datetime),
     "$date": (str, date.fromisoformat),
     "$time": (str, _raise_time),

@@ -66,7 +66,7 @@ class TooDeep(Refused):
     """Containers are nested too deep; no single value inside is to blame."""
 
 
-def write(value: Any, depth: int = 0) -> tuple[str, int]:
+def write(value: object, depth: int = 0) -> tuple[str, int]:
     """Return the JSON text of ``value`` and its size in bytes of UTF-8.
 
     ``depth`` is how many containers are already around it. Raises Refused, also for exceptions of the value's own
@@ -88,12 +88,12 @@ def size_of(text: str) -> int:
     return _size(text)
 
 
-def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_flat(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Return whether all arguments are plain values, not containers."""
     return _FLAT.issuperset(map(type, args)) and (not kwargs or _FLAT.issuperset(map(type, kwargs.values())))
 
 
-def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def write_flat(args: tuple[object, ...], kwargs: dict[str, object]) -> str | None:
     """Return the JSON text of a payload of a few plain values, at little more than the cost of ``json.dumps``.
 
     Return None if ``write`` must encode it: a value is not plain, or not ASCII, or looks like a tag, or the text is
@@ -109,7 +109,7 @@ def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return text if plain else None
 
 
-def write_flat_rows(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[str] | None:
+def write_flat_rows(calls: Sequence[tuple[tuple[object, ...], dict[str, object]]]) -> list[str] | None:
     """Return what ``write_flat`` returns for each call, at a third of its cost; None if it cannot take one of them.
 
     The caller must pass flat calls only. All become one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines instead of
@@ -139,7 +139,7 @@ def write_plain(value: Any) -> str | None:
     return ("true" if value else "false") if kind is bool else None
 
 
-def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def children(path: str, value: Any) -> Iterator[tuple[str, object]]:
     """Yield the values directly inside ``value`` as ``write`` sees it, each with its path."""
     kind = type(value)
     if issubclass(kind, Enum):
@@ -152,7 +152,7 @@ def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
 
 
-def _step(key: Any) -> str:
+def _step(key: object) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
@@ -161,7 +161,7 @@ _PLAIN = frozenset({str, bool, type(None)})
 _FLAT = _PLAIN | {int}
 
 
-def _made_once(between: str) -> Callable[[Any], str]:
+def _made_once(between: str) -> Callable[[object], str]:
     """Return an ``encode`` that uses one C encoder, made now; the standard one makes a new one for each value.
 
     If this Python has no C encoder, or makes it differently, return the standard ``encode``.
@@ -190,7 +190,7 @@ def _size(text: str) -> int:
         raise Refused("a text with a lone surrogate, which is not valid Unicode") from None
 
 
-def _lower(value: Any, depth: int) -> Any:
+def _lower(value: object, depth: int) -> object:
     """Return what ``json`` writes for ``value``: exact JSON types and tagged objects only."""
     kind = type(value)
     if kind in _PLAIN:
@@ -236,7 +236,7 @@ def _lower_dict(value: dict[Any, Any], depth: int) -> Any:
     return lowered
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if not issubclass(type(key), str) or issubclass(type(key), Promise):
         raise Refused(f"a dict with a key of type {_name(type(key))}; keys must be texts")
     return str.__str__(key)
@@ -272,7 +272,7 @@ def _lower_decimal(value: Decimal, depth: int) -> dict[str, str]:
     return {"$decimal": Decimal.__str__(value)}
 
 
-_LOWER: dict[type, Callable[[Any, int], Any]] = {
+_LOWER: dict[type, Callable[[Any, int], object]] = {
     int: _lower_int,
     float: _lower_float,
     list: _lower_list,
@@ -296,7 +296,7 @@ def _lower_reference(value: ResultOf) -> dict[str, int]:
     return {TAG: value.job_id}
 
 
-def _lower_other(value: Any, depth: int) -> Any:
+def _lower_other(value: Any, depth: int) -> object:
     """Lower an Enum, a dataclass or a harmless subclass; refuse the rest."""
     # type(value), never isinstance(): a lazy object answers isinstance() by running its query.
     kind = type(value)
@@ -316,7 +316,7 @@ def _lower_other(value: Any, depth: int) -> Any:
     raise Refused(_describe(kind))
 
 
-def _lower_subclass(value: Any, base: type, depth: int) -> Any:
+def _lower_subclass(value: Any, base: type, depth: int) -> object:
     """Lower a subclass as its base, unless it would lose something: nanoseconds, several values per key."""
     kind = type(value)
     if base is dict and getattr(kind, "items", None) is not dict.items:

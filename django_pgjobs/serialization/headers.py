@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from django_pgjobs.states import TASK_HEADER
 
@@ -20,7 +19,7 @@ def inherited(text: str | None) -> str | None:
     return json.dumps(kept, ensure_ascii=False) if kept else None
 
 
-def task_header(text: str | None) -> dict[str, Any] | None:
+def task_header(text: str | None) -> dict[str, object] | None:
     """Return what the front for ``django.tasks`` keeps in headers, given as JSON; None if there is no such object."""
     try:
         headers = json.loads(text or "null")

@@ -36,7 +36,7 @@ AROUND_ARGUMENTS = 2
 
 
 def encode_payload(
-    args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, signature: Signature | None = None
+    args: tuple[object, ...], kwargs: dict[str, object], limit: int, signature: Signature | None = None
 ) -> str:
     """Return the JSON text ``{"args": […], "kwargs": {…}}``, ready for jsonb.
 
@@ -61,7 +61,7 @@ def encode_payload(
 is_flat = encoder.is_flat
 
 
-def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
+def encode_flat(calls: Sequence[tuple[tuple[object, ...], dict[str, object]]], limit: int) -> list[str] | None:
     """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must encode one of them."""
     flat = encoder.write_flat_rows(calls)
     return flat if flat is not None and max(map(len, flat)) <= limit else None
@@ -104,7 +104,7 @@ def _is_generator(kind: type) -> bool:
     return has("asend") or (has("send") and has("__next__"))
 
 
-def encode_result(value: Any, limit: int, what: str = "result", setting: str = "BOUNDS['result_bytes']") -> str:
+def encode_result(value: object, limit: int, what: str = "result", setting: str = "BOUNDS['result_bytes']") -> str:
     """Return a job's return value as JSON text of at most ``limit`` bytes of UTF-8.
 
     ``what``: what it is instead, for the refusal, and the ``setting`` that bounds it. Raises UnstorableResult, also for
@@ -145,7 +145,7 @@ def decode_result(text: str) -> Any:
         raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
-def revive(stored: Any) -> Any:
+def revive(stored: object) -> Any:
     """Return the value of parsed JSON, as ``Job.payload`` and ``Job.result`` hold it.
 
     Raises UnreadablePayload.
@@ -157,8 +157,8 @@ def revive(stored: Any) -> Any:
 
 
 def redact(
-    signature: Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any], sensitive: frozenset[str]
-) -> dict[str, Any]:
+    signature: Signature | None, args: Sequence[object], kwargs: Mapping[str, object], sensitive: frozenset[str]
+) -> dict[str, object]:
     """Return argument name → value for people to see, the ``sensitive`` ones hidden.
 
     ``sensitive`` may name a parameter, ``*args`` and ``**kwargs`` included, or one key of ``**kwargs``. Without a
@@ -171,7 +171,7 @@ def redact(
         bound = signature.bind(*args, **kwargs)
     except TypeError:
         return _redact_misfits(signature, args, kwargs, sensitive)
-    shown: dict[str, Any] = {}
+    shown: dict[str, object] = {}
     for name, value in bound.arguments.items():
         if name not in sensitive and signature.parameters[name].kind is Parameter.VAR_KEYWORD:
             shown |= {key: HIDDEN if key in sensitive else item for key, item in value.items()}
@@ -181,16 +181,18 @@ def redact(
 
 
 def _redact_misfits(
-    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], sensitive: frozenset[str]
-) -> dict[str, Any]:
+    signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], sensitive: frozenset[str]
+) -> dict[str, object]:
     # A payload of older code may call the password "pw". If any argument is sensitive, show only names that the
     # signature still has, or a rename would publish the secrets of every parked job.
     harmless = set(signature.parameters) - sensitive if sensitive else set(kwargs)
-    shown: dict[str, Any] = {f"args[{i}]": HIDDEN if sensitive else value for i, value in enumerate(args)}
+    shown: dict[str, object] = {f"args[{i}]": HIDDEN if sensitive else value for i, value in enumerate(args)}
     return shown | {name: value if name in harmless else HIDDEN for name, value in kwargs.items()}
 
 
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None) -> list[tuple[str, Any]]:
+def _arguments(
+    args: Sequence[object], kwargs: Mapping[str, object], signature: Signature | None
+) -> list[tuple[str, Any]]:
     """Return (name, value) of each argument; ``args[0]`` and so on if the signature has no name for it."""
     parameters = list(signature.parameters.values()) if signature else []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -200,7 +202,7 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signat
     return [*zip(names, args, strict=False), *kwargs.items()]
 
 
-def _blame(arguments: Iterable[tuple[str, Any]], refusal: encoder.Refused) -> str:
+def _blame(arguments: Iterable[tuple[str, object]], refusal: encoder.Refused) -> str:
     """Return the refusal with the path of the innermost value that is refused by itself."""
     path, reason, candidates = "The arguments", refusal, arguments
     while found := _first_refused(candidates):
@@ -210,7 +212,7 @@ def _blame(arguments: Iterable[tuple[str, Any]], refusal: encoder.Refused) -> st
     return f"{path} cannot be stored: it is {reason}."
 
 
-def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, encoder.Refused] | None:
+def _first_refused(candidates: Iterable[tuple[str, object]]) -> tuple[str, object, encoder.Refused] | None:
     try:
         for path, value in candidates:
             if (refusal := _refusal(value)) is not None:
@@ -221,7 +223,7 @@ def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, enc
     return None
 
 
-def _refusal(value: Any) -> encoder.Refused | None:
+def _refusal(value: object) -> encoder.Refused | None:
     try:
         encoder.write(value)
     except encoder.Refused as refusal:

@@ -47,7 +47,7 @@ class StoredResultOf(ResultOf):
     __slots__ = ()
 
 
-def within(value: Any) -> Iterator[ResultOf]:
+def within(value: object) -> Iterator[ResultOf]:
     """Yield the references in an argument: itself, or those in its lists, tuples, dicts and dataclasses."""
     if isinstance(value, ResultOf):
         yield value
@@ -110,21 +110,21 @@ def filled(payload: str, results: Mapping[int, str | None]) -> str:
     return json.dumps(_replaced_in(payload, stored.get), ensure_ascii=False)
 
 
-def _replaced_in(payload: str, of: Any) -> Any:
+def _replaced_in(payload: str, of: object) -> object:
     try:
         return _replaced(_parsed(payload), of)
     except RecursionError as error:
         raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
-def _replaced(value: Any, of: Any) -> Any:
+def _replaced(value: object, of: Any) -> object:
     if isinstance(value, list):
         return [_replaced(item, of) for item in value]
     if isinstance(value, dict):

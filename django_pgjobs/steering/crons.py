@@ -80,7 +80,7 @@ def stop(entries: QuerySet[Any], using: str, jobs: Any, *, by: object, reason: s
     return stopped
 
 
-def override(entries: QuerySet[Any], using: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
+def override(entries: QuerySet[Any], using: str, entry: Any, *, by: object, values: Mapping[str, object]) -> None:
     """Override values that the code declares for ``entry``, the only one of ``entries``.
 
     Empty values remove an override. Raises ``TypeError`` for other names, ``ValidationError`` for bad values.
@@ -92,7 +92,7 @@ def override(entries: QuerySet[Any], using: str, entry: Any, *, by: object, valu
             f"cron entry {entry.pk!r} was made at run time: no code declares values to override. Register it again."
         )
     checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
-    columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None, "check_at": Now()}
+    columns: dict[str, object] = {**checked, "broken": "", "next_fire_at": None, "check_at": Now()}
     if checked.keys() & {"expression", "zone"}:
         columns["in_force_since"] = Now()
     _change(entries, using, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
@@ -100,7 +100,7 @@ def override(entries: QuerySet[Any], using: str, entry: Any, *, by: object, valu
     log.info("operator's override cron=%s %s", entry.pk, signed(who(by), said))
 
 
-def _change(entries: QuerySet[Any], using: str, trail: Trail, columns: Mapping[str, Any]) -> int:
+def _change(entries: QuerySet[Any], using: str, trail: Trail, columns: Mapping[str, object]) -> int:
     with at_read_committed(using):
         trail.subject = listed(entries.using(using).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
         changed = entries.using(using).update(**columns)
@@ -140,10 +140,10 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(first[:MOST_NAMED]) + (", …" if len(first) > MOST_NAMED else "")
 
 
-def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def check_overrides(job_name: str, values: Mapping[str, object]) -> dict[str, object]:
     """Return the overrides, checked against this process's definition of the job. Raises ``ValidationError``."""
-    wrong: dict[str, Any] = {}
-    checked: dict[str, Any] = {}
+    wrong: dict[str, object] = {}
+    checked: dict[str, object] = {}
     for name, value in values.items():
         try:
             checked[name] = None if value is None else _CHECKS[name](job_name, value)

@@ -109,7 +109,7 @@ def _impatiently(using: str, act: Callable[[], bool]) -> bool | None:
     return done
 
 
-def payload_of(text: str) -> Any:
+def payload_of(text: str) -> object:
     """Return the payload that an operator typed as JSON; None for nothing. Raises ``ValueError`` that says where."""
     try:
         return json.loads(text, parse_constant=_no_constant) if text.strip() else None

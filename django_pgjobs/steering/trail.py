@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
 
 from django_pgjobs.logs import Facts, facts
 from django_pgjobs.serialization.escapes import one_line
@@ -111,7 +110,7 @@ class Trail:
         if skipped and self.action_id is not None and not self.goes_on:
             acting.close_action(db, self.action_id, skipped)
 
-    def _words(self, origin: ActionOrigin) -> dict[str, Any]:
+    def _words(self, origin: ActionOrigin) -> dict[str, object]:
         words = {"by": self.by, "reason": self.reason, "mode": self.mode, "subject": self.subject}
         words["asked"] = origin.filter_words
         return {

@@ -159,5 +159,5 @@ def _listen(own: WrapperDatabase, job_id: int, seconds: float) -> None:
             return
 
 
-def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
+def _without_pool(settings_dict: dict[str, Any]) -> dict[str, object]:
     return {key: value for key, value in settings_dict.get("OPTIONS", {}).items() if key != "pool"}

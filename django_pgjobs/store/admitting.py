@@ -42,7 +42,7 @@ class Terms(NamedTuple):
     of_key: Bounds = Bounds()
     after: Lane | None = None
 
-    def as_json(self, position: int) -> dict[str, Any]:
+    def as_json(self, position: int) -> dict[str, object]:
         """Return the object that the statement reads."""
         fields: dict[str, Any] = {
             "queue": self.queue,

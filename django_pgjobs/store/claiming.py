@@ -117,7 +117,7 @@ class ClaimedJob(NamedTuple):
         # A number beyond the floats, which no registration writes, would raise.
         return float(seconds) if isinstance(seconds, int | float) and seconds <= LONGEST_SECONDS else None
 
-    def option(self, name: str) -> Any:
+    def option(self, name: str) -> object:
         """Return one of its ``options``, None if it has none of that name."""
         options = None if self.extras is None else self.extras.get("options")
         return options.get(name) if isinstance(options, dict) else None
@@ -296,7 +296,7 @@ def _texts(column: str) -> list[str | None]:
     return [text or None for text in column.split("\n")]
 
 
-def _rare(rare: str, asked_at: float) -> tuple[Any, ...]:
+def _rare(rare: str, asked_at: float) -> tuple[object, ...]:
     """Return the values from ``ending`` to ``extras``; jobs share them, so ``extras`` is never changed in place."""
     if not rare:
         return _PLAIN

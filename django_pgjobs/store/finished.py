@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from django.db import transaction
 
@@ -18,7 +17,7 @@ from django_pgjobs.signals import job_finished
 from django_pgjobs.store.steering import EndedJob
 
 
-def send_finished(using: str, ended: Sequence[EndedJob], definition_of: Callable[[str], Any]) -> None:
+def send_finished(using: str, ended: Sequence[EndedJob], definition_of: Callable[[str], object]) -> None:
     """Send ``job_finished`` for these jobs when the transaction on ``using`` commits. Asks no database.
 
     ``ended``: those of one statement, so of one outcome. ``definition_of``: name → sender. Django logs what receivers
@@ -33,7 +32,7 @@ def send_finished(using: str, ended: Sequence[EndedJob], definition_of: Callable
     transaction.on_commit(partial(_send, alike, definition_of, using), using=using, robust=True)
 
 
-def _send(alike: Mapping[EndedJob, Iterable[int]], definition_of: Callable[[str], Any], using: str) -> None:
+def _send(alike: Mapping[EndedJob, Iterable[int]], definition_of: Callable[[str], object], using: str) -> None:
     for job, ids in alike.items():
         sender = definition_of(job.name)
         about = {

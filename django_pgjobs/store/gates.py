@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_pgjobs.states import FAIL_FAST, UNDO, Outcome, Rule
 from django_pgjobs.store.database import Database
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
     old: bool
 
 
-def _opened(rows: Iterable[tuple[Any, ...]]) -> list[Opened]:
+def _opened(rows: Iterable[tuple[object, ...]]) -> list[Opened]:
     return [Opened._make(row) for row in rows]
 
 

@@ -8,7 +8,7 @@ range becomes ``clock.EARLIEST`` or ``clock.LATEST``. Without such a row this co
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg.adapt import Loader, Transformer
@@ -16,6 +16,10 @@ from psycopg.pq import Format
 from psycopg.types.datetime import TimestamptzBinaryLoader
 
 from django_pgjobs.clock import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
 
 OID = psycopg.adapters.types["timestamptz"].oid
 
@@ -28,7 +32,7 @@ def instant(text: str) -> datetime:
         return EARLIEST if text.startswith("-") or text.endswith("BC") else LATEST
 
 
-def read_again(cursor: Any) -> list[tuple[Any, ...]]:
+def read_again(cursor: CursorWrapper) -> list[tuple[object, ...]]:
     """Return the rows of the cursor's current result, instants within bounds; ``cursor`` is Django's or psycopg's."""
     text = cast("type[Loader]", cursor.adapters.get_loader(OID, Format.TEXT))
     for loader in (_bounded_text(text), _BoundedBinary):
@@ -43,7 +47,7 @@ def _bounded_text(loader: type[Loader]) -> type[Loader]:
     class Bounded(loader):  # type: ignore[misc, valid-type]
         """Django's loader, which knows the connection's zone, within bounds."""
 
-        def load(self, data: Any) -> Any:
+        def load(self, data: Any) -> object:
             """Return the instant, or the bound if it is beyond that."""
             try:
                 return super().load(data)

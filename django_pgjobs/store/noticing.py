@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_pgjobs.store.database import Database
 
@@ -147,7 +147,7 @@ def write_notice(
 
     Return whether it was written, and the id of the delivery. Nothing is written if another has since.
     """
-    params: dict[str, Any] = {
+    params: dict[str, object] = {
         "finished_at": reached.finished_at,
         "notified_at": reached.notified_at,
         "until": until,
@@ -159,7 +159,7 @@ def write_notice(
     return (True, rows[0][0]) if rows else (False, None)
 
 
-def _columns(new: NewJob | None) -> dict[str, Any]:
+def _columns(new: NewJob | None) -> dict[str, object]:
     if new is None:
         return dict.fromkeys(("name", "queue", "priority", "max_attempts", "timeout", "payload"))
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.states import FLEET, TREND
@@ -98,7 +98,7 @@ def delete_minutes(db: Database, *, seconds: float) -> int:
     return int(db.fetch("delete_minutes", {"fleet": FLEET, "trend": TREND, "seconds": seconds})[0][0])
 
 
-def write_depths(db: Database, depths: Sequence[Mapping[str, Any]]) -> None:
+def write_depths(db: Database, depths: Sequence[Mapping[str, object]]) -> None:
     """Keep these depths for this minute, or what it has already if that is more."""
     db.fetch("write_depths", {"items": json.dumps(list(depths))})
 

@@ -74,7 +74,7 @@ def register_job(using: str, new: NewJob) -> Registered | None:
     return Registered(rows[0][0], *_Instants(connections[using]).of(rows[0][1:])) if rows else None
 
 
-def _special(new: NewJob) -> dict[str, Any]:
+def _special(new: NewJob) -> dict[str, object]:
     """Return the fields that few jobs have, as JSON can represent them."""
     values = {name: getattr(new, name) for name in NewJob._fields[SPECIAL]}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
@@ -249,7 +249,7 @@ def _as_json(some: NewJobs) -> list[str]:
     return [f'{begins}, "payload": {payload}}}' for payload in some.payloads]
 
 
-def _begin_of_json(new: NewJob, special: Mapping[str, Any]) -> str:
+def _begin_of_json(new: NewJob, special: Mapping[str, object]) -> str:
     """Return a JSON object without its end: what a job writes but for its payload."""
     fields = json.dumps(
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.store.database import Database
@@ -77,7 +77,7 @@ def read_result(db: Database, ids: Sequence[int]) -> list[ResultFacts]:
     return [ResultFacts._make([*row[:-_OF_ATTEMPTS], _attempts(row[-_OF_ATTEMPTS:])]) for row in rows]
 
 
-def _attempts(columns: Sequence[Sequence[Any] | None]) -> tuple[ReadAttempt, ...]:
+def _attempts(columns: Sequence[Sequence[object] | None]) -> tuple[ReadAttempt, ...]:
     rows = zip(*(column or () for column in columns), strict=True)
     made = (ReadAttempt._make([*row[:-2], _chain(row[-2]), row[-1]]) for row in rows)
     # By their ends: the death of an executor is written a moment later, and jobs beside it may have ended before that.

@@ -174,5 +174,5 @@ def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 def _is_of_a_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a ``TestCase`` opened this transaction, which never commits: its tests may count hooks."""
-    blocks: list[Any] = getattr(connection, "atomic_blocks", [])
+    blocks: list[object] = getattr(connection, "atomic_blocks", [])
     return bool(blocks) and getattr(blocks[0], "_from_testcase", False)

@@ -57,7 +57,7 @@ class PgJobsBackend(BaseTaskBackend):
         except InvalidOption as error:
             raise InvalidTask(f"Task {task.module_path}: {error}") from None
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+    def enqueue(self, task: Task, args: Sequence[object], kwargs: Mapping[str, object]) -> TaskResult:
         """Store a job for ``task`` in the caller's transaction, and return its result.
 
         If its key is taken, the result is that of the job that has it. Raises ``InvalidTask``, ``TypeError`` for
@@ -78,7 +78,7 @@ class PgJobsBackend(BaseTaskBackend):
 
         return results.found(self.alias, result_id)
 
-    def check(self, **kwargs: Any) -> Iterable[CheckMessage]:
+    def check(self, **kwargs: object) -> Iterable[CheckMessage]:
         """Return what is wrong with the settings of this alias."""
         from django_pgjobs.tasks.checks import check_alias  # here for start-up time
 

@@ -36,7 +36,7 @@ def result_of(job: Job) -> TaskResult:
     return results.of_job(job)
 
 
-def enqueue_many(task: TaskOf[P, R], calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[str]:
+def enqueue_many(task: TaskOf[P, R], calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> list[str]:
     """Store one job of ``task`` for each (args, kwargs), all in one statement; return the ids of their results.
 
     The ids are in the order of the calls. Checks and stores each call as ``enqueue`` does, all or none, in the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
@@ -60,7 +59,7 @@ def check_alias(backend: BaseTaskBackend) -> Iterator[CheckMessage]:
         yield from _check_retention(where, backend, conf)
 
 
-def options_given(params: Mapping[str, Any]) -> Mapping[str, Any]:
+def options_given(params: Mapping[str, object]) -> Mapping[str, object]:
     """Return ``OPTIONS`` of an alias, empty if they are no dict."""
     given = params.get("OPTIONS", {})
     return given if isinstance(given, Mapping) else {}

@@ -51,7 +51,7 @@ class TaskDefinition(JobDefinition[P, R]):
 
     _front = TASK_FRONT
 
-    def __init__(self, task: Task, declared: Mapping[str, Any], database: str | None) -> None:
+    def __init__(self, task: Task, declared: Mapping[str, object], database: str | None) -> None:
         self.task = task
         self._backend_alias: str = task.backend
         self.database = database

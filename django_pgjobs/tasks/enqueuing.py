@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WAITS = "waits for the database: in asynchronous code write"
 
 
-def enqueue(backend: BaseTaskBackend, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+def enqueue(backend: BaseTaskBackend, task: Task, args: Sequence[object], kwargs: Mapping[str, object]) -> TaskResult:
     """Store a job of a valid task; see ``PgJobsBackend.enqueue``."""
     taken, named = plain_arguments(args, kwargs)
     definition = definition_of(task)
@@ -48,7 +48,7 @@ def enqueue(backend: BaseTaskBackend, task: Task, args: Sequence[Any], kwargs: M
     return result
 
 
-def enqueue_many(task: Task, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[str]:
+def enqueue_many(task: Task, calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> list[str]:
     """Store jobs of one task; see ``bridge.enqueue_many``."""
     definition = definition_of(task)
     backend = task.get_backend()
@@ -72,7 +72,7 @@ def enqueue_many(task: Task, calls: Iterable[tuple[Sequence[Any], Mapping[str, A
 
 
 def _rows(
-    definition: JobDefinition[..., Any], plan: Plan, headers: Mapping[str, Any] | None, calls: Iterable[Any]
+    definition: JobDefinition[..., Any], plan: Plan, headers: Mapping[str, object] | None, calls: Iterable[Any]
 ) -> Iterator[Row]:
     fits = definition._fits
     for number, call in enumerate(calls):
@@ -112,7 +112,7 @@ def plan_of(definition: JobDefinition[..., Any], task: Task) -> Plan:
     return definition._plan_with(**given) if given else definition._plan
 
 
-def _of_alias(definition: TaskDefinition[..., Any], alias: str) -> dict[str, Any]:
+def _of_alias(definition: TaskDefinition[..., Any], alias: str) -> dict[str, object]:
     """Return what a row gets from the alias that it is enqueued by, where that is not the task's own."""
     options, conf = options_of(alias), get_conf()
     declared = options.declared(definition.name, mark_of(definition.task.func))

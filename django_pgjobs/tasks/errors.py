@@ -30,7 +30,7 @@ class PgTaskError(TaskError):
         return found
 
 
-def _at(path: str) -> Any:
+def _at(path: str) -> object:
     """Return what stands at a dotted path, be it inside a class, which ``import_string`` does not look into."""
     try:
         return import_string(path)

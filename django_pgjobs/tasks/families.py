@@ -49,7 +49,7 @@ if not TYPE_CHECKING:
     Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
     TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
 
-TASK_CLASSES: tuple[type[Any], ...] = tuple(import_module(f"{name}.base").Task for name in FAMILIES)
+TASK_CLASSES: tuple[type[object], ...] = tuple(import_module(f"{name}.base").Task for name in FAMILIES)
 """Classes that ``isinstance`` takes for a task."""
 
 DEFAULT_ALIAS = "default"
@@ -114,14 +114,14 @@ def is_task(value: object) -> bool:
     return isinstance(value, TASK_CLASSES)
 
 
-def changed(task: Task, changes: Mapping[str, Any]) -> Task:
+def changed(task: Task, changes: Mapping[str, object]) -> Task:
     """Return ``task`` with other fields, unchecked: the row counts, regardless of the present settings."""
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
     return made(type(task), {**{field.name: getattr(task, field.name) for field in fields(task)}, **changes})
 
 
-def made(kind: type[Task], values: Mapping[str, Any]) -> Task:
+def made(kind: type[Task], values: Mapping[str, object]) -> Task:
     """Return a task of these fields, the others by default, unchecked."""
     task = object.__new__(kind)
     for field in fields(kind):

@@ -14,7 +14,9 @@ AS_THEY_ARE = frozenset({type(None), bool, int, str})
 """The types of results that come back from JSON unchanged."""
 
 
-def plain_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def plain_arguments(
+    args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return the arguments as they come back from JSON. Raises ``TypeError``, or ``ValueError`` for binary text.
 
     What JSON takes and PostgreSQL does not, such as NaN, passes: registering refuses it, and names its path.
@@ -26,7 +28,7 @@ def plain_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tup
     return tuple(flat), named
 
 
-def plain_result(value: Any) -> Any:
+def plain_result(value: object) -> object:
     """Return what a task returned as it comes back from JSON; a next step passes. Raises ``UnstorableResult``."""
     if type(value) in AS_THEY_ARE or type(value) is Next:
         return value
@@ -36,7 +38,7 @@ def plain_result(value: Any) -> Any:
         raise UnstorableResult(f"The result of a task must be JSON: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     try:
         normal = normalize_json(value)
     except RecursionError:
@@ -47,7 +49,7 @@ def _plain(value: Any) -> Any:
         return normal  # likewise: an integer that is too long
 
 
-def normalize_json(value: Any) -> Any:
+def normalize_json(value: object) -> object:
     """Return ``value`` made of what JSON has, as Django's function of this name does, of which no family's is public.
 
     Raises ``TypeError`` naming the type of what JSON does not have, ``ValueError`` for bytes that are no text.

@@ -40,7 +40,7 @@ KNOWN = JOB_CHECKS.keys() - OF_THE_TASK.keys()
 class Mark(NamedTuple):
     """The declaration of ``@policy``: checked options of a job, and where."""
 
-    declared: Mapping[str, Any]
+    declared: Mapping[str, object]
     location: str
 
 
@@ -70,7 +70,7 @@ def policy(**options: Unpack[PolicyOptions]) -> Callable[[F], F]:
     return mark
 
 
-def checked_policy(options: Mapping[str, Any]) -> dict[str, Any]:
+def checked_policy(options: Mapping[str, object]) -> dict[str, object]:
     """Return these options as ``checked_job_options`` does. Raises ``InvalidOption``."""
     for option in options:
         if option in OF_THE_TASK:
@@ -79,13 +79,13 @@ def checked_policy(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked_job_options(options)
 
 
-def mark_of(func: Callable[..., Any]) -> Mapping[str, Any]:
+def mark_of(func: Callable[..., object]) -> Mapping[str, object]:
     """Return what ``@policy`` declares for a function; empty without it."""
     mark: Mark | None = getattr(func, MARK, None)
     return {} if mark is None else mark.declared
 
 
-def _check_signature(func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
+def _check_signature(func: Callable[..., object], declared: Mapping[str, object]) -> None:
     """Refuse what does not go with the function's arguments; ``@task`` above says whether the context is one."""
     others = {option: value for option, value in declared.items() if option != "cron"}
     if next(iter(inspect.signature(func).parameters), "") == "context":

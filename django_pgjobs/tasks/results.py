@@ -71,7 +71,7 @@ def database_of(alias: str) -> str:
     return writable_alias(options_of(alias).database)
 
 
-def of_new_job(job: Any, task: Task, backend: str, args: Any, kwargs: Any) -> TaskResult:
+def of_new_job(job: Job, task: Task, backend: str, args: Any, kwargs: Any) -> TaskResult:
     """Return the result of a job that has just been stored."""
     return TaskResult(
         task=with_instant(task, job.created_at),
@@ -158,9 +158,9 @@ KEPT: Mapping[str, Any] = {"backend": str, "delay": (int, float), "run_after": s
 """Key that ``header_of`` stores → its types."""
 
 
-def header_of(task: Task, own: Task | None) -> dict[str, Any] | None:
+def header_of(task: Task, own: Task | None) -> dict[str, object] | None:
     """Return what the row of a job keeps of ``task``, which the task at its path, ``own``, does not say."""
-    kept: dict[str, Any] = {}
+    kept: dict[str, object] = {}
     if own is None or task.backend != own.backend:
         kept["backend"] = task.backend
     after: Any = task.run_after

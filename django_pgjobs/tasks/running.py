@@ -33,14 +33,14 @@ class PgTaskContext(TaskContext):
     job: JobContext
 
 
-def body_of(definition: JobDefinition[..., Any], func: Callable[..., Any]) -> Callable[..., Any]:
+def body_of(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., Any]:
     """Return the function that an attempt calls instead of the task's own."""
     made = _async_body(definition, func) if iscoroutinefunction(func) else _sync_body(definition, func)
     return wraps(func)(made)
 
 
-def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) -> Callable[..., Any]:
-    def body(*args: Any, **kwargs: Any) -> Any:
+def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., object]:
+    def body(*args: object, **kwargs: object) -> object:
         if sending.anybody_wants_starts():
             sending.send_started(current_context())
         try:
@@ -50,14 +50,14 @@ def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) ->
             raise
         return value if type(value) in plain.AS_THEY_ARE else stored(definition, value)
 
-    def body_with_context(job: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+    def body_with_context(job: JobContext, /, *args: object, **kwargs: object) -> object:
         return body(PgTaskContext(task_result=results.of_running(job), job=job), *args, **kwargs)
 
     return body_with_context if definition.takes_context else body
 
 
-def _async_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) -> Callable[..., Any]:
-    async def body(*args: Any, **kwargs: Any) -> Any:
+def _async_body(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., object]:
+    async def body(*args: object, **kwargs: object) -> object:
         if sending.anybody_wants_starts():
             await sending.asend_started(current_context())
         try:
@@ -67,14 +67,14 @@ def _async_body(definition: JobDefinition[..., Any], func: Callable[..., Any]) -
             raise
         return stored(definition, value)
 
-    async def body_with_context(job: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+    async def body_with_context(job: JobContext, /, *args: object, **kwargs: object) -> object:
         result = await sync_to_async(results.of_running)(job)
         return await body(PgTaskContext(task_result=result, job=job), *args, **kwargs)
 
     return body_with_context if definition.takes_context else body
 
 
-def stored(definition: JobDefinition[..., Any], value: Any) -> Any:
+def stored(definition: JobDefinition[..., Any], value: object) -> object:
     """Return a task's result as JSON keeps it. One that JSON does not have: ``Unstored``, or ``UnstorableResult``."""
     if not definition.store_result:
         return value  # which the attempt drops

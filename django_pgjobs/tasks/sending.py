@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 
@@ -75,7 +75,7 @@ def anybody_wants_ends(outcome: str) -> bool:
     return others_want_ends() or (outcome in LEVELS and tasks_log.isEnabledFor(LEVELS[outcome]))
 
 
-def send_enqueued(sender: type[Any], result: TaskResult) -> None:
+def send_enqueued(sender: type[object], result: TaskResult) -> None:
     """Send ``task_enqueued``. The row is written, so a receiver has nothing to veto."""
     if others_want_enqueued() or tasks_log.isEnabledFor(logging.DEBUG):
         families.task_enqueued.send_robust(sender, task_result=result)
@@ -110,7 +110,7 @@ def note_raised(job: JobContext, error: BaseException) -> None:
 
 def send_finished(
     *,
-    sender: Any,
+    sender: object,
     job_id: int,
     name: str,
     outcome: str,
@@ -118,7 +118,7 @@ def send_finished(
     database: str,
     duration: float | None,
     by_worker: bool,
-    **_: Any,
+    **_: object,
 ) -> None:
     """Send ``task_finished`` for the end of a task's job: the listener of ``job_finished``."""
     # Not an exception that was retried: no attempt ended with a success, or with an operator's cancel.
@@ -153,7 +153,7 @@ def _result_of_end(database: str, job_id: int, name: str, outcome: str, attempt:
     return results.of_facts(name, job_id, attempt, status)
 
 
-def _sender(result: TaskResult) -> type[Any]:
+def _sender(result: TaskResult) -> type[object]:
     """Return the class of the backend that a task is of."""
     with suppress(Exception):  # its alias has left the settings
         return type(result.task.get_backend())

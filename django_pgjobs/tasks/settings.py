@@ -42,15 +42,15 @@ class AliasOptions:
     """The ``OPTIONS`` of one alias, checked. Declared options are those of a job definition."""
 
     database: str | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    exact: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    exact: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Path of a task → its options."""
-    patterns: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    patterns: tuple[tuple[str, Mapping[str, object]], ...] = ()
     """Patterns of paths and their options, the shortest first."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Former path → path."""
 
-    def declared(self, path: str, marked: Mapping[str, Any]) -> dict[str, Any]:
+    def declared(self, path: str, marked: Mapping[str, object]) -> dict[str, Any]:
         """Return the options of the task at ``path``, whose function declares ``marked``."""
         declared = {**self.defaults, **marked}
         for pattern, options in self.patterns:
@@ -77,7 +77,7 @@ def our_aliases() -> tuple[str, ...]:
     return tuple(alias for alias, params in given_tasks().items() if _is_ours(params))
 
 
-def _is_ours(params: Any) -> bool:
+def _is_ours(params: object) -> bool:
     path = params.get("BACKEND") if isinstance(params, Mapping) else None
     if not isinstance(path, str):
         return False
@@ -113,32 +113,32 @@ def options_of(alias: str) -> AliasOptions:
     return found
 
 
-def given_options(alias: str) -> Any:
+def given_options(alias: str) -> object:
     """Return ``OPTIONS`` of an alias as the settings have them."""
     params = given_tasks().get(alias)
     return params.get("OPTIONS", {}) if isinstance(params, Mapping) else {}
 
 
-def given_tasks() -> Mapping[str, Any]:
+def given_tasks() -> Mapping[str, object]:
     """Return the setting ``TASKS``; empty if there is none."""
     given = getattr(settings, "TASKS", None)
     return given if isinstance(given, Mapping) else {}
 
 
-def read_options(given: Any) -> tuple[AliasOptions, list[OptionProblem]]:
+def read_options(given: object) -> tuple[AliasOptions, list[OptionProblem]]:
     """Return what ``OPTIONS`` say as far as they are valid, and what is wrong with them. Imports what they name."""
     if not isinstance(given, Mapping):
         return AliasOptions(), [OptionProblem("", f"OPTIONS must be a dict, not {given!r}.")]
     problems: list[OptionProblem] = []
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, object] = {}
     for key in given:
         if key not in KEYS:
             problems.append(OptionProblem(str(key), f"OPTIONS has no key {key!r}{did_you_mean(str(key), KEYS)}."))
     for key, option in DEFAULTS.items():
         if key in given:
             defaults |= _checked(f"OPTIONS[{key!r}]", key, {option: given[key]}, problems)
-    exact: dict[str, Mapping[str, Any]] = {}
-    patterns: dict[str, Mapping[str, Any]] = {}
+    exact: dict[str, Mapping[str, object]] = {}
+    patterns: dict[str, Mapping[str, object]] = {}
     for path, options in _items("TASKS", given, problems):
         if not isinstance(options, Mapping):
             problems.append(OptionProblem("TASKS", f"OPTIONS['TASKS'][{path!r}] must be a dict, not {options!r}."))
@@ -164,7 +164,7 @@ def is_pattern(path: str) -> bool:
     return any(sign in path for sign in "*?[")
 
 
-def _items(key: str, given: Mapping[str, Any], problems: list[OptionProblem]) -> Iterator[tuple[str, Any]]:
+def _items(key: str, given: Mapping[str, object], problems: list[OptionProblem]) -> Iterator[tuple[str, object]]:
     found = given.get(key, {})
     if not isinstance(found, Mapping) or not all(isinstance(path, str) for path in found):
         problems.append(OptionProblem(key, f"OPTIONS[{key!r}] must be a dict by the paths of tasks, not {found!r}."))
@@ -172,8 +172,8 @@ def _items(key: str, given: Mapping[str, Any], problems: list[OptionProblem]) ->
     yield from found.items()
 
 
-def _checked(where: str, key: str, options: Mapping[str, Any], problems: list[OptionProblem]) -> dict[str, Any]:
-    declared: dict[str, Any] = {}
+def _checked(where: str, key: str, options: Mapping[str, object], problems: list[OptionProblem]) -> dict[str, object]:
+    declared: dict[str, object] = {}
     for option, value in options.items():
         try:
             declared |= checked_policy({option: _FROM_TEXT.get(str(option), _as_it_is)(value)})
@@ -185,20 +185,20 @@ def _checked(where: str, key: str, options: Mapping[str, Any], problems: list[Op
 # Texts for what settings cannot import
 
 
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: object) -> object:
     return value
 
 
-def _imported(value: Any) -> Any:
+def _imported(value: object) -> object:
     return import_string(value) if isinstance(value, str) else value
 
 
-def _rule(value: Any) -> Any:
+def _rule(value: object) -> object:
     """Return a rule of exceptions: types, or one callable, each as itself or as its dotted path."""
     return [_imported(one) for one in value] if isinstance(value, list | tuple) else _imported(value)
 
 
-def _cron(value: Any) -> Any:
+def _cron(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_cron(one) for one in value]
     if not isinstance(value, str):
@@ -208,17 +208,17 @@ def _cron(value: Any) -> Any:
     return entry
 
 
-def _limits(value: Any) -> Any:
+def _limits(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [_limits(one) for one in value]
     return Limit(**value) if isinstance(value, Mapping) else value
 
 
-def _unique(value: Any) -> Any:
+def _unique(value: object) -> object:
     return Unique(**value) if isinstance(value, Mapping) else value
 
 
-_FROM_TEXT: Mapping[str, Callable[[Any], Any]] = {
+_FROM_TEXT: Mapping[str, Callable[[object], object]] = {
     "backoff": _imported,
     "retry_on": _rule,
     "give_up_on": _rule,
@@ -229,7 +229,7 @@ _FROM_TEXT: Mapping[str, Callable[[Any], Any]] = {
 """Option → what makes its value from what settings can hold."""
 
 
-def _reset(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: object) -> None:
     if setting in ("TASKS", "PGJOBS"):
         options_of.cache_clear()
         our_aliases.cache_clear()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from django.conf import settings
@@ -95,7 +95,7 @@ def slug_of(entry: str) -> str:
     return f"{slug[: SLUG_LIMIT - HASH_DIGITS - 1].strip('-_') or 'cron'}-{digest}"
 
 
-def monitor_config(entry: str, timeout: float | None) -> dict[str, Any] | None:
+def monitor_config(entry: str, timeout: float | None) -> dict[str, object] | None:
     """Return what creates or updates an entry's monitor; empty if this process does not declare the entry.
 
     None if the entry cannot be watched, which is logged once. ``timeout``: the job's, in seconds.
@@ -109,13 +109,13 @@ def monitor_config(entry: str, timeout: float | None) -> dict[str, Any] | None:
             _noted.add(entry)
             log.info("cron entry does not check in, Sentry's schedules know no seconds cron=%s", entry)
         return None
-    config: dict[str, Any] = {"schedule": schedule, "timezone": declared.zone or settings.TIME_ZONE}
+    config: dict[str, object] = {"schedule": schedule, "timezone": declared.zone or settings.TIME_ZONE}
     if timeout is not None:
         config["max_runtime"] = max(1, math.ceil(timeout / 60))
     return config
 
 
-def _schedule_of(declared: CronDeclaration) -> dict[str, Any] | None:
+def _schedule_of(declared: CronDeclaration) -> dict[str, object] | None:
     expression = declared.expression
     if is_interval(expression):
         number, unit = length_of(expression)

@@ -55,7 +55,7 @@ def _tracer() -> Any:
 
 
 @lru_cache(1)
-def _tracer_of(provider: Any) -> Any:
+def _tracer_of(provider: Any) -> object:
     return provider.get_tracer("django_pgjobs")  # an SDK takes microseconds for each
 
 
@@ -63,13 +63,13 @@ def _tracer_of(provider: Any) -> Any:
 
 
 def _capture() -> dict[str, str]:
-    carrier: dict[str, Any] = {}
+    carrier: dict[str, object] = {}
     with quietly(TOOL):
         propagate.inject(carrier)
     return _readable(carrier)
 
 
-def _readable(carrier: Mapping[str, Any]) -> dict[str, str]:
+def _readable(carrier: Mapping[str, object]) -> dict[str, str]:
     """Return the values that are text of a sensible length: every writer of rows can choose headers."""
     return {
         key: value
@@ -117,11 +117,11 @@ def _registered_as(registration: Registration) -> str:
     return f"register {line(registration.name)}" if registration.name else "register"
 
 
-def _named(name: str) -> dict[str, Any]:
+def _named(name: str) -> dict[str, object]:
     return {"pgjobs.name": line(name)} if name else {}
 
 
-def _messaging(operation: str, kind: str, queue: str, job: int | None = None) -> dict[str, Any]:
+def _messaging(operation: str, kind: str, queue: str, job: int | None = None) -> dict[str, object]:
     """Return the attributes of the semantic conventions for messaging."""
     found: dict[str, Any] = {
         "messaging.system": SYSTEM,
@@ -152,7 +152,7 @@ def _begin(context: JobContext, *, follows: bool) -> tuple[Any, Any]:
     return span, trace.set_span_in_context(span, carried)
 
 
-def _facts(context: JobContext) -> dict[str, Any]:
+def _facts(context: JobContext) -> dict[str, object]:
     facts = {
         **_messaging(context.callback or "attempt", "process", context.queue, context.id),
         **_named(context.name),
@@ -189,12 +189,12 @@ def _span(context: JobContext, *, follows: bool) -> Iterator[None]:
                 span.end()
 
 
-def _record_error(span: Any, error: BaseException) -> None:
+def _record_error(span: object, error: BaseException) -> None:
     if not issubclass(type(error), STEERING):
         _record(span, failure_of(error))
 
 
-def _end(*, context: JobContext, decision: Decision, exception: BaseException | None, **_: Any) -> None:
+def _end(*, context: JobContext, decision: Decision, exception: BaseException | None, **_: object) -> None:
     """End the span of an attempt; a receiver of ``attempt_ended``."""
     span = _open.pop(context, None)
     if span is None:
@@ -226,18 +226,18 @@ def _mark_failed(span: Any, kind: str, words: str = "") -> None:
     span.set_status(trace.Status(trace.StatusCode.ERROR, line(words or kind)))
 
 
-def _layer(run: Any, *, follows: bool) -> Any:
+def _layer(run: Any, *, follows: bool) -> object:
     attempt_ended.connect(_end, dispatch_uid="django_pgjobs.telemetry.otel")
     flush_when_leaving(TOOL, _flush)
     if iscoroutinefunction(run):
 
-        async def around_async(context: JobContext) -> Any:
+        async def around_async(context: JobContext) -> object:
             with _span(context, follows=follows):
                 return await run(context)
 
         return around_async
 
-    def around(context: JobContext) -> Any:
+    def around(context: JobContext) -> object:
         with _span(context, follows=follows):
             return run(context)
 
@@ -251,13 +251,13 @@ def _flush() -> None:
 
 
 @sync_and_async_middleware
-def tracing(run: Any) -> Any:
+def tracing(run: object) -> object:
     """Continue the trace of the code that registered the job: a factory for ``PGJOBS["MIDDLEWARE"]``."""
     return _layer(run, follows=True)
 
 
 @sync_and_async_middleware
-def linking(run: Any) -> Any:
+def linking(run: object) -> object:
     """Begin a trace for each attempt, linked to the one that registered the job: a factory like ``tracing``."""
     return _layer(run, follows=False)
 
@@ -272,7 +272,7 @@ for _each in (tracing, linking):
 
 
 @sync_and_async_middleware
-def duties(run: Any) -> Any:
+def duties(run: object) -> object:
     """Make a span of each turn of a maintenance duty, and nothing of jobs: a factory for ``PGJOBS["MIDDLEWARE"]``."""
     raise MiddlewareNotUsed
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from django_pgjobs.exceptions import INTERRUPTS
 from django_pgjobs.logs import safe_logger
@@ -40,7 +39,7 @@ def flush_when_leaving(tool: str, flush: Callable[[], object]) -> None:
     )
 
 
-def _flush(tool: str, flush: Callable[[], object], *, reason: str, **_: Any) -> None:
+def _flush(tool: str, flush: Callable[[], object], *, reason: str, **_: object) -> None:
     done = threading.Event()
 
     def run() -> None:

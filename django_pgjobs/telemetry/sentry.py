@@ -54,18 +54,18 @@ _scopes: WeakKeyDictionary[JobContext, Any] = WeakKeyDictionary()
 
 
 @sync_and_async_middleware
-def reporting(run: Any) -> Any:
+def reporting(run: Any) -> object:
     """Report failed attempts and cron entries to Sentry: a factory for ``PGJOBS["MIDDLEWARE"]``."""
     _connect()
     if iscoroutinefunction(run):
 
-        async def around_async(context: JobContext) -> Any:
+        async def around_async(context: JobContext) -> object:
             with _reported(context):
                 return await run(context)
 
         return around_async
 
-    def around(context: JobContext) -> Any:
+    def around(context: JobContext) -> object:
         with _reported(context):
             return run(context)
 
@@ -104,7 +104,7 @@ def _reported(context: JobContext) -> Iterator[None]:
         yield
 
 
-def _scope_of(context: JobContext) -> Any:
+def _scope_of(context: JobContext) -> object:
     scope = sentry_sdk.get_isolation_scope().fork()
     scope.clear()
     for key, value in _tags(context).items():
@@ -132,7 +132,7 @@ def _tags(context: JobContext) -> dict[str, str]:
 # What is reported
 
 
-def _end(*, context: JobContext, decision: Decision, exception: BaseException | None, **_: Any) -> None:
+def _end(*, context: JobContext, decision: Decision, exception: BaseException | None, **_: object) -> None:
     """Report an attempt whose decision is known; a receiver of ``attempt_ended``."""
     with quietly(TOOL):
         scope = _scopes.pop(context, None)
@@ -167,7 +167,7 @@ def _capture(error: BaseException, level: str) -> None:
 # What events of jobs carry
 
 
-def _dress(event: Any, hint: Any) -> Any:
+def _dress(event: Any, hint: Any) -> object:
     """Return an event without what a job keeps to itself; drop what ``_end`` reports. Other events pass unchanged."""
     job = logs.running.get(None)
     if job is None or event.get("type") is not None:
@@ -181,7 +181,7 @@ def _is_ours(record: Any) -> bool:
     return record is not None and record.name == "django_pgjobs" and str(record.msg).startswith(OUR_LINES)
 
 
-def _strip(event: Any, hint: Any) -> Any:
+def _strip(event: Any, hint: Any) -> object:
     if event.get("type") is not None:
         return event
     stripping.remember((hint or {}).get("exc_info"))

@@ -12,7 +12,7 @@ _reported: ContextVar[BaseException | None] = ContextVar("django_pgjobs_reported
 """The latest exception that an event of this job reported."""
 
 
-def remember(exc_info: Any) -> None:
+def remember(exc_info: object) -> None:
     """Note that an event reports this exception."""
     if exc_info and isinstance(exc_info, tuple):
         _reported.set(exc_info[1])
@@ -36,7 +36,7 @@ def strip(event: dict[str, Any]) -> None:
             crumb.pop("data", None)
 
 
-def _stacks(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _stacks(event: dict[str, object]) -> Iterator[dict[str, Any]]:
     for holder in (*_values(event, "exception"), *_values(event, "threads"), event):
         stack = holder.get("stacktrace")
         if isinstance(stack, dict):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextvars import Token
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
@@ -33,7 +33,7 @@ class FakeContext(JobContext):
     def __init__(
         self,
         job: ClaimedJob,
-        headers: dict[str, Any],
+        headers: dict[str, object],
         control: RunControl,
         error: Failure | None,
         events: Mapping[str, object],
@@ -88,7 +88,7 @@ def context(
     cancelled_by: str = "",
     cancel_reason: str = "",
     lease_is_trusted: bool = True,
-    headers: Mapping[str, Any] | None = None,
+    headers: Mapping[str, object] | None = None,
     description: str = "",
     run_at: datetime | None = None,
     cron_entry: str | None = None,

@@ -6,7 +6,7 @@ Like every backend it is made while modules are imported, so nothing here loads 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_pgjobs.context import running_alias
 from django_pgjobs.tasks import PgJobsBackend
@@ -22,7 +22,7 @@ class EagerBackend(PgJobsBackend):
     its retry is due, one with ``run_after`` until that. A task that a task enqueues runs when that one has ended.
     """
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+    def enqueue(self, task: Task, args: Sequence[object], kwargs: Mapping[str, object]) -> TaskResult:
         """Store a job, run it and all other jobs due in its database, and return its result after that.
 
         Raises what ``PgJobsBackend.enqueue`` raises. If a task raises ``KeyboardInterrupt`` or an exception of the test

@@ -53,7 +53,9 @@ class FakeMemory(DurableMemory):
     def check_usable(self, what: str) -> None:
         """Do nothing: a ``TestCase`` is a transaction of its own."""
 
-    def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def step(
+        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
+    ) -> object:
         """Call ``func``, as often as its attempts allow, and without a pause between them."""
         with self.names.of_step(options, func) as name:
             if self._has(name):
@@ -65,7 +67,9 @@ class FakeMemory(DurableMemory):
                     self._check_again(name, options, attempt, error)
         raise AssertionError(name)
 
-    async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    async def astep(
+        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
+    ) -> object:
         """``step`` for coroutines."""
         is_async = self._is_async(options, func)
         with self.names.of_step(options, func) as name:
@@ -87,7 +91,7 @@ class FakeMemory(DurableMemory):
         """Return whether a step of this name has run: the test calls the function with the same context again."""
         return name in (self._memos or {})
 
-    def _attempts(self, options: StepOptions, args: Any, kwargs: Mapping[str, Any]) -> Iterator[int]:
+    def _attempts(self, options: StepOptions, args: Any, kwargs: Mapping[str, object]) -> Iterator[int]:
         if options.undo is not None:
             try:
                 options.undo.bind(*args, **kwargs)
@@ -103,7 +107,7 @@ class FakeMemory(DurableMemory):
             failure = failure_of(error)
             raise StepFailed(step=name, error=failure.summary, kind=failure.kind) from error
 
-    def _called(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def _called(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, object]) -> Any:
         if getattr(func, "takes_context", False):
             return func(self.prepared.context, *args, **kwargs)
         return func(*args, **kwargs)
@@ -114,7 +118,7 @@ class FakeMemory(DurableMemory):
     def _slept(self, seconds: float, name: str) -> None:
         """Return at once."""
 
-    def _waited(self, event: str, seconds: float) -> Any:
+    def _waited(self, event: str, seconds: float) -> object:
         """Return the payload that the test gives for this event, or raise it if it is an exception."""
         if event not in self.events:
             raise LookupError(
@@ -131,7 +135,7 @@ class FakeMemory(DurableMemory):
         """Return the number that the test gives for this name; else ``number``, as a job that begins now does."""
         return self.versions.get(check_name("name", name), number)
 
-    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[Any]:
         """Call the functions, one after the other."""
         found = [self._member(number, call) for number, call in enumerate(checked_calls(calls), 1)]
         if settled:
@@ -142,7 +146,7 @@ class FakeMemory(DurableMemory):
             )
         return [member.result for member in found]
 
-    def _member(self, number: int, call: Any) -> Settled[Any]:
+    def _member(self, number: int, call: object) -> Settled[Any]:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
         func: Any = async_to_sync(call.definition.func) if call.definition.is_async else call.definition.func

@@ -86,12 +86,16 @@ class _Expected:
     """The rows that an assertion expects; ``arguments`` is None if any match."""
 
     definition: JobDefinition[..., Any]
-    arguments: Mapping[str, Any] | None
-    columns: Mapping[str, Any]
+    arguments: Mapping[str, object] | None
+    columns: Mapping[str, object]
 
     @classmethod
     def of(
-        cls, job: JobDefinition[..., Any] | BoundJob, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
+        cls,
+        job: JobDefinition[..., Any] | BoundJob,
+        args: tuple[object, ...],
+        kwargs: dict[str, Any],
+        queue: str | None,
     ) -> _Expected:
         columns = {} if queue is None else {"queue": queue}
         if isinstance(job, JobDefinition):
@@ -118,19 +122,19 @@ class _Expected:
         return " ".join([f"{self.definition.name}({arguments})", *(f"{c}={v!r}" for c, v in self.columns.items())])
 
 
-def _as_read(value: Any) -> Any:
+def _as_read(value: Any) -> object:
     """Return the value as the ORM reads it: without USE_TZ an instant is naive local time."""
     is_instant = isinstance(value, datetime) and not settings.USE_TZ
     return timezone.make_naive(value) if is_instant else value
 
 
-def _bound(definition: JobPolicy, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(definition: JobPolicy, args: Iterable[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     bound = definition._signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
-def _as_stored(value: Any) -> Any:
+def _as_stored(value: object) -> object:
     """Return the value as it comes back from the database; unstorable values, such as ``ANY``, unchanged."""
     try:
         return decode_result(encode_result(value, get_conf().bounds.payload_bytes))
@@ -138,7 +142,7 @@ def _as_stored(value: Any) -> Any:
         return value
 
 
-def _arguments_of(row: Job, definition: JobPolicy | None) -> dict[str, Any]:
+def _arguments_of(row: Job, definition: JobPolicy | None) -> dict[str, object]:
     """Return the stored arguments by name; in their stored form if no signature fits them."""
     try:
         args, kwargs = decode_payload(json.dumps(row.payload))
@@ -149,7 +153,7 @@ def _arguments_of(row: Job, definition: JobPolicy | None) -> dict[str, Any]:
     return {"payload": row.payload}
 
 
-def _listed(arguments: Mapping[str, Any]) -> str:
+def _listed(arguments: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 

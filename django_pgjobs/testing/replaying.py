@@ -86,7 +86,7 @@ class ReplayMemory(DurableMemory):
             self.suspend(decide.Suspended(name, kind, 0.0))
         return memo
 
-    def _gathered(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[Any]:
         """Return what is remembered; of no calls nothing is."""
         if calls:
             return super()._gathered(calls, name, settled=settled)
@@ -179,7 +179,7 @@ def _call(prepared: Prepared) -> Any:
     given = (prepared.context,) if definition.takes_context else ()
     body = partial(definition.func, *given, *prepared.args, **prepared.kwargs)
 
-    async def abody(context: JobContext) -> Any:
+    async def abody(context: JobContext) -> object:
         return await body()
 
     token = activate(prepared)

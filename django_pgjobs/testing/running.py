@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 from uuid import UUID, uuid4
 
 import psycopg
@@ -202,7 +202,7 @@ class _Runner:
             self.ran.undone.append(json.loads(job.payload or "")["args"][0])
         return True
 
-    def _undone_if_it_raises(self) -> AbstractContextManager[Any]:
+    def _undone_if_it_raises(self) -> AbstractContextManager[object]:
         return savepoint(self.using) if connections[self.using].in_atomic_block else nullcontext()
 
     def _claim(self, job_id: int, claim_id: UUID) -> ClaimedJob | None:

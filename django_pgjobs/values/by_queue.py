@@ -67,10 +67,10 @@ class Rate:
         return repr({item.name: getattr(self, item.name) for item in fields(self)})
 
 
-def by_queue(example: str, rule: Callable[[Any], V]) -> Callable[[Any], ByQueue[V]]:
+def by_queue(example: str, rule: Callable[[Any], V]) -> Callable[[object], ByQueue[V]]:
     """Return the rule of a setting by queue, whose values obey ``rule`` or are None."""
 
-    def read(value: Any) -> ByQueue[V]:
+    def read(value: object) -> ByQueue[V]:
         if isinstance(value, ByQueue):
             return value
         if value is None:

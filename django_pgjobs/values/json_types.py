@@ -25,7 +25,7 @@ from typing import (
 _ABOUT = (Annotated, Required, NotRequired)
 
 
-def problem_of(value: object, kind: Any, where: str) -> str:
+def problem_of(value: object, kind: object, where: str) -> str:
     """Return what is wrong with a value for ``kind``, and where; empty if nothing is.
 
     ``where``: what to call the value. *payload['approved'] is 'yes', where Verdict has bool*.
@@ -55,7 +55,7 @@ def problem_of(value: object, kind: Any, where: str) -> str:
     return ""
 
 
-def _of_typed_dict(value: object, kind: Any, where: str) -> str:
+def _of_typed_dict(value: object, kind: object, where: str) -> str:
     if not isinstance(value, dict):
         return _not(value, kind, where)
     try:
@@ -73,7 +73,7 @@ def _of_typed_dict(value: object, kind: Any, where: str) -> str:
     return _first(problem_of(each, fields[key], f"{where}[{key!r}]") for key, each in value.items())
 
 
-def _fields(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fields(kind: Any) -> tuple[dict[str, object], dict[str, object]]:
     """Return the fields of a ``TypedDict`` that a value must have, and the others: name → type."""
     plain = get_type_hints(kind)
     # Postponed annotations: ``__required_keys__`` does not see what they say.
@@ -100,7 +100,7 @@ def _is_a(value: object, kind: type) -> bool:
         return True
 
 
-def _not(value: object, kind: Any, where: str) -> str:
+def _not(value: object, kind: object, where: str) -> str:
     shown = repr(value)
     shown = f"{shown[:80]}…" if len(shown) > 80 else shown
     return f"{where} is {shown}, not {named(kind)}"
@@ -110,14 +110,14 @@ def _first(problems: Iterable[str]) -> str:
     return next(filter(None, problems), "")
 
 
-def named(kind: Any) -> str:
+def named(kind: object) -> str:
     """Return a type as people write it."""
     if kind is None or kind is types.NoneType:
         return "None"
     return str(kind.__name__ if isinstance(kind, type) and not get_args(kind) else kind).replace("typing.", "")
 
 
-def described(kind: Any) -> str:
+def described(kind: object) -> str:
     """Return a type with what it consists of: *Verdict: {'approved': bool, 'note': str}*."""
     if not is_typeddict(kind):
         return named(kind)

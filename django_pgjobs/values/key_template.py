@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from inspect import Parameter, Signature
 from string import Formatter
-from typing import Any
 from urllib.parse import quote
 
 KeyOption = str | Callable[..., str | None]
@@ -76,7 +75,7 @@ def _filler(parts: Sequence[tuple[str, str]], marks: dict[int, str], signature: 
     rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
     defaults = {p.name: p.default for p in parameters if p.default is not Parameter.empty}
 
-    def fill(*args: Any, **kwargs: Any) -> str:
+    def fill(*args: object, **kwargs: object) -> str:
         values = {**defaults, **kwargs, **dict(zip(ordered, args, strict=False))}
         if rest is not None:
             values[rest] = args[len(ordered) :]

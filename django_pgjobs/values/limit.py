@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from inspect import Signature
-from typing import Any
 
 from django_pgjobs.values.invalid_option import abridged
 from django_pgjobs.values.key_template import KeyOption, Template
@@ -90,7 +89,7 @@ def read_job_limits(value: object) -> JobLimits:
     return JobLimits(next(iter(own), None), next(iter(keyed), None))
 
 
-def read_limit(value: Any) -> Limit:
+def read_limit(value: object) -> Limit:
     """Return the limit that the setting gives a queue. Raises ValueError saying what it must be."""
     if isinstance(value, Limit) and value.key is None:
         return value
@@ -114,7 +113,7 @@ def key_rule(key: KeyOption, signature: Signature) -> Callable[..., str | None]:
         raise ValueError(f"the key of a limit {error}") from None
 
 
-def key_of(rule: Callable[..., str | None], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def key_of(rule: Callable[..., str | None], args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
     """Return the key that ``rule`` makes from the arguments. Raises ValueError with the bare sentence."""
     try:
         found: object = rule(*args, **kwargs)

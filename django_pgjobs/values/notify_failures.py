@@ -6,7 +6,6 @@ Layer 0. ``conf`` reads the setting by the rule here, ``maintenance.notices`` an
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
 from urllib.parse import urlsplit
 
 from django_pgjobs.values import setting_rules as rules
@@ -20,20 +19,20 @@ MOST_CHARS = 2000
 """The longest URL or path."""
 
 
-def _recipient(value: Any) -> str:
+def _recipient(value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > MOST_CHARS:
         raise ValueError('"mail_admins" or the dotted path of a callable')
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     names = rules.texts(value)
     if not names or not all(0 < len(name) <= 200 and "\0" not in name for name in names):
         raise ValueError("names of 1 to 200 characters")
     return names
 
 
-def _url(value: Any) -> str:
+def _url(value: object) -> str:
     if value == "":
         return ""
     if not isinstance(value, str) or len(value) > MOST_CHARS or not is_web_address(value):

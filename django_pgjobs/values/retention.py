@@ -44,7 +44,7 @@ class OutcomeRetention:
         return repr({item.name: getattr(self, item.name) for item in fields(self)})
 
 
-def _queues(value: Any) -> tuple[tuple[str, Any], ...]:
+def _queues(value: object) -> tuple[tuple[str, object], ...]:
     if value == ():
         return ()
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -90,7 +90,7 @@ class Retention(OutcomeRetention):
         return repr({**shown, "queues": dict(self.queues)})
 
 
-def read_retention(value: Any) -> Retention:
+def read_retention(value: object) -> Retention:
     """Return the setting as ``Conf`` keeps it. Raises TypeError or ValueError, as a rule does."""
     if value is None:
         return Retention(None, None, None)
@@ -98,7 +98,7 @@ def read_retention(value: Any) -> Retention:
     return replace(found, queues=read_part("queues", partial(_by_queue, found), found.queues))
 
 
-def _by_queue(usual: Retention, given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, OutcomeRetention], ...]:
+def _by_queue(usual: Retention, given: tuple[tuple[str, object], ...]) -> tuple[tuple[str, OutcomeRetention], ...]:
     return tuple((name, read_part(name, partial(_outcomes, usual), own)) for name, own in given)
 
 

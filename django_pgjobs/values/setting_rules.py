@@ -44,7 +44,7 @@ class WrongPart(ValueError):
         self.value: object = getattr(error, "value", value)
 
 
-def part(default: Any, rule: SettingRule) -> Any:
+def part(default: object, rule: SettingRule) -> Any:
     """Return a field with a default (``MISSING`` for none) and a rule."""
     return field(default=default, metadata={"rule": rule})
 
@@ -54,7 +54,7 @@ def part_rules(kind: type) -> dict[str, SettingRule]:
     return {item.name: item.metadata["rule"] for item in fields(kind)}
 
 
-def read_part(key: object, rule: Callable[[Any], T], value: Any) -> T:
+def read_part(key: object, rule: Callable[[Any], T], value: object) -> T:
     """Return a part as its rule does. Raises ``WrongPart``."""
     try:
         return rule(value)
@@ -62,7 +62,7 @@ def read_part(key: object, rule: Callable[[Any], T], value: Any) -> T:
         raise WrongPart(key, error, value) from None
 
 
-def read_parts(kind: type[T], value: Any) -> T:
+def read_parts(kind: type[T], value: object) -> T:
     """Return a dict as a ``kind``, whose parts have their defaults if left out. Raises TypeError or ValueError."""
     if isinstance(value, kind):
         return value
@@ -80,14 +80,14 @@ def read_parts(kind: type[T], value: Any) -> T:
     return kind(**{key: read_part(key, rules[key], given) for key, given in value.items()})
 
 
-def flag(value: Any) -> bool:
+def flag(value: object) -> bool:
     """A truth value."""
     if not isinstance(value, bool):
         raise TypeError("True or False")
     return value
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A short text."""
     if not isinstance(value, str):
         raise TypeError("a text")
@@ -96,7 +96,7 @@ def text(value: Any) -> str:
     return value
 
 
-def host(value: Any) -> str:
+def host(value: object) -> str:
     """A host name or address."""
     found = text(value)
     if not re.fullmatch(r"[\w.:%-]+", found, re.ASCII):
@@ -107,7 +107,7 @@ def host(value: Any) -> str:
 def whole(least: int, most: int) -> SettingRule:
     """A whole number between bounds."""
 
-    def rule(value: Any) -> int:
+    def rule(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError("a whole number")
         if not least <= value <= most:
@@ -120,7 +120,7 @@ def whole(least: int, most: int) -> SettingRule:
 def seconds(least: float = 0.0, most: float = MOST_SECONDS) -> SettingRule:
     """A duration, as float seconds."""
 
-    def rule(value: Any) -> float:
+    def rule(value: object) -> float:
         number = value.total_seconds() if isinstance(value, timedelta) else value
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError("a number of seconds or a timedelta")
@@ -134,7 +134,7 @@ def seconds(least: float = 0.0, most: float = MOST_SECONDS) -> SettingRule:
 def or_none(rule: SettingRule) -> SettingRule:
     """A value that ``rule`` accepts, or None."""
 
-    def either(value: Any) -> Any:
+    def either(value: object) -> object:
         try:
             return None if value is None else rule(value)
         except TypeError as error:
@@ -143,7 +143,7 @@ def or_none(rule: SettingRule) -> SettingRule:
     return either
 
 
-def texts(value: Any) -> tuple[str, ...]:
+def texts(value: object) -> tuple[str, ...]:
     """Several texts."""
     # Refuse a bare text: read as a list it would be one name per letter.
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(item, str) for item in value):
@@ -151,7 +151,7 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
-def modules(value: Any) -> tuple[str, ...]:
+def modules(value: object) -> tuple[str, ...]:
     """Dotted paths of modules, in which ``*`` may stand for a part of a name."""
     patterns = texts(value)
     wrong = [pattern for pattern in patterns if not MODULES.fullmatch(pattern)]
@@ -163,7 +163,7 @@ def modules(value: Any) -> tuple[str, ...]:
     return patterns
 
 
-def queues(value: Any) -> tuple[str, ...]:
+def queues(value: object) -> tuple[str, ...]:
     """Names of queues."""
     names = texts(value)
     wrong = [name for name in names if not QUEUE_NAME.fullmatch(name)]
@@ -174,7 +174,7 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
-def aliases(value: Any) -> Any:
+def aliases(value: object) -> Any:
     """Aliases of databases, or what returns them: a callable, or its dotted path."""
     if callable(value) or (isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value)):
         return value
@@ -184,7 +184,7 @@ def aliases(value: Any) -> Any:
         raise TypeError("a list of aliases, a callable that returns one, or its dotted path") from None
 
 
-def alias_list(value: Any) -> tuple[str, ...]:
+def alias_list(value: object) -> tuple[str, ...]:
     """Aliases of databases."""
     names = texts(value)
     wrong = [name for name in names if "," in name or not name]
@@ -193,7 +193,7 @@ def alias_list(value: Any) -> tuple[str, ...]:
     return names
 
 
-def pattern(value: Any) -> str:
+def pattern(value: object) -> str:
     """A regular expression."""
     if not isinstance(value, str):
         raise TypeError("a regular expression as text")
@@ -204,7 +204,7 @@ def pattern(value: Any) -> str:
     return value
 
 
-def factors(value: Any) -> tuple[float, float]:
+def factors(value: object) -> tuple[float, float]:
     """A pair of factors."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise TypeError("a pair of numbers, the least and the largest")

@@ -52,7 +52,7 @@ SPANS = {
     "month": Span(gettext_lazy("30 days"), 21_600, 120, "j M"),
 }
 
-WORDS: dict[str, Any] = {
+WORDS: dict[str, object] = {
     **{outcome.value: STATE_LABELS[outcome.value] for outcome in Outcome},
     Ended.RETRIED.value: gettext_lazy("failed, tried again"),
     Ended.RELEASED.value: gettext_lazy("released"),
@@ -60,7 +60,7 @@ WORDS: dict[str, Any] = {
 """Labels of the bars; steps, sleeps and snoozes end an attempt too, but the job continues."""
 
 
-def charts(seen: Seen) -> dict[str, Any]:
+def charts(seen: Seen) -> dict[str, object]:
     """Return the drawings and the table for readers."""
     span = SPANS[seen.span]
     trend = numbers.read_trend(seen.db, step=span.step, buckets=span.buckets, most=MOST_MINUTES)
@@ -107,16 +107,16 @@ class _Shown:
         marks: list[ChartMark] = self.frame["marks"]
         return marks
 
-    def kinds(self) -> list[tuple[str, Any]]:
+    def kinds(self) -> list[tuple[str, object]]:
         """The ends that there are, for the legend."""
         there = {kind for bucket in self.found.values() for kind in bucket.ended}
         return [(kind, word) for kind, word in WORDS.items() if kind in there]
 
-    def ended(self) -> Any:
+    def ended(self) -> object:
         """Bars of what ended how."""
         return bars([self._parts(at) for at in self.starts], title=_("Ended by outcome"), **self.frame)
 
-    def times(self, name: str, title: str) -> Any:
+    def times(self, name: str, title: str) -> object:
         """Lines of quantiles, on a logarithmic axis."""
         counts = [getattr(self.found[at], name) if at in self.found else () for at in self.starts]
         series = [(kind, [quantile(each, share) for each in counts]) for kind, share in QUANTILES]
@@ -125,7 +125,7 @@ class _Shown:
         labels = labels or [(seconds(max(known)), max(known))] if known else []
         return lines(series, title=title, labels=labels, logarithmic=True, **self.frame)
 
-    def due_jobs(self) -> Any:
+    def due_jobs(self) -> object:
         """A line of the jobs that were due at most."""
         line = [float(self.due[at]) if at in self.due else None for at in self.starts]
         most = max((value for value in line if value is not None), default=0.0)

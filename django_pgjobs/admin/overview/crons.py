@@ -30,7 +30,7 @@ JOBS = 10
 DAY = timedelta(days=1)
 
 
-def crons(seen: Seen) -> dict[str, Any]:
+def crons(seen: Seen) -> dict[str, object]:
     """Return a row for each entry: those that are broken, then by their next fires."""
     entries: Any = CronEntry.objects.using(seen.using).defer(*JSON_COLUMNS)
     broken = list(entries.exclude(broken="").order_by("name")[:MOST])
@@ -47,7 +47,7 @@ def crons(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, Any]:
+def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, object]:
     now = aware(seen.latest.now)
     # A rare one may fire once in years: only the first fire beyond the strip is looked for.
     fires = [aware(fire) for fire in entry.next_fires(FIRES + 1, until=now + DAY)] if entry.status == "on" else []

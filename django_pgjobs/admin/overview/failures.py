@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -22,7 +20,7 @@ MOST = 20
 MOST_READ = 10_000
 
 
-def failures(seen: Seen) -> dict[str, Any]:
+def failures(seen: Seen) -> dict[str, object]:
     """Return a row for each group of abandoned jobs, the largest first."""
     groups, read = noticing.list_failures(seen.db, seconds=WITHIN_SECONDS, groups=MOST, most=MOST_READ)
     paused = paused_names(seen.using, "job")
@@ -35,7 +33,7 @@ def failures(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, group: AbandonedGroup, paused: bool) -> dict[str, Any]:
+def _row(seen: Seen, group: AbandonedGroup, paused: bool) -> dict[str, object]:
     error = f'"{group.error_class}"' if group.error_class else NO_ERROR
     url = seen.pages.jobs(state="abandoned", name=group.name, q=f"error:{error} since:24h")
     words = {"time": seconds(group.last_seconds)}

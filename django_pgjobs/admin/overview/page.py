@@ -35,7 +35,7 @@ class Section(NamedTuple):
     name: str
     heading: Any
     permission: str
-    show: Callable[[Seen], dict[str, Any]]
+    show: Callable[[Seen], dict[str, object]]
 
 
 SECTIONS = (
@@ -52,7 +52,7 @@ SECTIONS = (
 class OverviewAdmin(ReadOnlyAdmin):
     """One page instead of a list: the fleet at a glance."""
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Tell whether the user may see jobs: the page shows how many there are."""
         return request.user.has_perm("pgjobs.view_job")
 

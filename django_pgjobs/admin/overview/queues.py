@@ -35,7 +35,7 @@ def queues(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _row(seen: Seen, found: Mapping[str, Any], line: list[int], paused: bool) -> dict[str, Any]:
+def _row(seen: Seen, found: Mapping[str, Any], line: list[int], paused: bool) -> dict[str, object]:
     queue, pages = found["queue"], seen.pages
     oldest = found["oldest_ready_seconds"]
     since = {"queue": queue, "q": "since:1h"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib.admin.utils import quote
 from django.utils.translation import gettext as _
 
@@ -17,7 +15,7 @@ from django_pgjobs.serialization.escapes import visible
 FAILED_WITHIN = "1h"
 
 
-def banner(seen: Seen) -> dict[str, Any]:
+def banner(seen: Seen) -> dict[str, object]:
     """Return the problems and notes with their links, or one calm sentence if there are neither."""
     found = seen.latest.problems
     shown = [{"text": visible(each.text[:500]), "url": _where(seen, each), "is_note": each.is_note} for each in found]
@@ -59,7 +57,7 @@ def _where(seen: Seen, problem: HealthProblem) -> str:
     return seen.pages.jobs(**{name: value for name, value in parts.items() if value})
 
 
-def tiles(seen: Seen) -> dict[str, Any]:
+def tiles(seen: Seen) -> dict[str, object]:
     """Return the figures of all queues, each with the list that it counts."""
     queues, workers = seen.latest.figures["queues"], seen.latest.figures["workers"]
     slots = _("of %(count)s threads") % {"count": grouped(workers["slots"])}

@@ -20,7 +20,7 @@ MOST_JOBS = 5
 """Number of a worker's jobs that the page names."""
 
 
-def workers(seen: Seen) -> dict[str, Any]:
+def workers(seen: Seen) -> dict[str, object]:
     """Return a row for each worker that has not stopped, the latest heartbeat first."""
     found = list(listed_workers(seen.using)[: MOST + 1])
     shown = found[:MOST]
@@ -28,7 +28,7 @@ def workers(seen: Seen) -> dict[str, Any]:
     return {"workers": [_row(seen, beat, running[beat.pk]) for beat in shown], "more": len(found) > MOST}
 
 
-def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, Any]:
+def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, object]:
     slots = beat.processes * beat.threads
     return {
         "name": visible(beat.name[:200]),

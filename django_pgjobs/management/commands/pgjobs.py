@@ -60,7 +60,7 @@ class Command(BaseCommand):
             group.add_subcommands(subcommands)
         take_standard_options(subcommands)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         """Run the subcommand. Raises ``CommandError`` for an option that PostgreSQL cannot store or compare."""
         output.check_texts(options)
         with output.quietly(self):

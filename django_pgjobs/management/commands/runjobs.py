@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgjobs.management import run
@@ -19,6 +17,6 @@ class Command(BaseCommand):
         """Declare the options."""
         run.add_arguments(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         """Run a worker until it has drained."""
         run.check_and_run(self, options)

@@ -25,12 +25,12 @@ class ShownGuard:
         self.board = board
         self.slot = slot
 
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Call ``body``."""
         self.board.begin(self.slot, clock.monotonic_ns())
         return self.guard.call(body, *args, **kwargs)
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
         """Await ``body``."""
         self.board.begin(self.slot, clock.monotonic_ns())
         return await self.guard.acall(body, *args, **kwargs)

@@ -15,7 +15,7 @@ CANCEL_SECONDS = 2.0
 """Maximum time to cancel a query: it needs a connection of its own."""
 
 
-def cancel_queries(queries: list[Any], done: Callable[[], object] = lambda: None) -> None:
+def cancel_queries(queries: list[object], done: Callable[[], object] = lambda: None) -> None:
     """Cancel the queries of these connections. Returns at once, so an unreachable server delays no job.
 
     ``done`` is called when no request is under way any more, perhaps in another thread. Once the server has closed a

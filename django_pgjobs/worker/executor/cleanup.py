@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.apps import apps
@@ -30,6 +30,10 @@ from django_pgjobs.logs import AttemptFacts, facts, safe_logger
 from django_pgjobs.store.database import WrapperDatabase, check_client, configure
 from django_pgjobs.worker.executor import sessions
 
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
 log = safe_logger("django_pgjobs")
 
 
@@ -41,22 +45,22 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
-_of_job: ContextVar[list[Any]] = ContextVar("django_pgjobs_connections")
+_of_job: ContextVar[list[object]] = ContextVar("django_pgjobs_connections")
 
 
-def mine() -> list[Any]:
+def mine() -> list[object]:
     """Return the live list of the wrappers that this thread has connected."""
     return _mine.wrappers
 
 
-def of_this_job() -> list[Any]:
+def of_this_job() -> list[object]:
     """Return a live list of the wrappers that this asynchronous job connects, in any thread."""
     wrappers: list[Any] = []
     _of_job.set(wrappers)
     return wrappers
 
 
-def active(wrappers: list[Any]) -> list[Any]:
+def active(wrappers: list[Any]) -> list[object]:
     """Return the psycopg connections of these wrappers that wait for the server now; called in another thread."""
     found = []
     for wrapper in list(wrappers):
@@ -98,7 +102,7 @@ def _can_reset(using: str) -> bool:
         return False
 
 
-def _reset_pooled(of_project: Callable[[Any], object] | None, raw: Any) -> None:
+def _reset_pooled(of_project: Callable[[Any], object] | None, raw: object) -> None:
     sessions.reset_pooled(raw)
     if of_project is not None:
         of_project(raw)
@@ -118,7 +122,7 @@ def remember_connections() -> None:
     connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
 
 
-def _remember(*, connection: Any, **_: Any) -> None:
+def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
     # A wrapper that its alias does not lead to has another owner, such as an inline worker.
     its_alias = getattr(connections._connections, connection.alias, None) is connection  # type: ignore[attr-defined]
     checks = False
@@ -132,7 +136,7 @@ def _remember(*, connection: Any, **_: Any) -> None:
         of_job.append(connection)
 
 
-def _name(connection: Any, application_name: str) -> bool:
+def _name(connection: BaseDatabaseWrapper, application_name: str) -> bool:
     """Name a new connection; return whether its server will notice if this process is killed."""
     database = WrapperDatabase(connection)  # its alias does not lead to it yet
     configure(database, {"application_name": application_name}, local=False)
@@ -165,7 +169,7 @@ def refresh() -> None:
             discard(connection)
 
 
-def _has_news(connection: Any) -> bool:
+def _has_news(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor != "postgresql":
         return False
     raw = connection.connection
@@ -194,7 +198,7 @@ def _named(job: str | AttemptFacts) -> str:
     return job if isinstance(job, str) else facts("name=%s job=%s", job.name, job.id)
 
 
-def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
+def _tidy_connection(connection: BaseDatabaseWrapper, job: str | AttemptFacts) -> None:
     connection.queries_log.clear()
     if connection.connection is None:
         return
@@ -221,7 +225,7 @@ def _tidy_connection(connection: Any, job: str | AttemptFacts) -> None:
         discard(connection)
 
 
-def _goes_to_a_pool(connection: Any) -> bool:
+def _goes_to_a_pool(connection: object) -> bool:
     """Return whether a connection is given back as it is: an executor's pool resets it itself."""
     return _process.application_name is None and getattr(connection, "pool", None) is not None
 
@@ -233,7 +237,7 @@ def closing_caches() -> tuple[str, ...]:
     return tuple(using for using, backend in backends.items() if backend.close is not BaseCache.close)
 
 
-def discard(connection: Any) -> None:
+def discard(connection: BaseDatabaseWrapper) -> None:
     """Close a connection and remove its wrapper: one inside a broken ``atomic()`` cannot be reused."""
     raw, using = connection.connection, connection.alias
     if connection in _mine.wrappers:

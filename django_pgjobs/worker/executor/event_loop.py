@@ -56,7 +56,7 @@ class EventLoop:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.doors: dict[int, TaskDoor] = {}
-        self.broken_selectors: list[Any] = []
+        self.broken_selectors: list[object] = []
 
     def pump_soon(self) -> None:
         """Have the loop check its buffer; called in the control thread.

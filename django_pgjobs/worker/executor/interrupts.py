@@ -301,7 +301,7 @@ class Door:
             self.soft.end()
             self.soft = None
 
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Call the job's own code with the door open."""
         control = self.control
         value: Any = None
@@ -334,7 +334,7 @@ class Door:
         finally:
             raised = None  # break the reference cycle between the exception and this frame
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
         """Await a coroutine on a loop of its own in this thread, where an exception from outside would do harm."""
         return await body(*args, **kwargs)
 

@@ -122,7 +122,7 @@ class JobCalls(Executor):
     ``wrappers`` is the job's list of database wrappers: those that the thread has kept are added to it.
     """
 
-    def __init__(self, threads: LoopThreads, wrappers: list[Any]) -> None:
+    def __init__(self, threads: LoopThreads, wrappers: list[object]) -> None:
         self.threads = threads
         self.wrappers = wrappers
         self.thread: LoopThread | None = None

@@ -114,7 +114,7 @@ class Executor:
             ready()
             self._control()
 
-    def _hello(self, identity: list[Any]) -> Hello:
+    def _hello(self, identity: list[object]) -> Hello:
         return {
             "protocol": channel.PROTOCOL,
             "version": __version__,
@@ -283,7 +283,7 @@ def main(
     board = Board(board_fd, threads, async_slots)
     seconds = min(IDENTITY_SECONDS, get_conf().ready_seconds / 2)
     first, *others = database.split(",")
-    identity: list[Any] = []
+    identity: list[object] = []
     ready: Callable[[], object] = lambda: None  # noqa: E731
     try:
         if others:

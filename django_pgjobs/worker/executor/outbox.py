@@ -131,7 +131,7 @@ class Outbox:
                     return queued[:count]
         return queued
 
-    def _send(self, items: list[list[Any]]) -> None:
+    def _send(self, items: list[list[object]]) -> None:
         try:
             self._deliver(Decided(items))
         except TooLong as error:
@@ -145,7 +145,7 @@ class Outbox:
                     shorter = _shorter(item[2:], error, strict=item[0] not in self.droppable)
                     self._send([[*item[:2], *pack_decision(shorter)]])
 
-    def _some(self) -> list[list[Any]]:
+    def _some(self) -> list[list[object]]:
         """Return the first other outcomes in the queue, as many as fit a frame."""
         queued = list(self.items)
         size = 0
@@ -156,7 +156,7 @@ class Outbox:
         return queued
 
 
-def _chars(values: list[Any] | tuple[Any, ...]) -> int:
+def _chars(values: list[object] | tuple[object, ...]) -> int:
     total = 0
     for value in values:
         if isinstance(value, str):
@@ -166,7 +166,7 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
     return total
 
 
-def _shorter(packed: list[Any], error: TooLong, *, strict: bool) -> Decision:
+def _shorter(packed: list[object], error: TooLong, *, strict: bool) -> Decision:
     """Return an outcome that is too long for a frame, without its long parts.
 
     ``strict``: a job whose result cannot be stored is abandoned.

@@ -63,7 +63,7 @@ _known: dict[tuple[str, str], tuple[float, frozenset[str] | None]] = {}
 """By alias and table: until when the columns of a table without code are believed, None if it may run code."""
 
 
-def is_plain(wrapper: Any, texts: Sequence[object]) -> bool:
+def is_plain(wrapper: object, texts: Sequence[object]) -> bool:
     """Return whether statements of these texts cannot have changed the session. May ask the server about tables.
 
     Anything but a text stands for a statement whose text is not known.

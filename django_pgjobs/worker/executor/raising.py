@@ -202,7 +202,7 @@ def _at_start(code: CodeType, offset: int) -> None:
         raise kind
 
 
-def _behind_call(code: CodeType, offset: int, function: Any, first: Any) -> None:
+def _behind_call(code: CodeType, offset: int, function: object, first: object) -> None:
     request = _requests.get(threading.get_ident())
     if request is None:
         return

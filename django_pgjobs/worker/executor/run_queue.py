@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from queue import SimpleQueue
-from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
@@ -60,7 +59,7 @@ class Buffers:
 
     # By the control thread
 
-    def add(self, start_by: float, groups: Sequence[Sequence[Any]]) -> bool:
+    def add(self, start_by: float, groups: Sequence[Sequence[object]]) -> bool:
         """Add jobs and wake a thread for them; return whether some are for the loop."""
         in_threads: list[SentRun] = []
         on_loop: list[SentRun] = []

@@ -29,7 +29,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from types import CodeType, FrameType
-from typing import Any
 
 import asgiref.local
 
@@ -51,7 +50,7 @@ class Safety(IntEnum):
     """Code that may be taking or releasing a lock."""
 
 
-def _file(function: Callable[..., Any]) -> str:
+def _file(function: Callable[..., object]) -> str:
     return function.__code__.co_filename
 
 
@@ -90,7 +89,7 @@ MODULE_LOCK: CodeType = importlib._bootstrap._ModuleLock.acquire.__code__  # typ
 """Code in which a thread waits for another's import of a module: without end if others keep importing it."""
 
 
-def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
+def _lines_with(function: Callable[..., object] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
     if function is None:
         return None
     try:
@@ -133,7 +132,7 @@ class Entering:
     would then stay held forever. But another thread can see that, and any thread can release a plain lock.
     """
 
-    def __init__(self, ident: int, frame: FrameType, lock: Any) -> None:
+    def __init__(self, ident: int, frame: FrameType, lock: threading.Lock) -> None:
         self.ident = ident
         self.frame = frame
         self.at = frame.f_lasti

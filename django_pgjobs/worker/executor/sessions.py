@@ -16,7 +16,7 @@ import select
 import time
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import psycopg
@@ -26,6 +26,10 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from django_pgjobs.store import sessions
 from django_pgjobs.store.sessions import OpenedSession
 from django_pgjobs.worker.executor import plain
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
 
 RESET_SECONDS = 2.0
 """Time to wait for the answer to a reset."""
@@ -52,7 +56,7 @@ class Unresettable(Exception):
     """The session cannot be made as new."""
 
 
-_NOTES: dict[str, Any] = {
+_NOTES: dict[str, object] = {
     "sent": (), "text": None, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
     "named": (),
 }  # fmt: skip
@@ -60,7 +64,7 @@ _NOTES: dict[str, Any] = {
 
 
 @cache
-def _watched(kind: type[Any]) -> type[Any]:
+def _watched(kind: type[Any]) -> type[object]:
     """Return a class of psycopg's connections that note what is sent: all statements wait for answers.
 
     ``sent`` has the text of each wait, None where a cursor's ``execute`` has not said it. ``named`` has Django's
@@ -69,7 +73,7 @@ def _watched(kind: type[Any]) -> type[Any]:
     if hasattr(kind, "asked"):
         return kind
 
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wait(self: Any, *args: object, **kwargs: object) -> object:
         if len(self.sent) <= plain.MOST_STATEMENTS:
             self.sent.append(self.text)
         self.text = None
@@ -79,10 +83,10 @@ def _watched(kind: type[Any]) -> type[Any]:
 
 
 @cache
-def _watched_cursor(kind: type[Any]) -> type[Any]:
+def _watched_cursor(kind: type[Any]) -> type[object]:
     """Return a class of cursors that say the texts which they execute."""
 
-    def execute(self: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self: Any, query: object, *args: object, **kwargs: Any) -> object:
         self.connection.text = query
         try:
             return kind.execute(self, query, *args, **kwargs)
@@ -92,7 +96,7 @@ def _watched_cursor(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (kind,), {"__slots__": (), "execute": execute})
 
 
-def _is_watched(raw: Any) -> bool:
+def _is_watched(raw: object) -> bool:
     return hasattr(type(raw), "asked")
 
 
@@ -118,7 +122,7 @@ def watch(wrapper: Any, *, checks: bool = False) -> None:
     wrapper.create_cursor = partial(_create_cursor, wrapper)
 
 
-def _create_cursor(wrapper: Any, name: str | None = None) -> Any:
+def _create_cursor(wrapper: BaseDatabaseWrapper, name: str | None = None) -> object:
     """Create a cursor as the wrapper's class does, and note it if it is a server-side one."""
     cursor = type(wrapper).create_cursor(wrapper, name)
     if name and _is_watched(raw := wrapper.connection):
@@ -127,26 +131,26 @@ def _create_cursor(wrapper: Any, name: str | None = None) -> Any:
     return cursor
 
 
-def is_watched(wrapper: Any) -> bool:
+def is_watched(wrapper: BaseDatabaseWrapper) -> bool:
     """Return whether this connection was opened before, and a pool has kept it."""
     return getattr(wrapper.connection, "opened", None) is not None
 
 
-def _layers(wrapper: Any) -> tuple[object, ...]:
+def _layers(wrapper: BaseDatabaseWrapper) -> tuple[object, ...]:
     return (wrapper.force_debug_cursor, *wrapper.execute_wrappers)
 
 
-def is_open(wrapper: Any) -> bool:
+def is_open(wrapper: BaseDatabaseWrapper) -> bool:
     """Return whether a transaction is open on the server, also one that a job has begun by a statement of its own."""
     return wrapper.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
-def has_cursors(raw: Any) -> bool:
+def has_cursors(raw: object) -> bool:
     """Return whether a server-side cursor is left. Closed in the transaction of a later job, it would abort that."""
     return any(not cursor.closed for cursor in list(getattr(raw, "named", ())))
 
 
-def trouble_on(wrapper: Any) -> str:
+def trouble_on(wrapper: BaseDatabaseWrapper) -> str:
     """Return what else a job has left on this connection that no reset mends, in words; else an empty text."""
     raw = wrapper.connection
     if raw.pgconn.transaction_status == TransactionStatus.ACTIVE or raw.pgconn.pipeline_status != PipelineStatus.OFF:
@@ -156,7 +160,7 @@ def trouble_on(wrapper: Any) -> str:
     return ""
 
 
-def ask_reset(wrapper: Any) -> None:
+def ask_reset(wrapper: BaseDatabaseWrapper) -> None:
     """Send the reset if the job has sent statements. Raises ``Unresettable``, and what psycopg raises."""
     raw = wrapper.connection
     if not _is_watched(raw):
@@ -174,7 +178,7 @@ def ask_reset(wrapper: Any) -> None:
     raw.asked = True
 
 
-def await_reset(wrapper: Any) -> None:
+def await_reset(wrapper: BaseDatabaseWrapper) -> None:
     """Read the answer to the reset, if one was sent. Raises ``Unresettable``, and what psycopg or a receiver raises."""
     raw = wrapper.connection
     if not getattr(raw, "asked", False):
@@ -241,7 +245,7 @@ def _expire_prepared(raw: Any) -> None:
         raw._prepared._to_flush.clear()
 
 
-def _receivers(wrapper: Any) -> list[Any]:
+def _receivers(wrapper: object) -> list[Any]:
     """Return the project's receivers that set up new connections."""
     receivers, _ = connection_created._live_receivers(type(wrapper))
     return [receive for receive in receivers if not str(getattr(receive, "__module__", "")).startswith(RECEIVERS)]

@@ -69,16 +69,18 @@ class SoftLimit:
     ``is_open`` says whether the job's own code runs, which begins below a frame of ``within``.
     """
 
-    def __init__(self, control: RunControl, wrappers: list[Any], is_open: Callable[[], bool], within: CodeType) -> None:
+    def __init__(
+        self, control: RunControl, wrappers: list[object], is_open: Callable[[], bool], within: CodeType
+    ) -> None:
         self.control = control
         self.is_open = is_open
         self.within = within
         self.right: list[None] = []  # the right to raise, from the soft limit on: only the thread that pops it may
         self.raised = False  # by the job's thread, in a query
-        self.waits_on: list[Any] = []  # the psycopg connection, until the wait is over or being cancelled
+        self.waits_on: list[object] = []  # the psycopg connection, until the wait is over or being cancelled
         self.answered = threading.Event()  # no request to cancel that wait is under way
         self.cancelled: Any = None  # the connection; COPY may hear of it only in its next wait
-        self._seen: list[Any] = []
+        self._seen: list[object] = []
         self._seen_at = 0.0
         _watch_driver()
         _here.limit = self
@@ -133,13 +135,15 @@ class SoftLimit:
 
     # In the job's thread
 
-    def before_query(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+    def before_query(
+        self, execute: Callable[..., object], sql: object, params: object, many: bool, context: object
+    ) -> object:
         """Raise the soft limit if it has passed, or else send a query: for ``connection.execute_wrappers``."""
         if self.right and not _has(_TRANSACTIONS, sys._getframe(1), self.within) and self._may_raise():
             raise SoftDeadlinePassed
         return execute(sql, params, many, context)
 
-    def wait(self, wait: Callable[..., Any], raw: Any, *args: Any, **kwargs: Any) -> Any:
+    def wait(self, wait: Callable[..., object], raw: object, *args: object, **kwargs: object) -> object:
         """Call psycopg's ``wait`` of the connection ``raw``.
 
         Raise the soft limit in its place if a statement begins, and behind it if the statement was cancelled for that.
@@ -158,7 +162,7 @@ class SoftLimit:
         self._leave(waits_on, outer)
         return value
 
-    def _leave(self, waits_on: list[Any], outer: list[Any]) -> None:
+    def _leave(self, waits_on: list[object], outer: list[object]) -> None:
         """Leave a wait. Blocks while a request to cancel is under way."""
         self.waits_on = outer
         try:
@@ -181,10 +185,10 @@ def _is_active(raw: Any) -> bool:
 @cache
 def _watch_driver() -> None:
     connection_created.connect(_watch, dispatch_uid="django_pgjobs.soft_limit")
-    wait: Callable[..., Any] = psycopg.Connection.wait
+    wait: Callable[..., object] = psycopg.Connection.wait
 
     @wraps(wait)
-    def watched(connection: Any, *args: Any, **kwargs: Any) -> Any:
+    def watched(connection: object, *args: object, **kwargs: object) -> object:
         limit: SoftLimit | None = getattr(_here, "limit", None)
         if limit is None:
             return wait(connection, *args, **kwargs)
@@ -193,7 +197,7 @@ def _watch_driver() -> None:
     psycopg.Connection.wait = watched  # type: ignore[assignment, method-assign]
 
 
-def _watch(*, connection: Any, **_: Any) -> None:
+def _watch(*, connection: object, **_: object) -> None:
     limit: SoftLimit | None = getattr(_here, "limit", None)
     # A wrapper that its alias does not lead to has another owner, such as an inline worker.
     if limit is not None and getattr(connections._connections, connection.alias, None) is connection:  # type: ignore[attr-defined]

@@ -54,7 +54,7 @@ class TaskDoor:
             self.task.uncancel()
         return soft
 
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Call ``body`` in a thread beside the loop, where it cannot be interrupted."""
         return body(*args, **kwargs)
 
@@ -66,7 +66,7 @@ class TaskDoor:
         """Return an empty block: no job on the loop is atomic."""
         return nullcontext()
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
         """Await the job's own code with the door open."""
         if self.control.interrupt is not None:
             raise self.control.interrupt
@@ -90,7 +90,7 @@ class SoftlyAwaited:
     A task can only be cancelled; its coroutine gets any exception that we throw in.
     """
 
-    def __init__(self, awaitable: Awaitable[Any], takes_soft: Callable[[], bool]) -> None:
+    def __init__(self, awaitable: Awaitable[object], takes_soft: Callable[[], bool]) -> None:
         self.awaitable = awaitable
         self.steps: Any = awaitable.__await__()
         self.takes_soft = takes_soft
@@ -103,11 +103,11 @@ class SoftlyAwaited:
     def __next__(self) -> Any:
         return self.steps.send(None)
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> object:
         """Continue with the job."""
         return self.steps.send(value)
 
-    def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
+    def throw(self, kind: Any, value: object = None, trace: object = None) -> object:
         """Raise an exception in the job."""
         error = kind if isinstance(kind, BaseException) else value if isinstance(value, BaseException) else kind()
         if isinstance(error, asyncio.CancelledError) and self.takes_soft():
@@ -120,7 +120,7 @@ class SoftlyAwaited:
         self.steps.close()
 
 
-def _cancel_waits(awaitable: Any) -> None:
+def _cancel_waits(awaitable: object) -> None:
     """Cancel what asyncio waits for in this coroutine, where it expects nothing but a cancellation.
 
     That is a ``TaskGroup`` at its end, and up to Python 3.11 ``wait_for``.

@@ -107,12 +107,12 @@ def _load() -> None:
     gc.freeze()
 
 
-def _receive(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def _receive(requests: socket.socket) -> tuple[dict[str, object], list[int]] | None:
     data, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
     return (json.loads(data), descriptors) if data else None
 
 
-def _answer(requests: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+def _answer(requests: socket.socket, request: dict[str, object], descriptors: list[int]) -> None:
     """Fork an executor and send its pid, or the number of the error."""
     reading, writing = os.pipe()
     try:
@@ -134,7 +134,7 @@ def _answer(requests: socket.socket, request: dict[str, Any], descriptors: list[
     requests.send(answer or json.dumps({"errno": errno.EAGAIN}).encode())
 
 
-def _be_between(request: dict[str, Any], descriptors: list[int], writing: int, others: tuple[int, int]) -> NoReturn:
+def _be_between(request: dict[str, object], descriptors: list[int], writing: int, others: tuple[int, int]) -> NoReturn:
     """Fork the executor, tell its pid and end; never returns in either process."""
     status = 1
     try:

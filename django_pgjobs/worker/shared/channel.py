@@ -61,7 +61,7 @@ class Unpacker:
         self._buffer = bytearray()
         self._trusted = trusted
 
-    def feed(self, data: bytes) -> Iterator[Any]:
+    def feed(self, data: bytes) -> Iterator[object]:
         """Add ``data`` and yield the values of each whole frame. Raises ``ValueError`` where the stream is broken."""
         self._buffer += data
         start, end = 0, len(self._buffer)

@@ -31,7 +31,7 @@ class Hello(TypedDict):
     version: str
     build: str
     pid: int
-    identity: list[Any]
+    identity: list[object]
     jobs: int
     rss: int
     listens: list[str]
@@ -54,7 +54,7 @@ class Reached:
 
     tag: ClassVar = "REACHED"
     alias: str
-    identity: list[Any]
+    identity: list[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Progress:
 
     tag: ClassVar = "PROGRESS"
     run: int
-    progress: dict[str, Any]
+    progress: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ Constructors = Mapping[str, tuple[Callable[..., Message], int]]
 """Tag → how to make the message, and from how many fields."""
 
 
-def _constructors(union: Any) -> dict[str, tuple[Any, int]]:
+def _constructors(union: object) -> dict[str, tuple[Any, int]]:
     return {each.tag: (each, len(each.__match_args__)) for each in get_args(union)}
 
 

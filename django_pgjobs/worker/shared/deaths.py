@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from django_pgjobs import clock
@@ -55,7 +55,7 @@ class Deaths:
         crash = Crash(job.id, str(uuid4()), job.attempt, seconds, failure.kind, words)
         self.notes.append((crash, clock.monotonic()))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what the heartbeat says of it."""
         suspects = self.suspects
         return {

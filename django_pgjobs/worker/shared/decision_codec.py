@@ -8,13 +8,13 @@ from typing import Any, get_args
 from django_pgjobs.decisions import Decision, Failure, Unwritten
 
 
-def pack_decision(decision: Decision) -> list[Any]:
+def pack_decision(decision: Decision) -> list[object]:
     """Return ``decision`` as JSON values, its name first."""
     name, fields = _PACKED[type(decision)]
     return [name, *[pack(getattr(decision, each)) if pack else getattr(decision, each) for each, pack in fields]]
 
 
-def unpack_decision(values: list[Any]) -> Decision:
+def unpack_decision(values: list[object]) -> Decision:
     """Return the decision that ``pack_decision`` packed. Raises ``ValueError`` if it is none."""
     name = values[0] if values else None
     make, fields = _UNPACKED.get(name if isinstance(name, str) else "", (None, ()))
@@ -26,13 +26,13 @@ def unpack_decision(values: list[Any]) -> Decision:
     return decision
 
 
-def _unpack_unwritten(values: list[Any]) -> Unwritten:
+def _unpack_unwritten(values: list[object]) -> Unwritten:
     if isinstance(decision := unpack_decision(values), Unwritten):
         return decision
     raise ValueError(f"not a decision that is still to be written: {values[:1]!r}")
 
 
-def _pack_failure(failure: Failure | None) -> list[Any] | None:
+def _pack_failure(failure: Failure | None) -> list[object] | None:
     return None if failure is None else [failure.kind, failure.message, failure.chain, failure.traceback]
 
 
@@ -61,7 +61,7 @@ def _codecs(decision: Any) -> list[tuple[str, _Codec, _Codec]]:
     return [(name, *_CODECS.get(decision.__annotations__[name], (None, None))) for name in decision.__match_args__]
 
 
-_PACKED: dict[type[Any], tuple[str, list[tuple[str, _Codec]]]] = {
+_PACKED: dict[type[object], tuple[str, list[tuple[str, _Codec]]]] = {
     each: (each.__name__.lower(), [(name, pack) for name, pack, _ in _codecs(each)]) for each in get_args(Decision)
 }
 _UNPACKED: dict[str, tuple[Any, list[_Codec]]] = {

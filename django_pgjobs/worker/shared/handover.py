@@ -38,7 +38,7 @@ def handing_over() -> Iterator[dict[str, str]]:
     """
     from django.core import mail  # here for start-up time: few executors need it
 
-    facts: dict[str, Any] = {"databases": _databases(), "mails": None, "debug": settings.DEBUG}
+    facts: dict[str, object] = {"databases": _databases(), "mails": None, "debug": settings.DEBUG}
     # As multiprocessing does: what a runner has put on the path, jobs may be imported from.
     path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
     with contextlib.ExitStack() as stack:
@@ -67,14 +67,14 @@ def take_over(environment: Any = os.environ) -> None:
         mail.outbox = _Outbox(Path(facts["mails"]))
 
 
-def _databases() -> dict[str, dict[str, Any]]:
+def _databases() -> dict[str, dict[str, object]]:
     return {
         using: {key: values[key] for key in _KEYS if isinstance(values.get(key), (str, int))}
         for using, values in _settings().items()
     }
 
 
-def _use_databases(handed: Mapping[str, Mapping[str, Any]]) -> None:
+def _use_databases(handed: Mapping[str, Mapping[str, object]]) -> None:
     own = _settings()
     if unknown := sorted(handed.keys() - own.keys()):
         raise ImproperlyConfigured(
@@ -86,7 +86,7 @@ def _use_databases(handed: Mapping[str, Mapping[str, Any]]) -> None:
         own[using].update(values)
 
 
-def _settings() -> dict[str, dict[str, Any]]:
+def _settings() -> dict[str, dict[str, object]]:
     # The very dicts that connections are made of; test runners write into them too.
     found: dict[str, dict[str, Any]] = connections.settings
     return found

@@ -39,7 +39,7 @@ class SentRun(RunControl):
         self.start_by = start_by
 
 
-def groups_of(runs: Iterable[HeldRun]) -> list[list[Any]]:
+def groups_of(runs: Iterable[HeldRun]) -> list[list[object]]:
     """Return runs in their order, in groups of neighbours that differ in number, id, due instant and payload only.
 
     A group: these four as columns, then the other values of their jobs, whether they run on the event loop, and
@@ -55,7 +55,7 @@ def groups_of(runs: Iterable[HeldRun]) -> list[list[Any]]:
     return list(map(_group, groups))
 
 
-def _group(runs: list[HeldRun]) -> list[Any]:
+def _group(runs: list[HeldRun]) -> list[object]:
     jobs, first = [run.job for run in runs], runs[0]
     # A body does not see how the attempt before it failed.
     like = first.job if first.job.ending is not None or not first.job.error else first.job._replace(error="")

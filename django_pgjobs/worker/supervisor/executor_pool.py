@@ -78,7 +78,7 @@ class ExecutorPool:
         self,
         recipe: Recipe,
         processes: int,
-        identity: list[Any],
+        identity: list[object],
         *,
         children: list[ExecutorProcess],
         relay: SignalRelay,

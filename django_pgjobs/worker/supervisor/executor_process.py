@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
 from uuid import UUID
 
 from django_pgjobs import clock
@@ -104,7 +103,7 @@ class ExecutorProcess:
     reached: frozenset[str] = frozenset({""})
     """The homes whose jobs it may get, as the jobs name them."""
 
-    sees: dict[str, list[Any]] = field(default_factory=dict)
+    sees: dict[str, list[object]] = field(default_factory=dict)
     """The database that it has found at each of several aliases."""
 
     @property
@@ -293,7 +292,10 @@ def spawn(recipe: Recipe, number: int) -> ExecutorProcess:
 
 
 def _fork(
-    template: ExecutorTemplate | None, ours: socket.socket, arguments: Mapping[str, Any], descriptors: tuple[int, int]
+    template: ExecutorTemplate | None,
+    ours: socket.socket,
+    arguments: Mapping[str, object],
+    descriptors: tuple[int, int],
 ) -> Forked | None:
     """Have the template fork an executor; None if there is none."""
     if template is None:
@@ -307,7 +309,7 @@ def _fork(
     return forked
 
 
-def _start(recipe: Recipe, arguments: Mapping[str, Any], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
+def _start(recipe: Recipe, arguments: Mapping[str, object], descriptors: tuple[int, int]) -> subprocess.Popen[bytes]:
     """Start an executor as a new program, which imports the project."""
     channel, board = descriptors
     given = {"channel": channel, "board": board, **arguments}

@@ -152,7 +152,7 @@ class HeldJobs:
         self.dispatcher.count(runs, -1)
         self.starts.again(*runs)
 
-    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
+    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, object]) -> None:
         """Take the progress of a running job."""
         run = child.runs.get(number)
         if run is not None:
@@ -319,7 +319,7 @@ class HeldByHome:
         for home, some in self._by_home(child, ((number, number) for number in numbers)):
             home.unstarted(child, some)
 
-    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
+    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, object]) -> None:
         """Take the progress of a running job."""
         for home, _ in self._by_home(child, [(number, number)]):
             home.progress(child, number, progress)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.worker.shared.runs import RunTable
@@ -38,7 +37,7 @@ class Home:
     table: RunTable
     claimer: Claimer
     finaliser: Finaliser
-    identity: list[Any]
+    identity: list[object]
     admitter: Admitter
     loops: Sequence[Loop]
     tallies: Tallies

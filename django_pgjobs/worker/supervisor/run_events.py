@@ -71,7 +71,7 @@ def event_of_expiry(job: ExpiredJob) -> SignalEvent:
     return events.FINISHED, {**fields, "duration": None, "error": "", "outcome": Outcome.CANCELLED}
 
 
-def _fields(run: HeldRun) -> dict[str, Any]:
+def _fields(run: HeldRun) -> dict[str, object]:
     job = run.job
     fields = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
     return fields if job.target is None else {**fields, "target_id": job.target}

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
@@ -240,14 +240,14 @@ class Supervisor:
         home.tallies.were_rescued(rescued)
         home.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
-    def _on_opened(self, home: Home, identity: list[Any]) -> None:
+    def _on_opened(self, home: Home, identity: list[object]) -> None:
         """Serve one of several databases from now on."""
         home.identity = identity
         for child in self.pool.children:
             self._compare(home, child)
         home.start()
 
-    def _on_reached(self, child: ExecutorProcess, alias: str, identity: list[Any]) -> None:
+    def _on_reached(self, child: ExecutorProcess, alias: str, identity: list[object]) -> None:
         child.sees[alias] = identity
         for home in self.homes:
             if home.alias == alias:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from django.db import connections
 
@@ -110,7 +109,7 @@ class ExecutorTemplate:
             os.setpgid(self.pid, self.pid)  # whichever of the two is first
         self.sock = ours
 
-    def fork(self, arguments: Mapping[str, Any], descriptors: tuple[int, int], seconds: float) -> Forked:
+    def fork(self, arguments: Mapping[str, object], descriptors: tuple[int, int], seconds: float) -> Forked:
         """Have an executor forked, and return it: the leader of its own group, waiting for ``template.GO``.
 
         Blocks, ``seconds`` at most. Raises ``OSError`` if the system refuses another process; ``TemplateLost`` if the

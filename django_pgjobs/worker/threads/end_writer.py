@@ -138,7 +138,7 @@ class EndWriter:
         left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
         return [BusyEnd(kind, entry) for entry in doubts.locked] + (self.write(db, kind, left) if left else [])
 
-    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> dict[int, Any]:
+    def _record(self, db: WorkerConnection, kind: EndKind, entries: list[RunEnd]) -> dict[int, object]:
         """Write entries of one kind by their statement, the fast one where there is one and it need not wait long."""
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.store.claiming import ClaimedJob
@@ -41,7 +40,7 @@ class Claimed:
 class HomeOpened:
     """One of several databases can be served; ``identity``: which it is."""
 
-    identity: list[Any]
+    identity: list[object]
 
 
 @dataclass(frozen=True, slots=True)
