@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from django.conf import settings
 from django.utils import timezone
@@ -26,7 +26,6 @@ from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
-    from django_pgjobs.definition.needs import CheckedNeeds
 
 PRIORITIES = range(-100, 101)
 
@@ -296,11 +295,31 @@ def check_known(given: Mapping[str, object], known: Collection[str], where: str)
             raise InvalidOption(f"unknown option {option!r}{hint}")
 
 
-def check_after(value: object) -> CheckedNeeds:
-    """Return the jobs that a job needs. Raises ``InvalidOption``."""
-    from django_pgjobs.definition import needs  # here for start-up time
+class CheckedNeeds(NamedTuple):
+    """The ids of needed jobs, and the ``Job`` of those that were given as one, which knows its database."""
 
-    return needs.check_after(value)
+    after: tuple[int, ...]
+    after_rows: tuple[object, ...]
+
+
+def check_after(value: object) -> CheckedNeeds:
+    """Return the jobs that a job needs, given as ``Job`` or by their ids; registering looks them up."""
+    given = [value] if isinstance(value, int | str) or _is_job(value) or not isinstance(value, Iterable) else [*value]
+    return CheckedNeeds(tuple(dict.fromkeys(map(_id_of, given))), tuple(filter(_is_job, given)))
+
+
+def _is_job(value: object) -> bool:
+    return getattr(getattr(value, "_meta", None), "label", None) == "pgjobs.Job"
+
+
+def _id_of(job: Any) -> int:
+    if _is_job(job):
+        if job.pk is None:
+            raise InvalidOption(f"after takes jobs that are stored, and a job that bypasses the queue is not: {job!r}")
+        job = job.pk
+    if isinstance(job, bool) or not isinstance(job, int) or not 0 < job < 2**63:
+        raise InvalidOption(f"after takes jobs or their ids, not {job!r}")
+    return job
 
 
 def check_when(value: object) -> Rule:

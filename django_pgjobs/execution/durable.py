@@ -57,6 +57,9 @@ IN_ATOMIC = (
     "the block a step: context.step.using(atomic=True)(func, …)."
 )
 
+Func = Callable[..., object]
+"""The function or job that a step calls."""
+
 _MISSING: Any = object()
 
 
@@ -87,9 +90,7 @@ class DurableMemory(Memos):
 
     # Steps
 
-    def step(
-        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
-    ) -> object:
+    def step(self, options: StepOptions, func: Func, args: object, kwargs: Mapping[str, object]) -> object:
         """Call ``func``, or return what it came to before; see ``durable.Steps``."""
         self.check_usable("step")
         with self.names.of_step(options, func) as name:
@@ -107,16 +108,12 @@ class DurableMemory(Memos):
                 raise
             return self._remember(name, value, undo, began)
 
-    async def astep(
-        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
-    ) -> object:
+    async def astep(self, options: StepOptions, func: Func, args: object, kwargs: Mapping[str, object]) -> object:
         """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
         self.suspending.check_going_on()
         return await self.suspending.beside(self._astepped(options, func, args, kwargs))
 
-    async def _astepped(
-        self, options: StepOptions, func: Callable[..., object], args: object, kwargs: Mapping[str, object]
-    ) -> object:
+    async def _astepped(self, options: StepOptions, func: Func, args: object, kwargs: Mapping[str, object]) -> object:
         is_async = self._is_async(options, func)
         with self.names.of_step(options, func) as name:
             await sync_to_async(self.load)()
@@ -138,7 +135,7 @@ class DurableMemory(Memos):
                 raise
             return await sync_to_async(self._remember)(name, value, undo, began)
 
-    def _is_async(self, options: StepOptions, func: Callable[..., object]) -> bool:
+    def _is_async(self, options: StepOptions, func: Func) -> bool:
         is_async = inspect.iscoroutinefunction(getattr(func, "func", func))
         if options.atomic and is_async:
             raise InvalidJob("step: atomic needs a plain function: Django has no transactions in async code")

@@ -93,10 +93,8 @@ class Claimer(Loop):
 
         self.next_due = NextDue()
         self.locked = LockedRows()
-        self.next_pairs = 0.0
-        self.polled_at = 0.0
-        self.woken_at = 0.0
-        self.news_at = 0.0
+        self.next_pairs = self.polled_at = 0.0
+        self.woken_at = self.news_at = 0.0
         self.due_at = math.inf
         self.settles_at = 0.0
         self.busy_until = 0.0
@@ -354,10 +352,7 @@ class Claimer(Loop):
             self._sleep(min(self.settles_at - now, pause), notified)
             self._scan_near()
             return
-        longest = (
-            self.options.poll_seconds if self.listening.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
-        )
-        now = clock.monotonic()
+        longest = min(self.options.poll_seconds, math.inf if self.listening.is_set() else DEAF_POLL_SECONDS)
         if self.due_at <= now:
             self.news_at = max(self.news_at, self.due_at)
         due = self.next_due.seconds(db, self.lines.values(), notified)
@@ -369,8 +364,7 @@ class Claimer(Loop):
         if scanned < since:
             # Never sleep before a full pass: rows come in behind the frontier.
             next_scan = min(frontier.next_scan(since) for frontier in asked)
-            pause = min(seconds, DEAF_POLL_SECONDS, next_scan - clock.monotonic())
-            if self._sleep(max(0.0, pause), notified):
+            if self._sleep(max(0.0, min(seconds, DEAF_POLL_SECONDS, next_scan - clock.monotonic())), notified):
                 self._scan_near()
             return
         if len(asked) == len(self.lines) and all(self.room.dry.values()) and not self._waits_for_locked(db):
@@ -380,8 +374,7 @@ class Claimer(Loop):
             self._scan_near()
         with self.wake:
             # Claim the announced jobs before reading the list of all pairs again.
-            soon = max(self.next_pairs, self.settles_at)
-            self.next_pairs = self.settles_at if seconds >= longest else soon
+            self.next_pairs = self.settles_at if seconds >= longest else max(self.next_pairs, self.settles_at)
         self.woken_at = clock.monotonic()
 
     def _waits_for_locked(self, db: WorkerConnection) -> bool:
