@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "arguments": (lambda: pay.register("x" * 10 * MIB), r"BOUNDS\['payload_bytes'\]"),
     "arguments of many": (lambda: pay.register_many([("x" * 10 * MIB,)]), r"BOUNDS\['payload_bytes'\]"),
     "depth": (lambda: pay.register(nested(1000)), r"nested deeper than 100 levels"),
-    "key": (using(unique="k" * 2000), r"key must be 1 to 200 printable characters, not 'k+'… of 2000"),
+    "key": (using(unique="k" * 2000), r"unique must be 1 to 200 printable characters, not 'k+'… of 2000"),
     "key by template": (lambda: keyed.register("k" * 2000), r"key must be 1 to 200 .* of 2000"),
     "idempotency key": (using(idempotency_key="k" * 2000), r"idempotency_key must be 1 to 200 .* of 2000"),
     "key of a limit": (lambda: limited.register("k" * 2000), r"1 to 200 .* of 2000 characters"),
