@@ -56,7 +56,7 @@ def rows(committed: None) -> Iterator[None]:
         declare_job(name="shop.charge", queue="payments", sensitive=("card",), tags=("card",))(charge)
         made = make_one_of_each()
         batch = make(name="pgjobs.batch", hold="blocked", queue="pgjobs", description="Month's end")
-        make(queue="mail", parent_id=batch.pk, key="order-7", tags=["card", "eu"], description="Letter to ACME")
+        make(queue="mail", flow=1, parent_id=batch.pk, key="order-7", tags=["card", "eu"], description="Letter to ACME")
         Job.objects.filter(pk=made["abandoned"].pk).update(error_class="shop.errors.Declined")
         Attempt.objects.create(
             job=made["abandoned"], claim_id=CLAIM, number=1, cause="failed", worker=WORKER, worker_name="web-1",
