@@ -178,5 +178,5 @@ def test_switched_off_it_does_not(worker: Workers, raw: RawDatabase, dead_rows: 
         raw.query("ALTER TABLE pgjobs_job RESET (autovacuum_enabled)")
 
 
-def test_the_stage_is_on_the_test_database() -> None:
+def test_the_stage_is_on_the_test_database(django_db_setup: None) -> None:
     assert connection.settings_dict["NAME"].startswith("test")
