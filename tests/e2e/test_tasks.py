@@ -66,7 +66,8 @@ def test_a_retried_task_knows_its_errors_and_is_told_of_start_by_start(shared_wo
 def test_ends_of_every_other_kind_are_failures_with_a_class_to_import(shared_worker: WorkerProcess) -> None:
     """§1.5, §8.3, §8.10: each is told, also where no attempt could; again if the executor died before it confirmed."""
     slow, unstorable = finished(tasks.too_slow.enqueue(), tasks.returns_no_json.enqueue())
-    (killed,) = finished(tasks.kills_its_process.enqueue())  # alone: jobs beside it are another test's
+    # Alone: it would lose, and so charge, the outcome of a job that has just ended beside it.
+    (killed,) = finished(tasks.kills_its_process.enqueue())
     kinds = [[error.exception_class.__name__ for error in result.errors] for result in (slow, killed, unstorable)]
     assert kinds == [["DeadlinePassed"], ["ExecutorDied"], ["TypeError"]]
     stage = shared_worker.stage

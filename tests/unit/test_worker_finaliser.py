@@ -138,6 +138,16 @@ def test_while_it_collects_a_batch_only_a_whole_one_wakes_it(
     assert woken == [1, BATCH], "while it sleeps any end wakes it"
 
 
+def test_a_stop_that_came_while_it_wrote_is_not_slept_over(
+    finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bell has rung before it waits: it would rest for a minute, and its connection stay."""
+    finaliser.rests = False
+    finaliser.stopping.set()
+    monkeypatch.setattr(finaliser.wake, "wait", lambda seconds: pytest.fail("it sleeps"))
+    assert not finaliser._until_due()
+
+
 def test_what_was_told_is_not_told_again_when_the_rest_of_a_batch_fails(
     server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:

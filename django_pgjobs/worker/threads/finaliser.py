@@ -175,9 +175,9 @@ class Finaliser(Loop):
         with self.wake:
             self.wakes_at = 0
             while not self._has_any():
-                self.rests = not self.wake.wait(REST_SECONDS)
                 if self.rests or self.stopping.is_set():
                     return False
+                self.rests = not self.wake.wait(REST_SECONDS)
             leaving = self.stopping.is_set()
             self._sleep(self.busy.until, lambda: self._has_new() or self.stopping.is_set() != leaving)
             if not leaving:
