@@ -33,6 +33,12 @@ TOGETHER_SECONDS = 1.0
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
 
 
+def pause_after(tries: int) -> float:
+    """Return for how many seconds to wait after so many tries to use a database."""
+    longest: float = min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+
+
 class FoundDatabase(NamedTuple):
     """A database that can be served, and the names its rows wait with that this code does not know yet."""
 
@@ -98,8 +104,7 @@ class Opener(threading.Thread):
                 log.log(level, "database is not served yet, tried again: %s", found)
                 said = found.partition(":")[0]
             tries += 1
-            pause = min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6))
-            self.leaving.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+            self.leaving.wait(pause_after(tries))
 
     def _read(self) -> FoundDatabase | str:
         """Return the database, or why it cannot be served."""

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import os
-import random
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.metered import Metered, WorkerSizes
-from django_pgjobs.running.opening import LONGEST_WAIT_SECONDS, NOT_MIGRATED, Databases, Opener
+from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, pause_after
 from django_pgjobs.running.worker import SUPERVISOR_CONNECTIONS, Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import read_statements
@@ -73,8 +72,7 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | No
 
     Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only.
     """
-    for found in check_driver():
-        log.warning("psycopg runs in Python: %s", found.hint)
+    _log_slow_driver()
     tries = 0
     while not stopped.is_set():
         try:
@@ -90,8 +88,13 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | No
         except TROUBLE as error:
             log.error("database cannot be reached, waiting: %s", one_line(error))
         tries += 1
-        stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+        stopped.wait(pause_after(tries))
     return None
+
+
+def _log_slow_driver() -> None:
+    for problem in check_driver():
+        log.warning("psycopg runs in Python: %s", problem.hint)
 
 
 def _resolve(names: list[str]) -> None:
@@ -133,8 +136,7 @@ def run(options: WorkerOptions) -> int:
 
 def _run_several(worker: Worker, stopped: threading.Event) -> int:
     """Run a worker that serves several databases, as soon as there is one of them; return its exit status."""
-    for problem in check_driver():
-        log.warning("psycopg runs in Python: %s", problem.hint)
+    _log_slow_driver()
     databases = Databases(stopped)
     openers = [Opener(worker.at(alias), Inbox(), databases) for alias in worker.options.databases]
     try:

@@ -22,7 +22,7 @@ from django_pgjobs.store.database import Params, Rows, statement
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.keeping import ThereIs
 from django_pgjobs.worker.threads.maintainer import do_duty
-from tests.db.cron_ground import declare, put
+from tests.db.cron_ground import declare, put, statements
 from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, register
 
@@ -271,22 +271,6 @@ def test_the_test_above_finds_a_question_that_misses_rows(
 # The duty
 
 
-@contextmanager
-def counted(raw: RawDatabase) -> Iterator[list[str]]:
-    asked: list[str] = []
-    fetch = raw.fetch
-
-    def counts(name: str, params: Params) -> Rows:
-        asked.append(name)
-        return fetch(name, params)
-
-    raw.fetch = counts  # type: ignore[method-assign]
-    try:
-        yield asked
-    finally:
-        raw.fetch = fetch  # type: ignore[method-assign]
-
-
 class Fleet:
     """A worker's duties on a connection that has been up for long."""
 
@@ -323,7 +307,7 @@ def test_at_rest_a_worker_asks_once_a_period_and_nothing_else(
     ours.tick()
     time(period)
     ours.tick()  # right after an election the leader's answers are not known
-    with counted(raw) as asked:
+    with statements(raw) as asked:
         for _ in range(10):
             time(period)
             if not leads:
@@ -358,7 +342,7 @@ def test_an_answer_that_is_not_known_is_a_yes(
         raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
 
     monkeypatch.setattr(keeping, "check_duties", locked)
-    with counted(raw) as asked:
+    with statements(raw) as asked:
         for _ in range(4):
             ours.tick()
             time(1.0)

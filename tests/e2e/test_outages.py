@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,23 +17,6 @@ from tests.e2e.elsewhere import ask, call, manage, put
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
 from tests.plugins.fix_worker import Workers, database_url, ended, read
-
-
-@pytest.fixture(scope="module")
-def throwaway() -> Iterator[EmbeddedServer]:
-    """A server of this module's own, migrated."""
-    with EmbeddedServer(fsync=False) as server:
-        manage(server.url, "migrate", "-v0")
-        yield server
-
-
-@pytest.fixture
-def server(throwaway: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """That server, running and empty."""
-    throwaway.start()
-    ask(throwaway.url, "TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_step, pgjobs_heartbeat")
-    yield throwaway
-    throwaway.start()
 
 
 def outcomes(url: str) -> list[tuple[str | None, int]]:

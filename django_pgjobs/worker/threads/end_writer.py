@@ -10,10 +10,11 @@ row it waits 50 ms, then the server gives up the whole batch, and the batch goes
 locked rows. As long as some row is known to be busy all their batches go by that one: no row costs its neighbours the
 50 ms again.
 
-Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If another
-session has locked a gate for 100 ms, the ends that count in it are busy, and the writer asks for locked gates before it
-writes more counted ends. Jobs that begin to wait for events go in transactions of their own, too, which lock the
-events. One that a sender has locked keeps those who wait for it busy, and the others wait for it once: 50 ms.
+Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release, and their
+successes by the same two statements. If another session has locked a gate for 100 ms, the ends that count in it are
+busy, and the writer asks for locked gates before it writes more counted ends. Jobs that begin to wait for events go in
+transactions of their own, too, which lock the events. One that a sender has locked keeps those who wait for it busy,
+and the others wait for it once: 50 ms.
 """
 
 from __future__ import annotations
