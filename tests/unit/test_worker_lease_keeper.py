@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -180,6 +181,45 @@ def test_at_rest_no_pauses_are_read_while_the_check_finds_none(stage: Stage) -> 
     stage.told = lambda keeper: keeper.saw_pauses(are_any=False)
     stage.run(30)
     assert len(stage.server.when("pauses")) == 1
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.QueryCanceled("a migration"), psycopg.OperationalError("cut")])
+def test_pauses_that_could_not_be_read_yet_are_read_also_at_rest(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: psycopg.Error
+) -> None:
+    """A worker claims nothing before it knows them: if it then rested, it would never claim."""
+    ask = stage.server.does("pauses", None)
+    answers = iter([error])
+
+    def read(db: object) -> Pauses:
+        ask()
+        for each in answers:
+            raise each
+        return Pauses()
+
+    monkeypatch.setattr(pausing, "read_pauses", read)
+    stage.claims, stage.listens = {}, True
+    stage.told = lambda keeper: keeper.saw_pauses(are_any=False)
+    stage.run(30)
+    assert [told.pauses for told in stage.heard.of(PausesRead)] == [Pauses()]
+    assert len(stage.server.when("pauses")) == 2
+
+
+def test_a_pause_heard_of_at_the_moment_of_rest_is_read(stage: Stage) -> None:
+    """The listen thread says so once, while the keep thread finds that it need not read them."""
+    stage.claims, stage.listens = {}, True
+    keeper = stage.run(1)
+    keeper.next_pauses, keeper.unpaused_until = 1.0, math.inf
+
+    def listens() -> bool:
+        keeper.read_pauses_now()
+        return True
+
+    keeper.listens = listens
+    assert not keeper._puts_off(stage.time.now)
+    assert keeper.next_pauses == 0.0
+    keeper.listens, keeper.next_pauses = lambda: True, 1.0
+    assert keeper._puts_off(stage.time.now)
 
 
 @pytest.mark.parametrize("why", ["deaf", "holds", "unchecked", "seen"])

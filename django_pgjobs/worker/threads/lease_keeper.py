@@ -103,11 +103,8 @@ class LeaseKeeper(Loop):
             if now >= self.next_flags:
                 self.next_flags = now + FLAGS_SECONDS
                 self._read_flags(db)
-            if now >= self.next_pauses:
-                if self.next_pauses and self._rests(now):
-                    self.next_pauses = self.next_flags
-                else:
-                    self._read_pauses(db, now)
+            if now >= self.next_pauses and not self._puts_off(now):
+                self._read_pauses(db, now)
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row held elsewhere must not be asked for again
                 keeping.beat(db, self.facts())
@@ -159,9 +156,17 @@ class LeaseKeeper(Loop):
         flags = keeping.read_flags(db, fences)
         self.inbox.post(FlagsRead(asked_at, {fence[0] for fence in fences}, flags))
 
-    def _rests(self, now: float) -> bool:
-        """Return whether pauses need not be read: there are none, and the worker holds no job that one concerns."""
-        return now < self.unpaused_until and not self.pauses and self.listens() and not self.check_ins()
+    def _puts_off(self, now: float) -> bool:
+        """Put off reading pauses if that is not needed, and return whether it is put off.
+
+        They have been read before, there are none, and the worker holds no job that one concerns.
+        """
+        if self.pauses is None or self.pauses or now >= self.unpaused_until or not self.listens() or self.check_ins():
+            return False
+        with self.wake:
+            heard = not self.next_pauses
+            self.next_pauses = 0.0 if heard else self.next_flags
+        return not heard
 
     def _read_pauses(self, db: WorkerConnection, now: float) -> None:
         self.next_pauses = now + PAUSES_SECONDS
