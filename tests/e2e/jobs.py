@@ -495,6 +495,7 @@ def looks() -> dict[str, object]:
         "zone": timezone.get_current_timezone_name(),
         "language": translation.get_language(),
         "backend": backend,
+        "pid": os.getpid(),
         "fresh": fresh,
     }
 

@@ -55,8 +55,10 @@ def test_a_transaction_left_open_is_reported_and_rolled_back(shared_worker: Work
 
 
 def test_connections_are_kept_between_jobs(shared_worker: WorkerProcess) -> None:
-    """§4 hygiene: a new one for each job would cost milliseconds."""
-    assert len({look()["backend"] for _ in range(5)}) == 1
+    """§4 hygiene: a new one for each job would cost milliseconds. The executor may be recycled meanwhile, once."""
+    found = [look() for _ in range(5)]
+    processes = {each["pid"] for each in found}
+    assert len({each["backend"] for each in found}) == len(processes) <= 2
 
 
 def test_a_connection_that_the_server_has_ended_costs_no_job_an_attempt(shared_worker: WorkerProcess, raw: Any) -> None:
