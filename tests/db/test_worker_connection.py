@@ -55,6 +55,24 @@ def test_a_connection_without_an_answer_is_cut(
         db.close()
 
 
+def test_a_commit_that_failed_waits_for_no_answer(committed: None, raw: RawDatabase) -> None:
+    """Else what is closed would be cut, and said to be silent, at each tick of an outage that begins so."""
+    db = WorkerConnection("default", "test", statement_seconds=60.0)
+
+    def loses_its_commit() -> None:
+        with db.transaction():
+            db.fetch("read_pauses", {})
+            raw.query("SELECT pg_terminate_backend(%s, 10000)", [db.pid])
+
+    try:
+        with pytest.raises(psycopg.OperationalError):
+            loses_its_commit()
+        assert (db.gone, db.asked_at) == (True, None)
+        assert not db.cut_if_mute(1e12)
+    finally:
+        db.close()
+
+
 def test_a_statement_is_given_up_after_its_time(committed: None) -> None:
     db = WorkerConnection("default", "test", statement_seconds=5.0)
     try:

@@ -139,10 +139,12 @@ class WorkerConnection:
     @contextmanager
     def transaction(self, *, undo: bool = False) -> Iterator[None]:
         """Open a transaction for the statements of a block. ``undo``: roll it back at its end."""
-        with self.connection.transaction(force_rollback=undo):
-            yield
-            self.asked_at = clock.monotonic()  # to commit
-        self._answered()
+        try:
+            with self.connection.transaction(force_rollback=undo):
+                yield
+                self.asked_at = clock.monotonic()  # to commit
+        finally:
+            self._answered()
 
     def _execute(self, name: str, params: Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)
