@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -203,6 +203,34 @@ def test_pauses_that_could_not_be_read_yet_are_read_also_at_rest(
     stage.run(30)
     assert [told.pauses for told in stage.heard.of(PausesRead)] == [Pauses()]
     assert len(stage.server.when("pauses")) == 2
+
+
+def test_a_pause_heard_of_whose_reading_failed_is_read_on_the_next_connection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At rest its own connection may be gone unnoticed: then the word of a pause is the first to meet that."""
+    mail = Pauses(frozenset({"mail"}))
+    answers: Iterator[Pauses | Exception] = iter([Pauses(), AWAY, mail])
+    ask = stage.server.does("pauses", None)
+
+    def read(db: object) -> Pauses:
+        ask()
+        answer = next(answers, mail)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def told(keeper: LeaseKeeper) -> None:
+        keeper.saw_pauses(are_any=False)
+        if len(stage.server.when("pauses")) == 1 and stage.time.now >= hears_at:
+            keeper.read_pauses_now()
+
+    monkeypatch.setattr(pausing, "read_pauses", read)
+    stage.claims, stage.listens, stage.told, hears_at = {}, True, told, stage.time.now + 20
+    stage.run(40)
+    assert [each.pauses for each in stage.heard.of(PausesRead)] == [Pauses(), mail]
+    failed_at, read_at = stage.server.when("pauses")[1:3]
+    assert read_at - failed_at <= 2.5, "after a quarter of the period of renewals"
 
 
 def test_a_pause_heard_of_at_the_moment_of_rest_is_read(stage: Stage) -> None:

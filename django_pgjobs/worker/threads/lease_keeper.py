@@ -184,7 +184,7 @@ class LeaseKeeper(Loop):
             self.inbox.post(PausesRead(pauses))
 
     def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
-        self.next_renewal = 0.0
+        self.next_renewal = self.next_pauses = 0.0
         super()._trouble(error, failures, gone=gone)
 
     def _pause(self, failures: int) -> None:
