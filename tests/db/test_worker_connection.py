@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from django_pgjobs import clock
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -50,6 +50,35 @@ def test_a_connection_without_an_answer_is_cut(
         assert db.cut_if_mute(clock.monotonic() + db.patience)
         with pytest.raises(psycopg.OperationalError):
             asked.result(patience(30))
+        assert (db.gone, db.asked_at) == (True, None)
+    finally:
+        db.close()
+
+
+def test_between_two_statements_of_the_orm_no_answer_is_waited_for(
+    committed: None, background: Background, raw: RawDatabase
+) -> None:
+    """A page of problems takes many statements, each bounded: together they may take longer than one that hangs."""
+    db = WorkerConnection("default", "test", statement_seconds=60.0)
+
+    def cuts() -> bool:
+        sleeps = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'"
+        wait_until(lambda: raw.value(sleeps, [db.pid]) == 1, 10, "it has been asked")
+        return db.cut_if_mute(clock.monotonic() + db.patience)
+
+    def asks() -> None:
+        with db.orm() as using, connections[using].cursor() as cursor:
+            cursor.execute("SELECT 1")
+            assert not db.cut_if_mute(1e12)
+            cut = background(cuts)
+            try:
+                cursor.execute("SELECT pg_sleep(60)")
+            finally:
+                assert cut.result(patience(30))
+
+    try:
+        with pytest.raises(OperationalError):
+            asks()
         assert (db.gone, db.asked_at) == (True, None)
     finally:
         db.close()

@@ -13,7 +13,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -161,15 +161,25 @@ class WorkerConnection:
         using = self._wrapper.alias
         before = next((each for each in connections.all(initialized_only=True) if each.alias == using), None)
         connections[using] = self._wrapper
-        self.asked_at = clock.monotonic()
         try:
             with transaction.atomic(using=using):
-                yield using
+                with self._wrapper.execute_wrapper(self._asking):
+                    yield using
+                self.asked_at = clock.monotonic()  # to commit
         finally:
             self._answered()
+            if self._wrapper.connection is not self.connection:
+                self._wrapper.close()  # Django has connected again
             del connections[using]
             if before is not None:
                 connections[using] = before
+
+    def _asking(self, execute: Callable[..., Any], *given: Any) -> Any:
+        self.asked_at = clock.monotonic()
+        try:
+            return execute(*given)
+        finally:
+            self._answered()
 
     def _answered(self) -> None:
         now, asked_at = clock.monotonic(), self.asked_at
