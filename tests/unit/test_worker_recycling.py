@@ -55,13 +55,15 @@ def test_executors_that_do_not_fit_into_memory_are_told_of(monkeypatch: pytest.M
     assert Recycling().shortage(os.getpid(), 2) == ""
     own = recycling._own_bytes(os.getpid())
     assert MEGABYTE < own <= resident_bytes(os.getpid())
-    monkeypatch.setattr(recycling, "memory_bytes", lambda: 1000 * MEGABYTE)
-    most = 1000 * MEGABYTE // own
-    assert Recycling().shortage(os.getpid(), most // 2) == ""
-    assert "do not fit into 1000 MB: give --processes a smaller number" in Recycling().shortage(os.getpid(), 2 * most)
-    assert Recycling(max_megabytes=500).shortage(os.getpid(), 2) == ""
-    assert Recycling(max_megabytes=500).shortage(os.getpid(), 3) == (
-        "3 executors of 500 MB, to which they may grow, do not fit into 1000 MB: give --processes a smaller number"
+    monkeypatch.setattr(recycling, "memory_bytes", lambda: 10 * own)
+    assert Recycling().shortage(os.getpid(), 5) == ""
+    assert f"do not fit into {10 * own / MEGABYTE:.0f} MB: give --processes" in Recycling().shortage(os.getpid(), 20)
+    most = 2 * own // MEGABYTE  # more than it has now
+    monkeypatch.setattr(recycling, "memory_bytes", lambda: 2 * most * MEGABYTE)
+    assert Recycling(max_megabytes=most).shortage(os.getpid(), 2) == ""
+    assert Recycling(max_megabytes=most).shortage(os.getpid(), 3) == (
+        f"3 executors of {most} MB, to which they may grow, do not fit into {2 * most} MB:"
+        " give --processes a smaller number"
     )
     assert Recycling().shortage(-1, 1000) == ""
 
