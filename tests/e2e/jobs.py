@@ -329,6 +329,18 @@ def tell(context: JobContext, callback: str) -> None:
 
 
 @job(max_attempts=1)
+def tells_later(gate: str, seconds: float = 0) -> None:
+    pass
+
+
+@tells_later.on_success
+def tell_later(context: JobContext, gate: str, seconds: float = 0) -> None:
+    stage.here().note("telling", gate)
+    stage.here().wait(gate)
+    time.sleep(seconds)
+
+
+@job(max_attempts=1)
 async def atells() -> str:
     return "told"
 

@@ -164,6 +164,23 @@ def test_one_alone_gets_all_places(worker: Workers, second: EmbeddedServer, stag
     all_ended_there(second, 4)
 
 
+def test_many_callbacks_do_not_keep_the_others_waiting(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:
+    stage.open("told")
+    for _ in range(100):
+        put(second.url, "no_op")
+    worker(BOTH, threads=2, env=beside(second), conf={"POLL_SECONDS": 0.5})
+    all_ended_there(second, 100)
+    columns = "name, queue, priority, max_attempts, payload"
+    many = f"INSERT INTO pgjobs_job ({columns}) SELECT %s, 'default', 0, 3, %s FROM generate_series(1, 100)"
+    ask(second.url, many, "tests.e2e.jobs.tells_later", call("told", 0.2))
+    ask(second.url, "SELECT pg_notify('pgjobs', '0:default')")
+    wait_until(lambda: stage.count("telling") >= 4, 10, "callbacks run")
+    for number in range(10):
+        jobs.notes_its_home.register(number, 0.01)
+    wait_until(lambda: stage.count("home") == 10, 20, "the others have run")
+    assert stage.count("telling") < 40, "else all callbacks come first"
+
+
 def test_a_database_that_is_killed_under_load_costs_the_others_nothing(
     worker: Workers, second: EmbeddedServer, stage: Stage
 ) -> None:

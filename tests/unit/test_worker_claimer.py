@@ -52,6 +52,26 @@ def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
     assert [type(message) for message in heard.posts] == [Claimed]
 
 
+def test_a_line_with_nothing_to_claim_from_is_not_hungry(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the last claim was full: other homes would leave places to a queue that is paused."""
+    taking(monkeypatch, lambda plan, limit: [claimed(1), claimed(2)])
+    claimer._claim(DB, {False: 2})
+    assert claimer.is_hungry(False, clock.monotonic())
+    claimer.pause(frozenset({"a", "b"}))
+    claimer.seen = claimer.notified
+    assert claimer._claim(DB, {False: 2}) is False
+    assert not claimer.is_hungry(False, clock.monotonic())
+
+
+def test_one_that_rests_after_trouble_is_not_hungry(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimer.wake_for(("a", 0))
+    assert claimer.is_hungry(False, clock.monotonic())
+    seen: list[bool] = []
+    monkeypatch.setattr(claimer.stopping, "wait", lambda seconds: seen.append(claimer.is_hungry(False, 0.0)))
+    claimer._pause(1)
+    assert (seen, claimer.is_hungry(False, clock.monotonic())) == ([False], True)
+
+
 def test_no_claim_begins_once_the_worker_drains(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it was wanted a moment ago."""
     taking(monkeypatch, lambda plan, limit: pytest.fail("claimed"))

@@ -59,6 +59,20 @@ def claim_as_wanted(claimer: Claimer) -> bool:
     return claimer._claim(DB, wanted)
 
 
+def test_a_line_that_was_not_read_since_an_announcement_stays_hungry(
+    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a home whose loop always has room would ask for no thread while another has all."""
+    Lines(monkeypatch)
+    coloured.request(0, 5)
+    coloured.wake_for(("a", 0))
+    claim_as_wanted(coloured)
+    assert [coloured.is_hungry(line, 0.0) for line in (False, True)] == [True, False]
+    coloured.request(1, 5)
+    claim_as_wanted(coloured)
+    assert not coloured.is_hungry(False, 0.0)
+
+
 def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that is full keeps nobody from threads, whatever stands in front."""
     lines = Lines(monkeypatch, plain=3, on_loop=9)

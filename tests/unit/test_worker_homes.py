@@ -12,6 +12,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.ends.kinds import SUCCESS
+from django_pgjobs.logs import speaks_of
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Flag
 from django_pgjobs.store.pausing import Pauses
@@ -194,6 +195,7 @@ def test_a_request_is_of_the_home_that_read_it(worker: Any) -> None:
 def test_the_home_with_fewer_jobs_is_served_first(worker: Any) -> None:
     both = worker()
     child = both.executor(threads=4)
+    both.b.claimer.hungry = False
     both.claims(both.a, 1, 2, 3, 4)
     both.main._advance()
     both.claims(both.a, 5, 6)
@@ -220,7 +222,7 @@ def test_a_home_that_no_executor_reaches_claims_nothing(worker: Any) -> None:
     both = worker()
     child = both.executor("a", threads=8)
     both.main._advance()
-    assert (both.asked(both.a)[0], both.asked(both.b)[0]) == (4, 0)
+    assert (both.asked(both.a)[0], both.asked(both.b)[0]) == (8, 0), "nor does it keep places from the others"
     both.main._on_reached(child, "b", ["another"])
     assert "b" not in child.reached
     both.main._on_reached(child, "b", ["it", "b"])
@@ -248,6 +250,55 @@ def test_a_home_whose_ends_cannot_be_written_stops_only_itself(worker: Any) -> N
     both.main._advance()
     assert sent(child) == [("a", 1)]
     assert both.asked(both.b) == (0, 0, None)
+
+
+def test_what_cannot_start_in_a_home_that_is_away_takes_no_room_from_the_others(worker: Any) -> None:
+    both = worker()
+    both.executor(threads=4)
+    for home, other in ((both.a, both.b), (both.b, both.a)):
+        home.claimer.hungry, other.claimer.hungry = False, True
+        both.claims(home, *range(10), asked_at=NOW - 60)  # as callbacks that wait since it is away
+        both.main._advance()
+        assert both.asked(other)[0] == 4
+        home.dispatcher.withdraw(lambda run: True)
+
+
+def test_many_callbacks_of_a_home_leave_places_to_another_that_may_claim(worker: Any) -> None:
+    both = worker()
+    child = both.executor(threads=4)
+    both.claims(both.a, *range(10))
+    both.main._advance()
+    assert len(sent(child)) == 2
+    assert both.asked(both.b)[0] == 2
+    both.claims(both.b, 1, 2)
+    both.b.claimer.hungry = False
+    both.main._advance()
+    assert [alias for alias, _ in sent(child)] == ["a", "a", "b", "b"]
+
+
+def test_a_bench_is_left_when_the_ends_of_its_home_cannot_be_written(worker: Any) -> None:
+    both = worker()
+    child = both.executor(threads=4)
+    both.claims(both.b, 1)
+    both.main._advance()
+    both.claims(both.a, 2, 3)
+    [*suspects] = both.a.dispatcher.withdraw(lambda run: True)
+    both.a.dispatcher.suspect(suspects, NOW)
+    both.main._advance()
+    assert child.reserved, "it is kept for suspects of the other"
+    both.a.finaliser.full = True
+    both.main._advance()
+    assert not child.reserved
+
+
+def test_what_is_said_of_a_connection_that_is_cut_says_the_home(worker: Any) -> None:
+    both = worker()
+    both.main.pool.tick = lambda now: None
+    said: list[str] = []
+    for home in both.main.homes:
+        home.loops = [SimpleNamespace(watch=lambda now: said.append(speaks_of.get()))]
+    both.main._tick(NOW)
+    assert said == ["a", "b"]
 
 
 def test_suspects_of_a_home_that_is_away_keep_no_bench(worker: Any) -> None:

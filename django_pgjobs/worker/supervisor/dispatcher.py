@@ -16,8 +16,9 @@ death, and those that started last are first on the empty bench: so in the end t
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django_pgjobs.definition.registry import registry
@@ -154,35 +155,35 @@ class Dispatcher:
     def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
         """Return how many more jobs fit in threads, and on loops, less those that wait here."""
         executors = list(executors)
-        threads, loops = (
-            sum(max(0, child.room(is_async=is_async)) for child in executors) for is_async in (False, True)
-        )
+        threads, loops = (free(executors, is_async) for is_async in (False, True))
         return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
 
     def idle_threads(self, executors: Iterable[ExecutorProcess]) -> int:
         """Threads without any job sent for them, less the jobs that wait here."""
         return sum(child.idle_threads() for child in executors) - len(self.waiting[False])
 
-    def dispatch(self, executors: list[ExecutorProcess], now: float) -> None:
-        """Send waiting jobs to executors that have room."""
+    def dispatch(self, executors: list[ExecutorProcess], now: float, most: Mapping[bool, int] | None = None) -> None:
+        """Send waiting jobs to executors that have room; at most so many for threads and for loops."""
         self._dispatch_suspects(executors, now)
         self._go_on(executors, now)
         for is_async in (False, True):
-            while self._fresh(self.waiting[is_async], now):
+            left = math.inf if most is None else most[is_async]
+            while left > 0 and self._fresh(self.waiting[is_async], now):
                 ready = [child for child in executors if child.room(is_async=is_async) > 0]
                 if not ready:
                     break
-                self._spread(ready, is_async, now)
+                left -= self._spread(ready, is_async, now, left)
 
     def _fresh(self, queue: deque[HeldRun], now: float) -> bool:
         return bool(queue) and _is_fresh(queue[0], now)
 
-    def _spread(self, ready: list[ExecutorProcess], is_async: bool, now: float) -> None:
-        """One round: every executor gets its share, the emptiest first."""
+    def _spread(self, ready: list[ExecutorProcess], is_async: bool, now: float, most: float) -> int:
+        """One round: every executor gets its share, the emptiest first; return how many jobs were sent."""
         queue = self.waiting[is_async]
-        share = max(1, -(-len(queue) // len(ready)))
+        share, before = max(1, -(-len(queue) // len(ready))), len(queue)
         for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
-            room, left = min(share, child.room(is_async=is_async)), PAYLOAD_BYTES - child.payload_bytes
+            room = min(share, child.room(is_async=is_async), most - (before - len(queue)))
+            left = PAYLOAD_BYTES - child.payload_bytes
             runs: list[HeldRun] = []
             while queue and len(runs) < room and left >= 0:
                 run = queue[0]
@@ -192,11 +193,16 @@ class Dispatcher:
                 left -= run.size
                 runs.append(run)
             self._send(child, runs, now)
+        return before - len(queue)
+
+    def leave_bench(self) -> None:
+        """Keep no executor for suspects."""
+        if self._bench is not None:
+            self._bench.reserved, self._bench = False, None
 
     def _dispatch_suspects(self, executors: list[ExecutorProcess], now: float) -> None:
         """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
-        if self._bench is not None:
-            self._bench.reserved, self._bench = False, None
+        self.leave_bench()
         for child in executors:
             if child.exclusive and now >= child.alone_until:
                 child.exclusive = False
@@ -269,6 +275,11 @@ class Dispatcher:
         staying = ([run for run in group if not wanted(run)] for group in self.groups)
         self.groups = [group for group in staying if group]
         return taken
+
+
+def free(executors: Iterable[ExecutorProcess], is_async: bool) -> int:
+    """Return how many more jobs fit in the threads of executors, or on their loops."""
+    return sum(max(0, child.room(is_async=is_async)) for child in executors)
 
 
 def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:

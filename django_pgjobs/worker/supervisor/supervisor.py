@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -26,12 +26,11 @@ from django_pgjobs.states import Outcome
 from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.supervisor import sharing
-from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers
+from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers, free
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
 from django_pgjobs.worker.supervisor.held_jobs import HeldByHome
-from django_pgjobs.worker.supervisor.home import Home
+from django_pgjobs.worker.supervisor.home import LINES, Home, most_to_start, shared
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
@@ -57,8 +56,6 @@ log = safe_logger("django_pgjobs")
 TICK_SECONDS = 0.1
 IDLE_TICK_SECONDS = 1.0
 LEAVE_SECONDS = 5.0
-LINES = (False, True)
-"""Jobs for threads, and for loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +155,21 @@ class Supervisor:
             self.last_tick = now
             self._tick(now)
         if self.draining_until is None:
+            children = self.pool.children
             for home in self._by_need():
                 if not home.finaliser.full:
-                    home.dispatcher.dispatch(home.executors(self.pool.children), now)
+                    home.dispatcher.dispatch(home.executors(children), now, self._most(home, now))
+                else:
+                    home.dispatcher.leave_bench()
             self._want(now)
             self._maybe_leave()
         self.pool.flush()
 
     def _tick(self, now: float) -> None:
-        for loop in [loop for home in self.homes for loop in home.loops]:
-            loop.watch(now)
+        for home in self.homes:
+            with speaking_of(home.alias):
+                for loop in home.loops:
+                    loop.watch(now)
         self.pool.guard.tick(now)
         self.pool.tick(now)
         for home in self.homes:
@@ -179,6 +181,11 @@ class Supervisor:
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
+    def _most(self, home: Home, now: float) -> dict[bool, int] | None:
+        """Return how many waiting jobs of a home may start now, None for all."""
+        alone = not self.homes[1:] or self.limits.max_jobs is not None  # then no other claims at the same time
+        return None if alone else most_to_start(home, self.homes, self.pool.children, now)
+
     def _by_need(self) -> Sequence[Home]:
         """Return the homes, that with the fewest jobs in executors first."""
         return self.homes if not self.homes[1:] else sorted(self.homes, key=_outstanding)
@@ -187,33 +194,29 @@ class Supervisor:
         """Ask for jobs when there is room: at once for idle threads and free slots, else when half the room is free."""
         executors = self.pool.children
         first, *others = [home.dispatcher for home in self.homes]
-        elsewhere = [sum(len(other.waiting[is_async]) for other in others) for is_async in LINES]
-        threads, loops = (max(0, room - less) for room, less in zip(first.room(executors), elsewhere, strict=True))
+        if others:
+            # Jobs that still wait in one of them could not start: they take no room from the others.
+            threads, loops = (free(executors, is_async) for is_async in LINES)
+            idle = sum(child.idle_threads() for child in executors)
+        else:
+            threads, loops = first.room(executors)
+            idle = first.idle_threads(executors)
         most = None
         if self.limits.max_jobs is not None:
             most = self.limits.max_jobs - self.ended - self.held
             threads = min(threads, most)
         capacity = sum(child.threads + child.prefetch() for child in executors if child.state == READY)
-        wanted = threads * 2 >= capacity or first.idle_threads(executors) > elsewhere[False]
-        homes = [home for home in self.homes if home.takes_jobs and (most is None or home is self.turn)]
+        wanted = threads * 2 >= capacity or idle > 0
+        homes = [
+            home
+            for home in self.homes
+            if home.takes_jobs and home.executors(executors) and (most is None or home is self.turn)
+        ]
         for home in self.homes:
             if home not in homes:
                 home.claimer.request(0, 0, most=most if home is self.turn or most is None else 0)
-        for home, for_threads, for_loops in self._shared(homes, threads, loops, now):
+        for home, for_threads, for_loops in shared(homes, threads, loops, executors, now):
             home.claimer.request(for_threads if wanted else 0, for_loops, most=most)
-
-    def _shared(self, homes: list[Home], threads: int, loops: int, now: float) -> Iterator[tuple[Home, int, int]]:
-        """Share the room between homes; each gets no more than the executors have that reach its database."""
-        if not self.homes[1:]:
-            yield from ((home, threads, loops) for home in homes)
-            return
-        shares = [
-            sharing.offers(room, [home.demand(is_async, now) for home in homes])
-            for is_async, room in zip(LINES, (threads, loops), strict=True)
-        ]
-        for home, *share in zip(homes, *shares, strict=True):
-            most_threads, most_loops = home.dispatcher.room(home.executors(self.pool.children))
-            yield home, min(share[0], most_threads), min(share[1], most_loops)
 
     def _take_turns(self) -> None:
         """With a number of jobs to end after, let the next home claim: claims of several might be too many."""

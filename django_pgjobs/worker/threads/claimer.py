@@ -89,15 +89,13 @@ class Claimer(Loop):
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[bool, ...] = (False,)
         self.left: dict[bool, bool] = {}
-        """True for a line from which the last claim took as many jobs as it might."""
+        """True for a line that surely has more: the last claim took as many as it might, or has not read it since."""
 
         self.next_due = NextDue()
         self.locked = LockedRows()
-        self.next_pairs = self.polled_at = 0.0
-        self.woken_at = self.news_at = 0.0
+        self.next_pairs = self.polled_at = self.woken_at = self.news_at = 0.0
         self.due_at = math.inf
-        self.settles_at = 0.0
-        self.busy_until = 0.0
+        self.settles_at = self.busy_until = 0.0
         self.pause_seconds = POLL_SOON_SECONDS
 
     # Called by other threads
@@ -179,10 +177,11 @@ class Claimer(Loop):
     def is_hungry(self, is_async: bool, now: float) -> bool:
         """Return whether this line surely has more jobs: its last claim left some, or some were announced since.
 
-        Not while its database is away, or silent.
+        Not while its database is away, silent, or refuses what it is asked.
         """
         silent = self.unconfirmed is not None and now > self.polled_at + SILENT_SECONDS
-        return (self.notified != self.seen or self.left.get(is_async, False)) and self.reachable and not silent
+        able = self.reachable and not self.pausing and not silent
+        return able and (self.notified != self.seen or self.left.get(is_async, False))
 
     # The thread
 
@@ -202,9 +201,11 @@ class Claimer(Loop):
             while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
                 self.wake.wait()
             self.hints.hand_over(self.lines.values())
+            wanted = {} if self.stopping.is_set() else {line: n for line, n in self.room.wanted.items() if n > 0}
+            if self.seen != self.notified:  # a line without room is not read, so this may be of that
+                self.left |= {line: True for line in self.lines if line not in wanted}
             self.seen = self.notified
-            stopping = self.stopping.is_set()
-            return {line: room for line, room in self.room.wanted.items() if room > 0 and not stopping}, self.notified
+            return wanted, self.notified
 
     def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
         """Claim up to these numbers from each line; return whether to claim again at once."""
@@ -221,7 +222,7 @@ class Claimer(Loop):
             # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs that no thread runs.
             if not any(plans.values()) or self.halted:
                 self.pause_seconds = POLL_AGAIN_SECONDS  # all of them are paused
-                self.room.dry |= dict.fromkeys(limits, True)
+                self.room.dry, self.left = self.room.dry | dict.fromkeys(limits, True), {}
                 return False
             self.unconfirmed, most = claim_id, self.room.most
         lines = {is_async: Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()}

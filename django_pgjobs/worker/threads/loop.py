@@ -72,6 +72,8 @@ class Loop(threading.Thread):
         self.wake = threading.Condition()
         self.statements = 0
         self.reachable = True
+        self.pausing = False
+        """True while it waits after trouble."""
         self.unwritable = False
         """True if the server took no writes lately: a standby, or one made read-only."""
         self.connections = 0
@@ -150,7 +152,9 @@ class Loop(threading.Thread):
 
     def _pause(self, failures: int) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
+        self.pausing = True
         self.stopping.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+        self.pausing = False
 
     def watch(self, now: float) -> None:
         """Cut the connection if the server no longer answers; called by the main thread."""
