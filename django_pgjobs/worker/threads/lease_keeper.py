@@ -164,9 +164,9 @@ class LeaseKeeper(Loop):
         if self.pauses is None or self.pauses or now >= self.unpaused_until or not self.listens() or self.check_ins():
             return False
         with self.wake:
-            heard = not self.next_pauses
-            self.next_pauses = 0.0 if heard else self.next_flags
-        return not heard
+            woken = not self.next_pauses
+            self.next_pauses = 0.0 if woken else self.next_flags
+        return not woken
 
     def _read_pauses(self, db: WorkerConnection, now: float) -> None:
         self.next_pauses = now + PAUSES_SECONDS
