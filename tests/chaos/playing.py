@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 
 from django_pgjobs.store.database import PINS
 from tests.chaos.explorer import Actor, Course, Explorer
-from tests.plugins.fix_db import RawDatabase
+from tests.plugins.fix_db import RawDatabase, empty
 
 ACTORS = 3
 
@@ -29,7 +29,6 @@ class Judge(Generic[World]):
     wrong: Callable[[World, dict[str, Any], set[str]], list[str]]
     make: Sequence[str]
     drop: Sequence[str]
-    empty: Sequence[str]
     may_deadlock: bool = True
     """Whether a deadlock is an outcome like any other, or as wrong as an error."""
 
@@ -136,10 +135,11 @@ def staged(blocker: Any, judge: Judge[World], passes: Sequence[str] = ()) -> Ite
             for statement in (*judge.drop, *judge.make):
                 explorer.monitor.raw.execute(statement, prepare=False)
             yield Stage(explorer, judge)
-            for statement in (*judge.empty, *judge.drop):
+            for statement in judge.drop:
                 explorer.monitor.raw.execute(statement, prepare=False)
         finally:
             explorer.close()
+            empty()
 
 
 def called(value: Any) -> str:

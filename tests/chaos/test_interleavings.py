@@ -16,7 +16,7 @@ from tests.chaos.scenes import Program, Scene, World
 from tests.plugins.fix_db import patience
 from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
-JUDGE = Judge(judging.set_up, judging.wrong, judging.MAKE_AUDIT, judging.DROP_AUDIT, judging.EMPTY)
+JUDGE = Judge(judging.set_up, judging.wrong, judging.MAKE_AUDIT, judging.DROP_AUDIT)
 
 
 @pytest.fixture(scope="module")

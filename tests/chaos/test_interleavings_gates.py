@@ -23,7 +23,6 @@ JUDGE = Judge(
     gate_judging.wrong,
     gate_judging.MAKE_AUDIT,
     gate_judging.DROP_AUDIT,
-    gate_judging.EMPTY,
     may_deadlock=False,
 )
 

@@ -20,7 +20,7 @@ from tests.chaos.wait_scenes import Program, Scene, World
 from tests.plugins.fix_db import patience
 from tests.plugins.sabotage import lines_of, sabotage
 
-JUDGE = Judge(wait_judging.set_up, wait_judging.wrong, (), (), wait_judging.EMPTY, may_deadlock=False)
+JUDGE = Judge(wait_judging.set_up, wait_judging.wrong, (), (), may_deadlock=False)
 
 
 @pytest.fixture(scope="module")

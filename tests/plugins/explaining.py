@@ -11,9 +11,7 @@ import psycopg
 
 from django_pgjobs import sql
 from django_pgjobs.store.database import Params, Rows
-from tests.plugins.fix_db import (
-    RawDatabase,
-)
+from tests.plugins.fix_db import TABLES, RawDatabase, autovacuum_off
 
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
@@ -94,27 +92,16 @@ def faults(plan: dict[str, Any], *, jobs: int = 100, vain: int = 10) -> list[str
     return found
 
 
-TABLES = (
-    "pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_gate", "pgjobs_link", "pgjobs_memo",
-    "pgjobs_event", "pgjobs_key_window",
-)  # fmt: skip
-"""Those whose rows may be many."""
-
-
 @contextmanager
 def analysed_while_empty(raw: RawDatabase) -> Iterator[None]:
     """Statistics say that there is nothing, and no autovacuum corrects them."""
-    for table in TABLES:
-        raw.query(f"TRUNCATE {table}")
-        raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-        # Of an empty table ANALYZE takes no statistics, and leaves those that are there.
-        raw.query("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [table])
-        raw.query(f"ANALYZE {table}")
-    try:
-        yield
-    finally:
+    with autovacuum_off(raw):
         for table in TABLES:
-            raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+            raw.query(f"TRUNCATE {table}")
+            # Of an empty table ANALYZE takes no statistics, and leaves those that are there.
+            raw.query("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [table])
+            raw.query(f"ANALYZE {table}")
+        yield
 
 
 def as_if_emptied(raw: RawDatabase) -> None:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -59,10 +59,6 @@ TABLES = (
     "pgjobs_known_job",
     "pgjobs_admission",
     "pgjobs_statistic",
-    "pgjobs_minute",
-    "pgjobs_total",
-    "pgjobs_depth",
-    "pgjobs_notice",
     "pgjobs_action",
     "pgjobs_action_part",
 )
@@ -322,6 +318,18 @@ def db_connection(background: Background) -> Iterator[Callable[..., RawDatabase]
 def raw(db_connection: Callable[..., RawDatabase]) -> RawDatabase:
     """A worker's connection in autocommit."""
     return db_connection()
+
+
+@contextmanager
+def autovacuum_off(raw: RawDatabase) -> Iterator[None]:
+    """Inside, no autovacuum of our tables changes their statistics or keeps dead rows of others by its snapshot."""
+    for table in TABLES:
+        raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    try:
+        yield
+    finally:
+        for table in TABLES:
+            raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
 
 
 @pytest.fixture
