@@ -119,7 +119,7 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notificatio
     if not _in_transaction(connection):
         _send(connection, registered, notices)
         return
-    if _is_of_a_test_case(connection):
+    if is_of_a_test_case(connection):
         return
     hooks: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
@@ -172,7 +172,7 @@ def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
     return connection.in_atomic_block or not connection.autocommit
 
 
-def _is_of_a_test_case(connection: BaseDatabaseWrapper) -> bool:
+def is_of_a_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a ``TestCase`` opened this transaction, which never commits: its tests may count hooks."""
     blocks: list[object] = getattr(connection, "atomic_blocks", [])
     return bool(blocks) and getattr(blocks[0], "_from_testcase", False)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import environ
 import psycopg
+from django.db import connections
 
 from tests.plugins.fix_worker import ROOT
 
@@ -45,3 +50,32 @@ def call(*args: object) -> str:
 def aliases() -> list[str]:
     """What a setting may call to learn which databases to serve."""
     return ["default", "second"]
+
+
+@contextmanager
+def aliased(alias: str, url: str) -> Iterator[None]:
+    """Have another database as an alias of this process."""
+    own = environ.Env.db_url_config(url, engine="django.db.backends.postgresql")
+    connections.settings[alias] = connections.configure_settings({"default": own})["default"]
+    try:
+        yield
+    finally:
+        for each in connections.all(initialized_only=True):
+            if each.alias == alias:
+                each.close()
+                del connections[alias]
+        del connections.settings[alias]
+
+
+@contextmanager
+def frozen(*pids: int | None) -> Iterator[None]:
+    """Stop processes; of a server's first one it is enough to take new connections from it."""
+    for pid in pids:
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGCONT)

@@ -9,7 +9,6 @@ the same settings. Every transaction is READ COMMITTED, regardless of the role's
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections import deque
@@ -24,6 +23,7 @@ from django.db import connections, transaction
 from django_pgjobs import clock
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import PINS, Params, Rows, configure, configuring, rows_of, statement
+from django_pgjobs.store.own_connection import cut, own_wrapper, use_autocommit
 
 WAYS = {
     "connect_timeout": 10,
@@ -211,8 +211,7 @@ class WorkerConnection:
         asked_at = self.asked_at
         if asked_at is None or now < asked_at + self.patience:
             return False
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.connection.fileno())) as way:
-            way.shutdown(socket.SHUT_RDWR)
+        cut(self.connection)
         return True
 
     def wait_for_news(self, seconds: float, bell: socket.socket) -> None:
@@ -248,15 +247,7 @@ class WorkerConnection:
 
 def _connect(using: str, role: str) -> Any:
     """Return Django's wrapper of a new connection, in autocommit."""
-    wrapper = connections.create_connection(using)
-    options = {key: value for key, value in wrapper.settings_dict["OPTIONS"].items() if key != "pool"}
-    options["application_name"] = role[:63]
-    options = {**WAYS, **options}
-    wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}
+    wrapper = own_wrapper(using, WAYS, {"application_name": role[:63]})
     wrapper.connect()
-    connection: psycopg.Connection[Any] = wrapper.connection
-    if not connection.autocommit:
-        connection.rollback()
-        connection.autocommit = wrapper.autocommit = True
-    connection.prepare_threshold = None  # who knows whose server process this is
+    use_autocommit(wrapper)
     return wrapper
