@@ -26,7 +26,7 @@ import math
 import re
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -137,6 +137,35 @@ def write_plain(value: Any) -> str | None:
     if kind is str:
         return _dump(value) if value.isascii() and "\0" not in value else None
     return ("true" if value else "false") if kind is bool else None
+
+
+def blame(arguments: Iterable[tuple[str, object]], refusal: Refused) -> str:
+    """Return the refusal with the path of the innermost value that is refused by itself."""
+    path, reason, candidates = "The arguments", refusal, arguments
+    while found := _first_refused(candidates):
+        path, value, reason = found
+        # In a container that contains itself every inner container is refused too, without end.
+        candidates = () if isinstance(reason, TooDeep) else children(path, value)
+    return f"{path} cannot be stored: it is {reason}."
+
+
+def _first_refused(candidates: Iterable[tuple[str, object]]) -> tuple[str, object, Refused] | None:
+    try:
+        for path, value in candidates:
+            if (refusal := _refusal(value)) is not None:
+                return path, value, refusal
+    except Exception:
+        # The container cannot be iterated: its own refusal is the best message.
+        return None
+    return None
+
+
+def _refusal(value: object) -> Refused | None:
+    try:
+        write(value)
+    except Refused as refusal:
+        return refusal
+    return None
 
 
 def children(path: str, value: Any) -> Iterator[tuple[str, object]]:

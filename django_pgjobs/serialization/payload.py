@@ -8,7 +8,7 @@ that the error for a value that cannot be stored has its path: ``args[0].user.na
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature, getattr_static
 from typing import Any
 
@@ -49,7 +49,8 @@ def encode_payload(
     try:
         text, size = encoder.write({"args": list(args), "kwargs": kwargs}, -AROUND_ARGUMENTS)
     except encoder.Refused as refusal:
-        raise InvalidJob(_blame(_arguments(args, kwargs, signature), refusal)) from refusal.__cause__
+        named = _arguments(args, kwargs, signature)
+        raise InvalidJob(encoder.blame(named, refusal)) from refusal.__cause__
     if size > limit:
         raise InvalidJob(
             f"The arguments take {size} bytes and at most {limit} may be stored (BOUNDS['payload_bytes']). "
@@ -116,7 +117,7 @@ def encode_result(value: object, limit: int, what: str = "result", setting: str 
     try:
         text, size = encoder.write(value)
     except encoder.Refused as refusal:
-        raise UnstorableResult(_blame([(what, value)], refusal)) from refusal.__cause__
+        raise UnstorableResult(encoder.blame([(what, value)], refusal)) from refusal.__cause__
     if size > limit:
         raise UnstorableResult(f"The {what} takes {size} bytes and at most {limit} may be stored ({setting}).")
     return text
@@ -200,32 +201,3 @@ def _arguments(
     rest = next((parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), "args")
     names += [f"{rest}[{i}]" for i in range(len(args) - len(names))]
     return [*zip(names, args, strict=False), *kwargs.items()]
-
-
-def _blame(arguments: Iterable[tuple[str, object]], refusal: encoder.Refused) -> str:
-    """Return the refusal with the path of the innermost value that is refused by itself."""
-    path, reason, candidates = "The arguments", refusal, arguments
-    while found := _first_refused(candidates):
-        path, value, reason = found
-        # In a container that contains itself every inner container is refused too, without end.
-        candidates = () if isinstance(reason, encoder.TooDeep) else encoder.children(path, value)
-    return f"{path} cannot be stored: it is {reason}."
-
-
-def _first_refused(candidates: Iterable[tuple[str, object]]) -> tuple[str, object, encoder.Refused] | None:
-    try:
-        for path, value in candidates:
-            if (refusal := _refusal(value)) is not None:
-                return path, value, refusal
-    except Exception:
-        # The container cannot be iterated: its own refusal is the best message.
-        return None
-    return None
-
-
-def _refusal(value: object) -> encoder.Refused | None:
-    try:
-        encoder.write(value)
-    except encoder.Refused as refusal:
-        return refusal
-    return None
