@@ -123,7 +123,10 @@ def cure_of(module: str) -> str:
 
 def warn_of_unfound(definition: JobPolicy) -> None:
     """Log once in this process that workers do not find a late job which it registers."""
-    if registry.should_warn_of(definition.name) and _is_unfound(definition):
+    if definition.name not in registry.late or definition.name in registry.judged:
+        return
+    registry.judged |= {definition.name}
+    if _is_unfound(definition):
         module = definition.__module__
         log.warning(
             "registering a job that workers do not find, since they do not import its module name=%s module=%s: %s",

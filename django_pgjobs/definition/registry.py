@@ -58,7 +58,8 @@ class Registry:
         """Names of definitions that were declared when Django was ready, by a later import. See ``discovery``."""
         self.late_crons: frozenset[str] = frozenset()
         """Names of cron entries outside of ``@job``, likewise."""
-        self._warned: frozenset[str] = frozenset()
+        self.judged: frozenset[str] = frozenset()
+        """Those of ``late`` that were registered: whether workers find them was asked then, and is asked once."""
         self.is_isolated = False
         """True if a test declares jobs for itself only, so no worker has to find them."""
 
@@ -100,14 +101,6 @@ class Registry:
     @property
     def _is_late(self) -> bool:
         return apps.ready and not self.is_isolated
-
-    def should_warn_of(self, name: str) -> bool:
-        """Return True for a late name, and only the first time that it is asked."""
-        if name not in self.late or name in self._warned:
-            return False
-        with self._lock:
-            self._warned |= {name}
-        return True
 
     def crons(self) -> list[CronDeclaration]:
         """Return every cron entry that this process declares, sorted by name."""
@@ -287,7 +280,7 @@ class Registry:
             ours = {name: definition for name, definition in self._by_name.items() if name.startswith(BUILT_IN)}
             self._by_name, self._crons, self.is_isolated = ours, {}, True
             self._found, self._misses, self._learned = frozenset(), {}, {}
-            self.late, self.late_crons, self._warned = frozenset(), frozenset(), frozenset()
+            self.late, self.late_crons, self.judged = frozenset(), frozenset(), frozenset()
         try:
             yield
         finally:
