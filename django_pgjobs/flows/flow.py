@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import InvalidJob
@@ -164,6 +165,7 @@ class Flow:
     def _register(self, registration: Registration | None) -> Job:
         from django_pgjobs.registering import register, waiting  # here for start-up time
         from django_pgjobs.registering.destination import writable_alias  # here for start-up time
+        from django_pgjobs.store import waking  # here for start-up time
         from django_pgjobs.store.copying import reserve_ids  # here for start-up time
 
         if self._registered:
@@ -175,7 +177,7 @@ class Flow:
         try:
             flow = with_undo(new_job_of(self._call, using), self._undo)
             nodes = self._new_nodes(using)
-            with register.passing(using, plan.conf, [node.queue for node in nodes]):
+            with register.passing(connections[using], plan.conf, [node.queue for node in nodes]):
                 flow_id, is_new = waiting.insert_flow(using, flow, nodes, plan.conf)
         except BaseException:
             self._unnumber()
@@ -187,7 +189,7 @@ class Flow:
             registration.count, registration.job = (1 + len(nodes) if is_new else 0), flow_id
         if is_new:
             self._registered = True
-            register.wake(using, {node.wakes for node in nodes if not node.waits}, plan.conf)
+            waking.registered(connections[using], {node.wakes for node in nodes if not node.waits}, plan.conf)
             definitions = [node.call.definition for node in self.nodes]
             register.announce(using, definitions, [node._replace(parent_id=flow_id) for node in nodes])
         else:

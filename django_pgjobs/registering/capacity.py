@@ -22,7 +22,7 @@ from django.db import transaction
 from django_pgjobs.exceptions import InvalidJob, QueueFull
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.store.database import on, read_committed
-from django_pgjobs.store.gating import count_unfinished, lock_queues
+from django_pgjobs.store.registering import count_unfinished, lock_queues
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
@@ -57,27 +57,20 @@ def pay(conf: Conf, wanted: Mapping[str, int]) -> None:
 
 @contextmanager
 def _room(connection: BaseDatabaseWrapper, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> Iterator[None]:
-    if connection.in_atomic_block or not connection.get_autocommit():
-        _check(connection.alias, bounds, wanted)
-        yield
-    else:
-        with transaction.atomic(using=connection.alias):
-            read_committed(on(connection.alias))
-            _check(connection.alias, bounds, wanted)
-            yield
-
-
-def _check(using: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
     """Raise ``QueueFull`` if a queue has no room for the jobs ``wanted`` in it, before anything is written."""
-    db = on(using)
-    level = lock_queues(db, bounds)
-    if level in STALE_LEVELS:
-        raise InvalidJob(
-            f"queue {min(bounds)!r} has a capacity, and a transaction at {level.upper()} cannot count its jobs: "
-            "register at READ COMMITTED."
-        )
-    left = {queue: most - wanted[queue] for queue, most in bounds.items()}
-    found = count_unfinished(db, bounds, most=max(max(left.values()), 0) + 1)
-    for queue, most in sorted(bounds.items()):
-        if found[queue] > left[queue]:
-            raise QueueFull(queue=queue, capacity=most)
+    db, ours = on(connection.alias), connection.get_autocommit() and not connection.in_atomic_block
+    with transaction.atomic(using=connection.alias) if ours else _OPEN:
+        if ours:
+            read_committed(db)
+        level = lock_queues(db, bounds)
+        if level in STALE_LEVELS:
+            raise InvalidJob(
+                f"queue {min(bounds)!r} has a capacity, and a transaction at {level.upper()} cannot count its jobs: "
+                "register at READ COMMITTED."
+            )
+        left = {queue: most - wanted[queue] for queue, most in bounds.items()}
+        found = count_unfinished(db, bounds, most=max(max(left.values()), 0) + 1)
+        for queue, most in sorted(bounds.items()):
+            if found[queue] > left[queue]:
+                raise QueueFull(queue=queue, capacity=most)
+        yield

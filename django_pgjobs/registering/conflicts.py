@@ -8,16 +8,16 @@ holder may end between our insert and our query for it: then we insert again, a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError, connections
 
-from django_pgjobs import signals
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
-from django_pgjobs.states import NOT_NEEDED, CancelMode, Outcome
+from django_pgjobs.states import NOT_NEEDED, CancelMode
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
@@ -25,7 +25,7 @@ from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.notifying import scan_behind
 from django_pgjobs.store.registering import Registered, register_job, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
-from django_pgjobs.store.steering import cancel_jobs
+from django_pgjobs.store.steering import cancel_jobs, send_finished
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 
 T = TypeVar("T")
@@ -42,21 +42,11 @@ REPLACED = "replaced"
 
 def insert_one(using: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
-    if new.on_conflict in (OnConflict.REPLACE, OnConflict.POSTPONE):
-        # In a transaction: the old job is cancelled or moved only if this call succeeds.
-        return _despite_deadlocks(using, lambda: _insert_alone(using, new))
-    try:
-        return _insert_alone(using, new)
-    except OperationalError as error:
-        if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(using):
-            raise
-    # This connection defaults to a higher isolation level, and the key's holder committed while we waited.
-    with at_read_committed(using):
-        return _insert_alone(using, new)
-
-
-def _insert_alone(using: str, new: NewJob) -> Registered | int:
-    inserted, existing = _insert_chosen(using, [new], [0], lambda _: [register_job(using, new)])
+    # In a transaction, the old job is cancelled or moved only if this call succeeds.
+    is_alone = new.on_conflict not in (OnConflict.REPLACE, OnConflict.POSTPONE)
+    inserted, existing = _despite_others(
+        using, lambda: _insert_chosen(using, [new], [0], lambda _: [register_job(using, new)]), is_alone=is_alone
+    )
     return inserted[0] if inserted else existing[0]
 
 
@@ -66,9 +56,10 @@ def _postpone(using: str, new: Sequence[NewJob]) -> dict[int, int]:
     Raises ``DuplicateJob`` if one of them has started: nothing of it can be moved, and to drop the call would lose it.
     """
     moved = postpone_jobs(on(using), new)
+    holders = find_keys(on(using), new)
     waking.registered(connections[using], moved.wakes, get_conf())
     waking.notify(using, [scan_behind(queue) for queue in moved.behind])
-    _refuse(new, find_keys(on(using), new), "postponed", moved.ids)
+    _refuse(new, holders, "postponed", moved.ids)
     return moved.ids
 
 
@@ -77,11 +68,12 @@ def _refuse_other_name(new: NewJob, holder: KeyHolder) -> None:
         return
     known = registry.find(holder.name or "")
     if known is None or known.name != new.name:  # not a former name
-        raise DuplicateJob(
-            holder.id, new.key or "", new.queue,
+        raise _duplicate(
+            new,
+            holder,
             f"Job {holder.id} ({holder.name}) has the key {new.key!r} in queue {new.queue!r}, and this is {new.name}. "
             "Jobs of all names share the keys of a queue: begin a key with what it is about.",
-        )  # fmt: skip
+        )
 
 
 def _refuse(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: str, done: Collection[int] = ()) -> None:
@@ -91,11 +83,12 @@ def _refuse(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: st
             continue
         _refuse_other_name(job, holder)
         if holder.started and at not in done:
-            raise DuplicateJob(
-                holder.id, job.key or "", job.queue,
+            raise _duplicate(
+                job,
+                holder,
                 f"Job {holder.id} has the key {job.key!r} in queue {job.queue!r} and has started: "
                 f"it cannot be {verb}, and nothing was stored.",
-            )  # fmt: skip
+            )
 
 
 def _replace(using: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
@@ -115,15 +108,13 @@ def _cancel(using: str, replaced: Sequence[int], by: str) -> None:
     cancelled = cancel_jobs(
         on(using), replaced, mode=CancelMode.ASK, by=by, reason=REPLACED, with_callback=with_callback
     )
-    waking.notify(using, cancelled.notices)
-    if signals.job_finished.is_wanted(Outcome.CANCELLED):
-        from django_pgjobs.store.finished import send_finished  # here for start-up time
-
-        send_finished(using, cancelled.ended, registry.find)
+    send_finished(using, cancelled.ended, registry.find)
+    notices = set(cancelled.notices)
     if cancelled.gathering:
-        from django_pgjobs.store.batches import cancel_members  # here for start-up time
+        from django_pgjobs.store.gates import cancel_members  # here for start-up time
 
-        waking.notify(using, cancel_members(using, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
+        notices |= cancel_members(on(using), cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED)
+    waking.notify(using, notices)
 
 
 class StoredBatch(NamedTuple):
@@ -144,7 +135,7 @@ def insert_all(using: str, given: Sequence[NewJobs]) -> StoredBatch:
     def insert(left: Sequence[int]) -> list[int | None]:
         return register_special_jobs(using, new.only(left))
 
-    inserted, existing = _despite_deadlocks(using, lambda: _insert_chosen(using, new, sorted(set(chosen)), insert))
+    inserted, existing = _despite_others(using, lambda: _insert_chosen(using, new, sorted(set(chosen)), insert))
     ids = inserted | existing
     return StoredBatch([ids[at] for at in chosen], sorted(inserted))
 
@@ -178,19 +169,24 @@ def _insert_chosen(
     raise _duplicate(new[left[0]], None)
 
 
-def _despite_deadlocks(using: str, insert: Callable[[], T]) -> T:
+def _despite_others(using: str, insert: Callable[[], T], *, is_alone: bool = False) -> T:
     """Run ``insert`` in a transaction, or in a savepoint of the caller's; again if the server ends it as a deadlock.
 
     Rolling the savepoint back releases its locks. Locks that the caller held before stay, and may deadlock again.
+    ``is_alone``: it needs no transaction, unless the connection defaults to a higher isolation level, and the key's
+    holder commits while we wait.
     """
     left = DEADLOCKS
     while True:
         try:
-            with at_read_committed(using):
+            with nullcontext() if is_alone else at_read_committed(using):
                 return insert()
         except OperationalError as error:
             left -= 1
-            if sqlstate_of(error) != DEADLOCK or not left:
+            state = sqlstate_of(error)
+            if is_alone and state == SERIALIZATION_FAILURE and opens_transaction(using):
+                is_alone = False
+            elif is_alone or state != DEADLOCK or not left:
                 raise
 
 
@@ -211,7 +207,7 @@ def _settled(using: str, new: Sequence[NewJob], left: Sequence[int]) -> dict[int
         elif job.on_conflict == OnConflict.POSTPONE:
             postponing.append(at)
         elif holder is not None and job.on_conflict == OnConflict.RAISE:
-            raise _duplicate(job, holder.id)
+            raise _duplicate(job, holder)
         elif holder is not None:
             _refuse_other_name(job, holder)
             found[at] = holder.id
@@ -240,11 +236,12 @@ def _chosen(new: list[NewJob]) -> list[int]:
             continue
         same = positions.setdefault((job.queue, job.key, job.window_seconds), [])
         if same and (job.on_conflict == OnConflict.RAISE or job.name != new[same[0]].name):
-            raise DuplicateJob(
-                None, job.key, job.queue,
+            raise _duplicate(
+                job,
+                None,
                 f"rows {same[0]} and {at} have the same key {job.key!r} in queue {job.queue!r}"
                 f"{'' if job.name == new[same[0]].name else ' and are different jobs'}; nothing was stored",
-            )  # fmt: skip
+            )
         same.append(at)
     for same in positions.values():
         if len(same) == 1:
@@ -272,5 +269,5 @@ def _postponed(new: NewJob, by: NewJob) -> NewJob:
     )
 
 
-def _duplicate(new: NewJob, holder: int | None) -> DuplicateJob:
-    return DuplicateJob(holder, new.key or "", new.queue)
+def _duplicate(new: NewJob, holder: KeyHolder | None, why: str = "") -> DuplicateJob:
+    return DuplicateJob(holder and holder.id, new.key or "", new.queue, why)

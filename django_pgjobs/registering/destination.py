@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import connections, router
@@ -16,7 +16,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import listed, safe_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -44,10 +44,14 @@ def routed(model: type[Model], *, read: bool = False, **hints: object) -> str:
     return str((router.db_for_read if read else router.db_for_write)(model, **hints))
 
 
-def connection_for(database: str | None, new: Iterable[NewJobs] = ()) -> BaseDatabaseWrapper:
-    """Return the connection to ``database`` or, if that is None, to the one that the routers choose for these jobs.
+def connection_for(
+    database: str | None, new: Sequence[NewJobs] = (), needed: Iterable[tuple[str, Iterable[Any]]] = ()
+) -> BaseDatabaseWrapper:
+    """Return the connection for new jobs: to ``database`` or, if that is None, to the one that the routers choose.
 
-    They get the name, queue, key and tags of each as hints. Raises ``InvalidJob``, also if they choose several.
+    They get the name, queue, key and tags of each as hints. ``needed``: names, and the jobs that these need. Raises
+    ``InvalidJob``, also if the routers choose several, or if a needed job is elsewhere. Logs an open transaction of
+    another alias, which the jobs do not join.
     """
     using = _chosen(new) if database is None else database
     if using not in connections.settings:
@@ -55,6 +59,10 @@ def connection_for(database: str | None, new: Iterable[NewJobs] = ()) -> BaseDat
     connection = connections[using]
     if connection.vendor != "postgresql":
         raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
+    for name, jobs in needed:
+        _check_needed(using, name, jobs)
+    if new:
+        _warn_of_foreign_transaction(connection, new[0].first.name)
     return connection
 
 
@@ -71,7 +79,7 @@ def _chosen(new: Iterable[NewJobs]) -> str:
     return chosen.pop() if chosen else routed(job_model())
 
 
-def warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
+def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
     """Warn once per call site and name that the job does not join the open transaction of *another* alias."""
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
@@ -90,6 +98,21 @@ def warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> N
             connection.alias,
             listed(others),
             site,
+        )
+
+
+def _check_needed(using: str, name: str, jobs: Iterable[Any]) -> None:
+    """Refuse a needed job of another database: here another job may have its number. Raises ``InvalidJob``.
+
+    Two aliases may lead to one database, such as to a replica: the row tells, by when it was stored.
+    """
+    for job in jobs:
+        of = job._state.db
+        if of in (None, using) or type(job)._base_manager.using(using).filter(pk=job.pk, created_at=job.created_at):
+            continue
+        raise InvalidJob(
+            f"job {name!r}: after names job {job.pk} of database {of!r}, and this is for database {using!r}: "
+            f"use database={of!r}"
         )
 
 

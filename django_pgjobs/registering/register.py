@@ -13,14 +13,14 @@ from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import ProgrammingError, connections
+from django.db import ProgrammingError
 from django.db.models.base import Model, ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.middleware import Registration, registering
-from django_pgjobs.registering.destination import connection_for, job_model, warn_of_foreign_transaction
+from django_pgjobs.registering.destination import connection_for, job_model
 from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope
@@ -43,6 +43,9 @@ def _parse(text: str) -> object:
     """Return the value of JSON text that ``encoder`` has just written."""
     return _scan(text, 0)[0]
 
+
+_OPEN: AbstractContextManager[None] = nullcontext()
+"""The context of an insert that needs none."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Model)
@@ -78,32 +81,36 @@ def register_one(row: Row) -> Model:
     Raises ``InvalidJob``, ``DuplicateJob``, ``RateLimited``, ``QueueFull``, ``NoWorkerAvailable`` for a bypass, and
     database errors. May block while another transaction holds the key or the queue.
     """
-    if not row.plan.conf.middleware:
-        return _bypass(row) if row.plan.bypass else _register_one(row, None)
-    with registering(row.definition.name, row.plan.queue) as registration:
-        return _bypass(row, registration) if row.plan.bypass else _register_one(row, registration)
+    with registering(row.definition.name, row.plan.queue) if row.plan.conf.middleware else _OPEN as registration:
+        return _register_one(row, registration)
 
 
 def _register_one(row: Row, registration: Registration | None) -> Model:
-    check_key_given(row)
+    plan, conf = row.plan, row.plan.conf
+    if not plan.bypass:
+        check_key_given(row)
     new = new_job(row, headers_of(row))
-    connection = connection_for(row.plan.database, (NewJobs.of(new),))
-    if row.plan.after_rows:
-        _check_needed(connection.alias, new.name, row.plan.after_rows)
-    warn_of_foreign_transaction(connection, new.name)
-    with _passing(connection, row.plan.conf, (new.queue,)):
-        stored = _insert(connection.alias, new, row.plan.conf)
+    if plan.bypass:
+        return _bypass(new, conf, registration)
+    needed = ((new.name, plan.after_rows),) if plan.after_rows else ()
+    connection = connection_for(plan.database, (NewJobs.of(new),), needed)
+    with passing(connection, conf, (new.queue,)):
+        stored = _insert(connection, new, conf)
     if registration is not None:
         registration.count, registration.job = (0, stored) if isinstance(stored, int) else (1, stored.id)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
     if new.needs:  # it may have been released at once
-        return _announced(row.definition, as_fresh(_existing(connection.alias, new, stored.id)))
-    waking.registered(connection, (new.wakes,), row.plan.conf)
-    given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
-    if stored.expires_at is not None:
-        given["expires_at"] = stored.expires_at
-    return _announced(row.definition, _job(connection.alias, new, given))
+        job = as_fresh(_existing(connection.alias, new, stored.id))
+    else:
+        waking.registered(connection, (new.wakes,), conf)
+        given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
+        if stored.expires_at is not None:
+            given["expires_at"] = stored.expires_at
+        job = _job(connection.alias, new, given)
+    if job_registered.receivers:
+        job_registered.send_robust(sender=row.definition, job=job)
+    return job
 
 
 def as_fresh(registered: M) -> M:
@@ -112,15 +119,10 @@ def as_fresh(registered: M) -> M:
     return registered
 
 
-def _announced(definition: JobPolicy, registered: Model) -> Model:
-    if job_registered.receivers:
-        job_registered.send_robust(sender=definition, job=registered)
-    return registered
-
-
-def _insert(using: str, new: NewJob, conf: Conf) -> Registered | int:
+def _insert(connection: BaseDatabaseWrapper, new: NewJob, conf: Conf) -> Registered | int:
     if new.is_plain:
-        return register_plain(using, new)
+        return register_plain(connection, new)
+    using = connection.alias
     if not new.is_special and (stored := register_job(using, new)):
         return stored
     if new.needs:
@@ -132,10 +134,7 @@ def _insert(using: str, new: NewJob, conf: Conf) -> Registered | int:
     return insert_one(using, new)
 
 
-_OPEN = nullcontext()
-
-
-def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
+def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
     """Return the context in which to insert one job for each of ``queues``; see ``capacity.passing``."""
     if not conf.capacity.values and not conf.registration_rate.values:
         return _OPEN
@@ -177,9 +176,7 @@ def _register_all(
     rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None
 ) -> tuple[list[int], Collection[int]]:
     """Return the ids of the jobs, and the positions of those that were inserted."""
-    if not conf.middleware:
-        return _insert_all(rows, database, conf, parent_id, None)
-    with registering() as registration:
+    with registering() if conf.middleware else _OPEN as registration:
         return _insert_all(rows, database, conf, parent_id, registration)
 
 
@@ -189,10 +186,7 @@ def _insert_all(
     batch = encode_all(rows, conf, database)
     if not batch.new:
         return [], ()
-    connection = connection_for(batch.database(), batch.new)
-    for name, needed in batch.needed:
-        _check_needed(connection.alias, name, needed)
-    warn_of_foreign_transaction(connection, batch.new[0].first.name)
+    connection = connection_for(batch.database(), batch.new, batch.needed)
     given = batch.new
     if parent_id is not None and (batch.special or batch.senders):
         if any(parent_id in dict(some.first.needs) for some in given):
@@ -203,7 +197,7 @@ def _insert_all(
         ]
     each = NewJobList(given)
     fresh: Collection[int] = range(batch.count)
-    with _passing(connection, conf, batch.queues()):
+    with passing(connection, conf, batch.queues()):
         if batch.special:
             ids, fresh = _insert_special(connection.alias, given, conf, parent_id)
             new = (some.first for some in given) if len(fresh) == batch.count else map(each.__getitem__, fresh)
@@ -253,12 +247,10 @@ run_bypassed: Callable[[NewJob], None] = _not_ready
 """Runs a job that is not stored, in the calling thread. The app's ``ready`` sets it: the runner is a room above."""
 
 
-def _bypass(row: Row, registration: Registration | None = None) -> Model:
+def _bypass(new: NewJob, conf: Conf, registration: Registration | None) -> Model:
     """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
     from django_pgjobs.registering import local_pool  # here for start-up time
 
-    conf = row.plan.conf
-    new = new_job(row, headers_of(row))
     call = partial(run_bypassed, new)
     if not local_pool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
         raise NoWorkerAvailable
@@ -271,31 +263,11 @@ def _bypass(row: Row, registration: Registration | None = None) -> Model:
     return job
 
 
-# The connection, its transaction, and other people's
-
-
-def passing(using: str, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
-    """Return the context in which to insert one job for each of ``queues``; see ``capacity.passing``."""
-    return _passing(connections[using], conf, queues)
-
-
-def wake(using: str, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
-    """Wake workers for jobs that have been inserted: now, or when their transaction commits."""
-    waking.registered(connections[using], pairs, conf)
-
-
 def announce(using: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]) -> None:
     """Send ``job_registered`` for jobs that have been inserted, whose ids are known."""
     if job_registered.receivers:
         for definition, job in zip(definitions, new, strict=True):
             job_registered.send_robust(sender=definition, job=_deferred_job(using, job, job.id or 0))
-
-
-def _check_needed(using: str, name: str, needed: Iterable[object]) -> None:
-    """Refuse a needed job of another database: here another job has its number. Raises ``InvalidJob``."""
-    from django_pgjobs.registering.waiting import check_here  # here for start-up time
-
-    check_here(using, f"job {name!r}: after", needed)
 
 
 # The instance, without a second query

@@ -7,8 +7,8 @@ one otherwise than needed, releases it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
@@ -31,7 +31,9 @@ def insert_waiting(using: str, new: NewJob, conf: Conf) -> Registered | int:
         outcomes = _needed(using, [new], conf)
         stored = insert_one(using, new)
         if not isinstance(stored, int):
-            _add_gates(using, [NewGate.behind(stored.id, dict(new.needs), outcomes)])
+            added = [NewGate.behind(stored.id, dict(new.needs), outcomes)]
+            notices = gates.add_gates(on(using), added)
+            waking.notify(using, notices)
     return stored
 
 
@@ -45,7 +47,9 @@ def insert_all_waiting(using: str, given: Sequence[NewJobs], conf: Conf) -> tupl
         outcomes = _needed(using, [some.first for some in given], conf)
         ids, fresh = insert_all(using, given)
         new = NewJobList(given)
-        _add_gates(using, [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs])
+        added = [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs]
+        notices = gates.add_gates(on(using), added)
+        waking.notify(using, notices)
     return ids, fresh
 
 
@@ -60,28 +64,6 @@ def _needed(using: str, new: Sequence[NewJob], conf: Conf) -> dict[int, str | No
             + (f", nor {len(missing) - 1} more of the {len(wanted)} jobs that are needed" if missing[1:] else "")
         )
     return outcomes
-
-
-def check_here(using: str, what: str, jobs: Iterable[Any]) -> None:
-    """Raise ``InvalidJob`` if one of these ``Job`` is of another database, where another job may have its number.
-
-    Two aliases may lead to one database, such as to a replica: the row tells, by when it was stored.
-    """
-    for job in jobs:
-        of = job._state.db
-        if of in (None, using) or type(job)._base_manager.using(using).filter(pk=job.pk, created_at=job.created_at):
-            continue
-        raise InvalidJob(
-            f"{what} names job {job.pk} of database {of!r}, and this is for database {using!r}: use database={of!r}"
-        )
-
-
-def _add_gates(using: str, new: Collection[NewGate]) -> None:
-    db = on(using)
-    gates.add_gates(db, list(new))
-    # The jobs that these need may have ended before.
-    if decided := [gate.job_id for gate in new if not gate.pending or gate.unmet]:
-        waking.notify(using, gates.notices_of(gates.open_gates(db, decided)))
 
 
 def refuse_older_workers(using: str, conf: Conf, flow: int = 0) -> None:
@@ -139,9 +121,9 @@ def insert_flow(using: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
             for node in nodes
             if node.needs
         ]
-        gates.add_gates(on(using), [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting])
-        if not nodes:
-            waking.notify(using, gates.notices_of(gates.open_gates(on(using), [stored.id])))
+        added = [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting]
+        notices = gates.add_gates(on(using), added)
+        waking.notify(using, notices)
     return stored.id, True
 
 

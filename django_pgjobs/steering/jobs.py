@@ -29,12 +29,10 @@ from django_pgjobs.steering.batching import Steered, logged, steer, who
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, storable
 from django_pgjobs.store import acting, gates, memos, steering, waking
-from django_pgjobs.store.batches import cancel_members, list_running_members
 from django_pgjobs.store.database import Database, on
-from django_pgjobs.store.finished import send_finished
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.numbers import count_ends
-from django_pgjobs.store.steering import EndedJob, Moved
+from django_pgjobs.store.steering import EndedJob, Moved, send_finished
 from django_pgjobs.values.built_in import Act
 from django_pgjobs.values.invalid_option import InvalidOption
 
@@ -85,11 +83,11 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     def write(db: Database, held: Sequence[int]) -> list[int]:
         callbacks = _names_with("_on_cancel_func")
         changed = steering.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
-        waking.notify(using, changed.notices)
-        waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
+        members = gates.cancel_members(db, changed.gathering, mode=mode, by=author, reason=words)
+        waking.notify(using, members.union(changed.notices))
         _count(db, changed.ended)
         send_finished(using, changed.ended, registry.find)
-        batches.extend(batch.id for batch in changed.gathering)
+        batches.extend(changed.gathering)
         all_changed.extend(changed.ids)
         return changed.ids
 
@@ -98,7 +96,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     if gathered := memos.list_gathered(on(using), all_changed):
         cancel(jobs.model._base_manager.filter(pk__in=gathered), using, mode=mode, by=by, reason=reason)
     # Those that run may take all threads: the job that cancels the others would wait for them.
-    if batches and (running := list_running_members(on(using), batches)):
+    if batches and (running := gates.list_running_members(on(using), batches)):
         cancel(jobs.model._base_manager.filter(pk__in=running), using, mode=mode, by=by, reason=reason)
     return steered
 

@@ -98,6 +98,24 @@ def open_gates(
     return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked, "force": force}))
 
 
+def list_running_members(db: Database, ids: Sequence[int]) -> list[int]:
+    """Return the members of these batches that workers have claimed."""
+    return [row[0] for row in db.fetch("list_running_members", {"ids": list(ids)})]
+
+
+def cancel_members(db: Database, batches: Sequence[int], *, mode: str, by: str, reason: str) -> set[Notification]:
+    """Register the cancel of the members of these batches, in the transaction that has asked the batches to end.
+
+    Their gates let no more members in, and a job of ours cancels those that have not ended. Return the notifications
+    to send after the commit.
+    """
+    if not batches:
+        return set()
+    opened = open_gates(db, batches, close=True)
+    served = register_servants(db, [cancel_of(batch, mode=mode, by=by, reason=reason) for batch in batches])
+    return notices_of([*opened, *(Opened(*one, old=False) for one in served)])
+
+
 def lock_open_batches(db: Database, ids: Sequence[int]) -> list[int]:
     """Lock the gates of those of these batches that are open for members; return their jobs. Waits for locked gates."""
     return [row[0] for row in db.fetch("lock_open_batches", {"ids": list(ids)})]
@@ -169,8 +187,11 @@ def is_met(rule: Rule, outcome: str) -> bool:
     return rule == Rule.SETTLED or (outcome == Outcome.SUCCEEDED) == (rule == Rule.SUCCEEDED)
 
 
-def add_gates(db: Database, gates: Sequence[NewGate]) -> None:
-    """Insert the gates of new jobs, and the links to them."""
+def add_gates(db: Database, gates: Sequence[NewGate]) -> set[Notification]:
+    """Insert the gates of new jobs, and the links to them. Open those that wait for nothing: what they need has ended.
+
+    Return the notifications to send after the commit.
+    """
     fields = [asdict(gate) for gate in gates]
     links = [(needed, gate.job_id, str(rule)) for gate in gates for needed, rule in gate.needs.items()]
     for each in fields:
@@ -182,6 +203,9 @@ def add_gates(db: Database, gates: Sequence[NewGate]) -> None:
         "rules": [rule for _, _, rule in links],
     }
     db.fetch("add_gates", params)
+    decided = [gate.job_id for gate in gates if not gate.pending or gate.unmet]
+    opened = open_gates(db, decided) if decided else ()
+    return notices_of(opened)
 
 
 def lock_gate(db: Database, job_id: int) -> None:

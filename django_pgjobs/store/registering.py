@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
-from django_pgjobs.store.database import WrapperDatabase, on
+from django_pgjobs.store.database import Database, WrapperDatabase, on
 from django_pgjobs.store.new_jobs import SPECIAL, NewJob, NewJobs
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ SPECIAL_AT_ONCE = 5000
 
 TEXT_AT_ONCE = 16 * 2**20
 """Characters of payloads and headers in one INSERT: PostgreSQL refuses a parameter of 1 GiB."""
+
+LOCK_CLASS = 0x706A71
+"""The first half of our advisory locks' numbers ("pjq"), so that they collide with no other lock."""
 
 _COLUMNS = ("payload", "limit_key", "key", "idempotency_key", "id")
 """The fields in which jobs usually differ if they do not share all but their payloads."""
@@ -41,12 +45,11 @@ class Registered(NamedTuple):
     expires_at: datetime | None = None
 
 
-def register_plain(using: str, new: NewJob) -> Registered:
+def register_plain(connection: BaseDatabaseWrapper, new: NewJob) -> Registered:
     """Insert one job that ``is_plain`` in the caller's transaction. Wakes no worker: see ``waking``.
 
     It sends no values that most jobs lack: each costs client and server microseconds.
     """
-    connection = connections[using]
     [(job_id, text)] = WrapperDatabase(connection).fetch("register_plain", _plain(new))
     instant = _instant(text, connection)
     return Registered(job_id, instant, instant)
@@ -57,9 +60,10 @@ def register_job(using: str, new: NewJob) -> Registered | None:
 
     Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
     """
+    connection = connections[using]
     if new.window_seconds is not None or new.is_in_flow:
         [job_id], inserted, *texts = _insert_special(using, _Columns([NewJobs.of(new)]), [0])
-        return Registered(job_id, *_Instants(connections[using]).of(texts)) if inserted else None
+        return Registered(job_id, *_Instants(connection).of(texts)) if inserted else None
     params = {
         **_plain(new),
         **_special(new),
@@ -70,8 +74,8 @@ def register_job(using: str, new: NewJob) -> Registered | None:
         "tags": json.dumps(new.tags) if new.tags else None,
         "options": json.dumps(new.options) if new.options else None,
     }
-    rows = on(using).fetch("register_job", params)
-    return Registered(rows[0][0], *_Instants(connections[using]).of(rows[0][1:])) if rows else None
+    rows = WrapperDatabase(connection).fetch("register_job", params)
+    return Registered(rows[0][0], *_Instants(connection).of(rows[0][1:])) if rows else None
 
 
 def _special(new: NewJob) -> dict[str, object]:
@@ -265,3 +269,25 @@ def _begin_of_json(new: NewJob, special: Mapping[str, object]) -> str:
         }
     )
     return f'{fields[:-1]}, "headers": {new.headers or "null"}'
+
+
+# A queue with a capacity, for its producers
+
+
+def lock_queues(db: Database, queues: Iterable[str]) -> str:
+    """Lock registering into these queues until the transaction ends; return its isolation level.
+
+    Blocks while another transaction holds one of these locks.
+    """
+    # Two queues may share a number. Sorted by number, not by name, all transactions lock in one order.
+    keys = sorted({_signed(zlib.crc32(queue.encode())) for queue in queues})
+    return str(db.fetch("lock_queues", {"class": LOCK_CLASS, "keys": keys})[0][1])
+
+
+def count_unfinished(db: Database, queues: Iterable[str], *, most: int) -> dict[str, int]:
+    """Return how many unfinished jobs each queue has, exact up to ``most``; beyond that, ``most`` or more."""
+    return dict(db.fetch("count_unfinished", {"queues": sorted(queues), "most": most}))
+
+
+def _signed(number: int) -> int:
+    return number - 2**32 if number >= 2**31 else number

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
+from django.db import transaction
+
+from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.signals import job_finished
 from django_pgjobs.states import CancelMode, Ending, Outcome
 from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.notifying import Notification, ended, scan_behind, wake_up
-
-
-class Gathering(NamedTuple):
-    """A batch that waits for its members."""
-
-    id: int
-    queue: str
-    priority: int
 
 
 class EndedJob(NamedTuple):
@@ -38,7 +36,7 @@ class Changed(NamedTuple):
 
     ids: list[int]
     notices: list[Notification]
-    gathering: Sequence[Gathering] = ()
+    gathering: Sequence[int] = ()
     ended: Sequence[EndedJob] = ()
 
 
@@ -68,7 +66,7 @@ def _changed(rows: Rows, outcome: str, error: str) -> Changed:
     notices = [ended(job_id) for job_id, _, _, waited, *_ in rows if waited]
     notices += [wake_up(queue, priority) for _, queue, priority, _, due, *_ in rows if due]
     notices += [scan_behind(queue) for _, queue, _, _, _, old, *_ in rows if old]
-    gathering = [Gathering._make(row[:3]) for row in rows if row[6]]
+    gathering = [row[0] for row in rows if row[6]]
     over = [
         EndedJob(job_id, name, queue, attempt, outcome, error)
         for job_id, queue, *_, name, attempt, has_ended in rows
@@ -139,3 +137,38 @@ def _moved(rows: Rows) -> Moved:
 def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]:
     """Return id → (state, whether only the callback is left) for the jobs that exist."""
     return {row[0]: (row[1], row[2]) for row in db.fetch("read_states", {"ids": list(ids)})}
+
+
+# The signal for ends that no worker writes: an operator's, and those of jobs whose key another one takes
+
+
+def send_finished(using: str, ended: Sequence[EndedJob], definition_of: Callable[[str], object]) -> None:
+    """Send ``job_finished`` for these jobs when the transaction on ``using`` commits. Asks no database.
+
+    ``ended``: those of one statement, so of one outcome. ``definition_of``: name → sender. Django logs what receivers
+    raise.
+    """
+    if not ended or not job_finished.is_wanted(ended[0].outcome):
+        return
+    # A bulk action may end millions of jobs in one transaction: eight bytes for each, and one entry for all alike.
+    alike: dict[EndedJob, array[int]] = {}
+    for job in ended:
+        alike.setdefault(job._replace(id=0), array("q")).append(job.id)
+    transaction.on_commit(partial(_send, alike, definition_of, using), using=using, robust=True)
+
+
+def _send(alike: Mapping[EndedJob, Iterable[int]], definition_of: Callable[[str], object], using: str) -> None:
+    for job, ids in alike.items():
+        sender = definition_of(job.name)
+        about = {
+            "name": job.name,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "outcome": job.outcome,
+            "database": using,
+            "by_worker": False,
+        }
+        for job_id in ids:
+            job_finished.send_robust(
+                sender, job_id=job_id, **about, executor="", duration=None, error=one_line(job.error)
+            )

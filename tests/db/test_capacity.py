@@ -18,7 +18,7 @@ from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.registering.token_bucket import of_this_process
-from django_pgjobs.store import finalising, gating, notifying, waking
+from django_pgjobs.store import finalising, notifying, registering, waking
 from django_pgjobs.store.claiming import Pair
 from django_pgjobs.store.database import statement
 from django_pgjobs.testing import run_jobs
@@ -231,7 +231,7 @@ def test_the_next_producer_waits_for_the_commit_of_the_one_before(
 ) -> None:
     """A44: registering waits for uncommitted jobs, and counts them once they are committed."""
     register(9, queue="mail")
-    gating.lock_queues(other, ["mail"])
+    registering.lock_queues(other, ["mail"])
     other.query("INSERT INTO pgjobs_job (name, queue, payload) VALUES ('x', 'mail', '{}')")
     waiting = background(full, send.register, 1)
     elsewhere = background(copy.register, 1)
@@ -263,8 +263,8 @@ def test_locks_are_taken_in_one_order_whatever_the_order_of_the_queues(
     """Two transactions with the same queues in different orders do not deadlock."""
     second = db_connection(autocommit=False)
     for queues in (["mail", "bulk", "a", "b"], ["b", "a", "bulk", "mail"]):
-        gating.lock_queues(other, queues)
-        waiting = background(gating.lock_queues, second, list(reversed(queues)))
+        registering.lock_queues(other, queues)
+        waiting = background(registering.lock_queues, second, list(reversed(queues)))
         other.commit()
         assert waiting.result(30) == "read committed"
         second.commit()

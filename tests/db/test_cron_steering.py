@@ -143,7 +143,7 @@ def test_a_pause_that_makes_no_sense_is_refused(words: dict[str, Any], says: str
 def test_stopping_pauses_and_cancels_what_is_not_finished() -> None:
     """A55: no next fire, and the job that waits or runs is cancelled."""
     first, second = entry().run_now(), entry().run_now()
-    other = Job.objects.get(pk=registering.register_plain("default", NewJob("x", "{}")).id)
+    other = Job.objects.get(pk=registering.register_plain(connection, NewJob("x", "{}")).id)
     Job.objects.filter(pk=second.pk).update(claim_id="00000000-0000-4000-8000-00000000000c")
     steered = entry().stop(by="ann", reason="for good")
     assert steered.changed == 2

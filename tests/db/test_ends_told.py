@@ -19,7 +19,7 @@ from django_pgjobs import job as define
 from django_pgjobs.context import JobContext
 from django_pgjobs.models import Job
 from django_pgjobs.queues import Queue
-from django_pgjobs.store.finished import send_finished
+from django_pgjobs.store.steering import send_finished
 from django_pgjobs.testing import run_jobs
 from tests.db.steering_ground import cancelled, ending, running, succeeded
 from tests.plugins.fix_db import RawDatabase, claim, register

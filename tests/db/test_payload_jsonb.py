@@ -89,7 +89,7 @@ def test_a_job_keeps_its_arguments() -> None:
 
     value = {"lines": ["the same line again and again"] * 30_000, "when": (1, 2.0)}
     text = encode_payload((value,), {}, MIB)
-    stored = registering.register_plain("default", NewJob(name="tests.none", payload=text))
+    stored = registering.register_plain(connection, NewJob(name="tests.none", payload=text))
     job = Job.objects.get(pk=stored.id)
     assert revive(job.payload) == {"args": [value], "kwargs": {}}
     with connection.cursor() as cursor:

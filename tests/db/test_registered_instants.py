@@ -38,7 +38,7 @@ def test_the_instant_is_the_one_that_django_loads(committed: None, use_tz: bool,
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: bool) -> None:
     with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
-        stored = registering.register_plain("default", NewJob("shop.clean", "{}"))
+        stored = registering.register_plain(connection, NewJob("shop.clean", "{}"))
         row = Job.objects.get(pk=stored.id)
         assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
         assert (stored.run_at.tzinfo is not None) is use_tz

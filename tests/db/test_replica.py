@@ -71,7 +71,7 @@ def known() -> Iterator[None]:
 
 
 def registered() -> int:
-    return registering.register_plain("default", NewJob("shop.clean", "{}")).id
+    return registering.register_plain(connection, NewJob("shop.clean", "{}")).id
 
 
 def test_a_cron_entry_is_steered(replica: str) -> None:

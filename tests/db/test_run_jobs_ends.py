@@ -193,7 +193,7 @@ def test_attempts_that_were_used_up_elsewhere_end_the_job_without_running_it() -
 def test_an_unknown_job_is_parked() -> None:
     with isolated_registry():
         assert registry.names() == []
-        job = Job.objects.get(pk=registering.register_plain("default", NewJob("no.such", "{}")).id)
+        job = Job.objects.get(pk=registering.register_plain(connection, NewJob("no.such", "{}")).id)
         assert outcomes(run_jobs()) == {"parked": [job.pk]}
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("parked", 0)

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from django.db import connection
 
 from django_pgjobs import Backoff, JobContext
 from django_pgjobs import job as define
@@ -166,7 +167,7 @@ def test_the_context_is_no_argument() -> None:
 
 
 def test_a_renamed_job_is_found_by_its_alias() -> None:
-    registering.register_plain("default", NewJob("testing.sent", '{"args": [7]}'))
+    registering.register_plain(connection, NewJob("testing.sent", '{"args": [7]}'))
     assert_registered(sends, 7)
 
 
@@ -220,7 +221,7 @@ def test_a_failure_with_nothing_or_very_much_registered() -> None:
 @pytest.mark.parametrize("payload", ['{"args": ["too", "many"]}', '{"args": [{"$": "no such tag"}]}', "[1]", "{}"])
 def test_what_no_code_understands_is_listed_as_it_lies_there(payload: str) -> None:
     for name in ("testing.tells", "no.such"):
-        registering.register_plain("default", NewJob(name, payload))
+        registering.register_plain(connection, NewJob(name, payload))
     with pytest.raises(AssertionError, match=r"testing\.tells\(payload=.*\n.*no\.such\(payload="):
         assert_registered(reports.bind(1))
 
