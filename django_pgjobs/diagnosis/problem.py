@@ -23,7 +23,8 @@ class HealthProblem:
 
     ``subject``: which worker, queue or entry has it; the same problem has the same code and subject at each check.
     ``name``: of the jobs that have it, where it is of one name. ``is_note``: it needs no action. ``list``: the
-    state whose list shows its jobs. ``worker``: the id of the one that tells of it.
+    state whose list shows its jobs. ``worker``: the id of the one that tells of it. ``database``: the alias, where
+    several are shown.
     """
 
     code: str
@@ -34,6 +35,7 @@ class HealthProblem:
     is_note: bool = False
     list: str = ""
     worker: str = ""
+    database: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

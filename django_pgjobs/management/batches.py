@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.flow import Linked, Surroundings, Undone, listed, surroundings
@@ -23,9 +23,9 @@ from django_pgjobs.values.built_in import Act, refusal
 def add_subcommands(subcommands: object) -> None:
     """Declare ``tree`` and ``close-batch``."""
     text = "Show the jobs around a job: its batch, its members, the jobs that it needs, and those that need it."
-    filters.add_job(filters.declare(subcommands, "tree", show_tree, text))
+    filters.add_job(filters.declare(subcommands, "tree", databases.on_one(show_tree, steers=False), text))
     text = "Close a batch that is open for members; without unfinished members, it ends."
-    filters.add_job(filters.declare(subcommands, "close-batch", close_batch, text))
+    filters.add_job(filters.declare(subcommands, "close-batch", databases.on_one(close_batch, steers=True), text))
 
 
 def _job(command: BaseCommand, options: Options) -> Job:
@@ -41,7 +41,7 @@ def show_tree(command: BaseCommand, options: Options) -> None:
 
 
 def _words(job: Job) -> str:
-    text = f"{output.plain(one_line(job.name))} #{job.pk} {label_of(job)}"
+    text = f"{output.plain(one_line(job.name))} {output.ref(job.pk)} {label_of(job)}"
     return f"{text}: {output.plain(one_line(job.description))}" if job.description else text
 
 
@@ -61,7 +61,7 @@ def _lines(job: Job, around: Surroundings) -> Iterator[str]:
         )
         yield from (f"  {_words(each)}" for each in around.failed)
         if around.more_failed:
-            yield f"  and {around.more_failed} more: pgjobs list --batch {job.pk} --state abandoned"
+            yield f"  and {around.more_failed} more: pgjobs list --batch {output.ref(job.pk, '')} --state abandoned"
     for each in around.dependents:
         yield f"  then ({each.rule}) {_words(each.job)}"
     if around.more_dependents:
@@ -122,7 +122,7 @@ def undoing_facts(around: Surroundings) -> Iterator[tuple[str, str]]:
 
 def _words_of(undone: Undone) -> str:
     step = f", step {one_line(undone.step)}" if undone.step else ""
-    return f"{one_line(undone.job.name)} #{undone.job.pk} {label_of(undone.job)}{step}"
+    return f"{one_line(undone.job.name)} {output.ref(undone.job.pk)} {label_of(undone.job)}{step}"
 
 
 def close_batch(command: BaseCommand, options: Options) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 
 from django.core.management.base import BaseCommand
@@ -15,9 +16,10 @@ from django.db.migrations.recorder import MigrationRecorder
 from django_pgjobs.diagnosis import health, problem
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import names
-from django_pgjobs.management import filters, output, stats, watching
+from django_pgjobs.management import databases, filters, output, stats, watching
 from django_pgjobs.management.output import Options
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.store.asking import Reply
 
 STATEMENT_TIMEOUT = "10s"
 
@@ -35,7 +37,7 @@ def add_subcommands(subcommands: object) -> None:
     watching.add_watch(parser)
     filters.add_output(parser)
     text = "Show which names unfinished jobs need, and exit with 1 if the code here does not know one of them."
-    filters.add_output(filters.declare(subcommands, "names", show_names, text))
+    filters.add_output(filters.declare(subcommands, "names", databases.on_each(show_names), text))
 
 
 def _count(text: str) -> int:
@@ -72,16 +74,30 @@ LIMITS: tuple[tuple[str, Callable[[str], object], str, object, str], ...] = (
 
 def check(command: BaseCommand, options: Options) -> None:
     """Print problems and notes; exit with 1 if there is a problem. With ``--watch`` draw them until it is ended."""
-    using = filters.database_of(options)
     if options["watch"] is not None and options["format"] == "table":
-        watching.watch(command, using, options["watch"], lambda: stats.lines_of_problems(_problems(using, options)))
+        draw: watching.Draw = lambda alias: stats.lines_of_problems(_problems(alias, options))  # noqa: E731
+        watching.watch(command, options, options["watch"], draw)
         return
-    found = _problems(using, options)
+    found = _found(databases.asked(databases.aliases_of(options), lambda alias: _problems(alias, options)))
     is_healthy = all(each.is_note for each in found)
     output.answer(
         command, options, {"healthy": is_healthy, **stats.fields_of_problems(found)}, stats.lines_of_problems(found)
     )
     output.exit_if(not is_healthy)
+
+
+def _found(replies: list[Reply[list[HealthProblem]]]) -> list[HealthProblem]:
+    """Return the problems, of several databases with their aliases, then the notes."""
+    if len(replies) == 1:
+        return replies[0].answer or []
+    found: list[HealthProblem] = []
+    for reply in replies:
+        given = reply.answer or []
+        if (trouble := reply.trouble) is not None:
+            code = "migrations" if trouble.code == "unmigrated" else "database"
+            given = [HealthProblem(code, f"{trouble.text[0].upper()}{trouble.text[1:]}.")]
+        found += [replace(each, database=reply.alias) for each in given]
+    return sorted(found, key=lambda each: each.is_note)
 
 
 def _problems(using: str, options: Options) -> list[HealthProblem]:

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
 from django_pgjobs.presentation.schedules import meaning, next_fire
@@ -58,7 +58,9 @@ def add_subcommands(subcommands: Any) -> None:
     )
     performs = (show, preview, run_now, pause, resume, stop, add, change, delete)
     for (verb, text), perform in zip(HELP.items(), performs, strict=True):
-        parser = filters.declare(verbs, verb, perform, text)
+        reads = verb in ("list", "next")
+        located = databases.on_each(perform) if reads else databases.on_one(perform, steers=True)
+        parser = filters.declare(verbs, verb, located, text)
         _add_arguments(parser, verb)
         filters.add_output(parser)
 
@@ -246,7 +248,7 @@ def run_now(command: BaseCommand, options: Options) -> None:
         except PgJobsError as error:
             jobs[entry.pk] = None
             output.write_line(command, output.plain(error), to_stderr=True)
-    lines = (f"{name}: " + ("not run" if job is None else f"job {job}") for name, job in jobs.items())
+    lines = (f"{name}: " + ("not run" if job is None else f"job {output.ref(job, '')}") for name, job in jobs.items())
     output.answer(command, options, {"jobs": jobs}, map(output.plain, lines))
     output.exit_if(None in jobs.values())
 

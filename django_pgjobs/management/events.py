@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.inspection import why
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.memos import awaited
@@ -30,17 +30,17 @@ WITHDRAWN_WORDS = {
 def add_subcommands(subcommands: object) -> None:
     """Declare them."""
     text = "Send an event: jobs that wait for it continue, now or once they begin to wait. The first one counts."
-    parser = filters.declare(subcommands, "send-event", send_event, text)
+    parser = filters.declare(subcommands, "send-event", databases.on_one(send_event, steers=True), text)
     name = "The event with its key, as in order.approval:7; an event of job 4711 alone is job:4711:NAME."
     parser.add_argument("event", metavar="EVENT", nargs="?", help=name)
-    parser.add_argument("--job", metavar="ID", type=filters.job_id, help="Instead: the event that this job waits for.")
+    parser.add_argument("--job", metavar="ID", type=filters.row_id, help="Instead: the event that this job waits for.")
     payload = "The payload that jobs get, such as '{\"approved\": true}' (default: null)."
     parser.add_argument("--payload", metavar="JSON", default="", help=payload)
     filters.add_author(parser)
     filters.add_output(parser)
 
     text = "Take back an event that was sent, as long as no job has read it: jobs that wait for it continue to wait."
-    parser = filters.declare(subcommands, "withdraw-event", withdraw_event, text)
+    parser = filters.declare(subcommands, "withdraw-event", databases.on_one(withdraw_event, steers=True), text)
     parser.add_argument("event", metavar="EVENT", help="The event with its key, as in order.approval:7.")
     filters.add_author(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept in the record of actions.")

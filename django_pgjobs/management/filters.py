@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.management.base import CommandError
@@ -42,12 +42,20 @@ def number(text: str) -> int:
     return found
 
 
-def job_id(text: str) -> int:
-    """Return a job id: digits, with or without a leading #."""
-    digits = text.removeprefix("#")
-    if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > BIGGEST_ID:
+class RowId(NamedTuple):
+    """The id of a job or an action as given; ``alias`` is empty, or says in which database."""
+
+    alias: str
+    id: int
+
+
+def row_id(text: str) -> RowId:
+    """Return an id: digits, with or without a leading # or a database alias and a colon."""
+    alias, _, number = text.rpartition(":")
+    digits = number.removeprefix("#")
+    if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > BIGGEST_ID or text.startswith(":"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a job id")
-    return int(digits)
+    return RowId(alias, int(digits))
 
 
 def argument(text: str) -> tuple[str, str]:
@@ -81,13 +89,13 @@ def shell_user() -> str:
         return f"uid {os.getuid()}"
 
 
-KINDS: dict[str, Callable[[str], object]] = {"text": str, "age": age, "id": job_id, "argument": argument}
+KINDS: dict[str, Callable[[str], object]] = {"text": str, "age": age, "id": row_id, "argument": argument}
 """The kind of a filter → what reads its value."""
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that select jobs."""
-    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
+    parser.add_argument("ids", metavar="ID", nargs="*", type=row_id, help="Ids of jobs.")
     for each in filters.FILTERS:
         if each.flags:
             flags = parser.add_mutually_exclusive_group()
@@ -113,7 +121,7 @@ def declare(
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Declare the id of one job, and the output."""
-    parser.add_argument("id", metavar="ID", type=job_id, help="The id of the job.")
+    parser.add_argument("id", metavar="ID", type=row_id, help="The id of the job.")
     add_output(parser)
 
 

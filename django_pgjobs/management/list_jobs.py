@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Left, Now
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation import job_list
@@ -62,22 +62,41 @@ def add_subcommands(subcommands: object) -> None:
 
 def show_list(command: BaseCommand, options: Options) -> None:
     """Print the jobs; exit with 1 if an id matches no job."""
-    jobs = JobQuerySet(Job, using=filters.database_of(options))
-    ids, notice = _found(jobs, options)
-    rows = _rows(jobs, ids, with_arguments=options["format"] == "json")
+    where = databases.spread(command, options, steers=False)
+    ids, notices, no_workers = dict[str, list[int]](), list[str](), list[CommandError]()
+    for alias, here in where.options.items():
+        try:
+            ids[alias], notice = _found(JobQuerySet(Job, using=alias), here)
+        except CommandError as error:
+            no_workers.append(error)
+        else:
+            many = len(where.options) + len(where.away) > 1
+            notices += [f"{alias}: {notice}" if many else notice] if notice else []
+    if no_workers and not ids:
+        raise no_workers[0]
+    rows = _rows_of_all(ids, with_arguments=options["format"] == "json")
     if options["format"] == "json":
         _write_json(command, rows)
     else:
         for line in output.table(HEADERS, map(_cells, rows)):
             output.write_line(command, line)
-    if notice:
+    for notice in notices:
         output.write_line(command, notice, to_stderr=True)
     if options["error"] is not None and options["state"] is None and not options["ids"]:
         output.write_line(command, ABANDONED_ALONE, to_stderr=True)
-    if not ids and (hint := _name_hint(options["name"]) or _alias_hint(options["alias"])):
+    if not any(ids.values()) and (hint := _name_hint(options["name"]) or _alias_hint(options["alias"])):
         output.fail(command, hint)
-    if options["ids"] and (missing := set(options["ids"]) - set(ids)):
-        output.fail(command, f"Not among them: {', '.join(f'#{job_id}' for job_id in sorted(missing))}.")
+    there = {(at, pk) for alias, found in ids.items() for pk in found for at in ("", alias)}
+    if missing := sorted(set(options["ids"]) - there):
+        words = (f"{row.alias}:{row.id}" if row.alias else f"#{row.id}" for row in missing)
+        output.fail(command, f"Not among them: {', '.join(words)}.")
+    output.exit_if(where.away)
+
+
+def _rows_of_all(ids: Mapping[str, list[int]], *, with_arguments: bool) -> Iterator[Any]:
+    for alias, found in ids.items():
+        with output.shown_at(databases.shown(alias)):
+            yield from _rows(JobQuerySet(Job, using=alias), found, with_arguments=with_arguments)
 
 
 def _name_hint(name: str | None) -> str:
@@ -161,7 +180,7 @@ def _write_json(command: BaseCommand, rows: Iterable[object]) -> None:
     """Write one JSON list, an object per line; drop each row once it is written."""
     before = "["
     for row in rows:
-        output.write_line(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))
+        output.write_line(command, f"{before}{output.json_of(output.located(fields_of(row)))}".removesuffix("\n"))
         before = ","
     output.write_line(command, "[]" if before == "[" else "]")
 
@@ -173,7 +192,7 @@ def _cells(job: Any) -> tuple[str, ...]:
     reason = job.reason_start if job.hold else "" if job.outcome == "succeeded" else job.error_start
     details = " - ".join(output.short(text, 60) for text in (job.description, reason) if text)
     return (
-        str(job.pk),
+        output.ref(job.pk, ""),
         output.plain(state),
         output.short(job.name, 60),
         output.plain(job.queue),

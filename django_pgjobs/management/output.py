@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import date, datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -39,6 +40,31 @@ WRONG = 2
 
 PIPE_CLOSED = 141
 """The exit status after SIGPIPE: the reader of the output has gone."""
+
+
+_shown_at: ContextVar[str] = ContextVar("pgjobs_shown_at", default="")
+
+
+@contextmanager
+def shown_at(alias: str) -> Iterator[None]:
+    """Say of what the block shows that it is of this database; of none where there is only one."""
+    token = _shown_at.set(alias)
+    try:
+        yield
+    finally:
+        _shown_at.reset(token)
+
+
+def ref(number: int, sign: str = "#") -> str:
+    """Return the id of a row as people read it, and paste it: with the database where several are shown."""
+    return f"{plain(alias)}:{number}" if (alias := _shown_at.get()) else f"{sign}{number}"
+
+
+def located(fields: Any) -> Any:
+    """Return JSON fields, an object or a list of them, with their database where several are shown."""
+    if not (alias := _shown_at.get()):
+        return fields
+    return {"database": alias, **fields} if isinstance(fields, dict) else list(map(located, fields))
 
 
 def block(text: object) -> list[str]:
@@ -85,7 +111,7 @@ def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> N
 
 def answer(command: BaseCommand, options: Options, fields: object, lines: Iterable[str]) -> None:
     """Write the fields as JSON or else the lines, as ``--format`` says."""
-    for line in [json_of(fields)] if options["format"] == "json" else lines:
+    for line in [json_of(located(fields))] if options["format"] == "json" else lines:
         write_line(command, line)
 
 

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import QueueState
 from django_pgjobs.queues import pauses
@@ -26,7 +26,7 @@ HELP = {
 def add_subcommands(subcommands: object) -> None:
     """Declare ``pause`` and ``resume``."""
     for (verb, text), perform in zip(HELP.items(), (pause, resume), strict=True):
-        parser = filters.declare(subcommands, verb, perform, text)
+        parser = filters.declare(subcommands, verb, databases.on_each(perform, steers=True), text)
         parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
         parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
         if verb == "pause":

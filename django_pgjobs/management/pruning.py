@@ -12,7 +12,7 @@ from django.db import DatabaseError, transaction
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.pruning import BUSY_SECONDS, LEAST_SECONDS, Pruner, PruneRule, rules_of
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
@@ -24,7 +24,7 @@ from django_pgjobs.values.setting_rules import QUEUE_NAME
 def add_subcommands(subcommands: object) -> None:
     """Declare ``prune``."""
     text = "Delete ended jobs whose retention is over, with their history."
-    parser = filters.declare(subcommands, "prune", prune, text)
+    parser = filters.declare(subcommands, "prune", databases.on_each(prune, steers=True), text)
     parser.add_argument("--dry-run", action="store_true", help="Count the jobs, but delete nothing.")
     text = "Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION."
     parser.add_argument("--older-than", metavar="AGE", type=filters.age, help=text)

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.words import Reason, by_whom
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.batches import fields_of_undoing, undoing_facts
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Heartbeat, Job, Step
@@ -50,19 +50,22 @@ EXIT_HELP = "Exit status: 0, or 1 if there is no such job."
 def add_subcommands(subcommands: object) -> None:
     """Declare ``show`` and ``why``."""
     text = "Show one job: state and reason, times, arguments, result, operators' actions, finished steps, and attempts."
-    parser = filters.declare(subcommands, "show", show_job, text, description=f"{text} {EXIT_HELP}")
+    perform = databases.on_one(show_job, steers=False)
+    parser = filters.declare(subcommands, "show", perform, text, description=f"{text} {EXIT_HELP}")
     filters.add_job(parser)
     text = "Show at most N attempts that did not succeed, latest first (default: %(default)s)."
     parser.add_argument("--attempts", metavar="N", type=filters.number, default=ATTEMPTS, help=text)
     text = "Explain in a sentence why a job does not run, or what happens to it, and what to do."
-    filters.add_job(filters.declare(subcommands, "why", show_why, text, description=f"{text} {EXIT_HELP}"))
+    perform = databases.on_one(show_why, steers=False)
+    filters.add_job(filters.declare(subcommands, "why", perform, text, description=f"{text} {EXIT_HELP}"))
 
 
 def show_why(command: BaseCommand, options: Options) -> None:
     """Print the reason; exit with 1 if there is no such job."""
     found = _reason(options["id"], filters.database_of(options))
     fields = {"id": options["id"], **_fields_of_reason(found)}
-    output.answer(command, options, fields, [output.plain(str(found))])
+    where = output.ref(options["id"], "")
+    output.answer(command, options, fields, [output.plain(f"{where}: {found}" if ":" in where else str(found))])
     output.exit_if(found.code == "unknown")
 
 
@@ -231,7 +234,7 @@ def _lines(
     around: Surroundings,
     actions: list[dict[str, object]],
 ) -> Iterator[str]:
-    yield output.plain(f"#{job.pk} {job.name}")
+    yield output.plain(f"{output.ref(job.pk)} {job.name}")
     facts = [*_facts(job, reason, execution), *undoing_facts(around)]
     yield from output.facts((name, value) for name, value in facts if value not in ("", None))
     yield from _arguments_lines(job)

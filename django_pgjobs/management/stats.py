@@ -18,11 +18,12 @@ from django_pgjobs.diagnosis.latest import MOST_NOW, figure, figures_of
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import grouped, span
-from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management import databases, filters, output, watching
 from django_pgjobs.management.output import Options
 from django_pgjobs.presentation.wording import size
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.store.asking import SECONDS
 from django_pgjobs.store.counting import KnownWorker, Sizes, count_sizes
 from django_pgjobs.store.database import PINS, Database, configure, on
 from django_pgjobs.store.transactions import at_read_committed
@@ -30,6 +31,9 @@ from django_pgjobs.store.transactions import at_read_committed
 HEADERS = (
     "QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING", *map(str.upper, [*Hold, *Outcome]), "WORKERS",
 )  # fmt: skip
+NOW_SECONDS = 60.0
+"""Time that several databases together may take to count."""
+
 SIZES_HEADERS = ("QUEUE", "NAME", "JOBS", "RESULTS", "ARGUMENTS")
 
 
@@ -51,20 +55,27 @@ def show_stats(command: BaseCommand, options: Options) -> None:
     if options["sizes"]:
         _show_sizes(command, options)
         return
-    using, how = filters.database_of(options), {"queues": options["queue"], "now": options["now"]}
-    if options["format"] == "json":
-        found = _read(using, **how)
-        output.write_line(command, output.json_of({**found.figures, **fields_of_problems(found.problems)}))
-        return
+    how = {"queues": options["queue"], "now": options["now"]}
+    patience = NOW_SECONDS if options["now"] else SECONDS
 
-    def lines() -> Iterator[str]:
-        found = _read(using, **how)
+    def fields(alias: str) -> dict[str, Any]:
+        found = _read(alias, **how)
+        return output.located({**found.figures, **fields_of_problems(found.problems)})  # type: ignore[no-any-return]
+
+    def lines(alias: str) -> Iterator[str]:
+        found = _read(alias, **how)
         yield from [*lines_of_problems(found.problems), ""]
         yield from _lines(found)
 
-    watching.watch(command, using, options["watch"], lines)
+    if options["format"] == "json":
+        replies = databases.asked(databases.aliases_of(options), fields, seconds=patience)
+        output.write_line(command, output.json_of(databases.fields_of(replies)))
+        output.exit_if(databases.complain(command, replies))
+        return
+    watching.watch(command, options, options["watch"], lines, patience=patience)
 
 
+@databases.on_each
 def _show_sizes(command: BaseCommand, options: Options) -> None:
     """Print what takes the room, the largest first. Raises ``CommandError`` with ``--now`` or ``--watch``."""
     if options["now"] or options["watch"] is not None:
@@ -108,17 +119,26 @@ def _words_of(read: dict[str, Any]) -> str:
 
 def fields_of_problems(found: Sequence[HealthProblem]) -> dict[str, object]:
     """Return problems and notes as JSON values."""
-    values = [(each.is_note, {"code": each.code, "queue": each.queue, "text": each.text}) for each in found]
+    values = [(each.is_note, _fields_of_problem(each)) for each in found]
     return {
         "problems": [value for is_note, value in values if not is_note],
         "notes": [value for is_note, value in values if is_note],
     }
 
 
+def _fields_of_problem(found: HealthProblem) -> dict[str, object]:
+    fields: dict[str, object] = {"code": found.code, "queue": found.queue, "text": found.text}
+    return {"database": found.database, **fields} if found.database else fields
+
+
 def lines_of_problems(found: Sequence[HealthProblem]) -> list[str]:
     """Return a line for each problem, or *healthy*; then one for each note."""
-    problems = [output.plain(f"{each.code}: {each.text}") for each in found if not each.is_note] or ["healthy"]
-    return [*problems, *(output.plain(f"note: {each.code}: {each.text}") for each in found if each.is_note)]
+    problems = [_line_of_problem(each) for each in found if not each.is_note] or ["healthy"]
+    return [*problems, *(f"note: {_line_of_problem(each)}" for each in found if each.is_note)]
+
+
+def _line_of_problem(found: HealthProblem) -> str:
+    return output.plain(": ".join(filter(None, (found.database, found.code, found.text))))
 
 
 class Read(NamedTuple):

@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from django_pgjobs import reverting
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.serialization.escapes import one_line
@@ -82,7 +82,7 @@ ACTIONS: dict[str, SteeringCommand] = {
 def add_subcommands(subcommands: object) -> None:
     """Declare a subcommand for each action."""
     for verb, action in ACTIONS.items():
-        parser = filters.declare(subcommands, verb, operate, action.help)
+        parser = filters.declare(subcommands, verb, databases.on_each(operate, steers=True), action.help)
         filters.add_filters(parser)
         text = "At most N jobs, oldest registration first."
         parser.add_argument("--limit", metavar="N", type=filters.number, help=text)
@@ -94,8 +94,8 @@ def add_subcommands(subcommands: object) -> None:
         filters.add_output(parser)
         filters.add_yes(parser, "Do not ask for confirmation, even for many jobs.")
     text = "Undo a retry, a reschedule, a pause or a resume: values that it left unchanged since go back."
-    parser = filters.declare(subcommands, "undo-action", undo_action, text)
-    parser.add_argument("action_id", metavar="ID", type=filters.job_id, help="The action, as --action takes it.")
+    parser = filters.declare(subcommands, "undo-action", databases.on_action(undo_action), text)
+    parser.add_argument("action_id", metavar="ID", type=filters.row_id, help="The action, as --action takes it.")
     filters.add_author(parser)
     filters.add_output(parser)
 
@@ -136,7 +136,7 @@ def operate(command: BaseCommand, options: Options) -> None:
         done += Steered(0, {"unknown": unknown})
     _answer(command, options, verb, verb, done)
     if options["format"] != "json" and verb in REVERSIBLE and origin.recorded:
-        hint = f"To undo it: manage.py pgjobs undo-action {origin.recorded[-1]}"
+        hint = f"To undo it: manage.py pgjobs undo-action {output.ref(origin.recorded[-1], '')}"
         output.write_line(command, hint, to_stderr=True)
     output.exit_if(done.skipped)
 

@@ -46,8 +46,8 @@ def add_subcommands(subcommands: object) -> None:
 
 def show_top(command: BaseCommand, options: Options) -> None:
     """Draw it until the user ends it."""
-    using, seconds = filters.database_of(options), None if options["once"] else options["interval"]
-    watching.watch(command, using, seconds, lambda: _screen(using, options["queue"]))
+    seconds = None if options["once"] else options["interval"]
+    watching.watch(command, options, seconds, lambda alias: _screen(alias, options["queue"]))
 
 
 def _screen(using: str, queues: list[str] | None) -> Iterator[str]:
@@ -83,7 +83,9 @@ def _worker(worker: Any, jobs: list[RunningJob]) -> tuple[str, ...]:
 
 def runs_now(jobs: list[RunningJob]) -> str:
     """*#17 shop.charge 3 s, …*: what a worker runs now."""
-    words = [f"#{job.id} {output.short(job.name, 40)} {span(job.running_seconds)}" for job in jobs[:MOST_JOBS]]
+    words = (
+        f"{output.ref(job.id)} {output.short(job.name, 40)} {span(job.running_seconds)}" for job in jobs[:MOST_JOBS]
+    )
     return ", ".join([*words, "…"] if len(jobs) > MOST_JOBS else words) or "-"
 
 

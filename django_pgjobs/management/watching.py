@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError, connections
 
-from django_pgjobs.management import output
+from django_pgjobs.management import databases, output
+from django_pgjobs.management.output import Options
+from django_pgjobs.store.asking import SECONDS as ASKED_SECONDS
+from django_pgjobs.store.asking import Reply
 
 SECONDS = 2.0
 LEAST_SECONDS, MOST_SECONDS = 0.2, 3600.0
@@ -44,22 +47,38 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", metavar="SECONDS", nargs="?", type=interval, const=SECONDS, help=text)
 
 
-def watch(command: BaseCommand, using: str, seconds: float | None, draw: Callable[[], Iterable[str]]) -> None:
-    """Draw until the user ends it; without a terminal or ``seconds`` once. An outage of the database is drawn, too."""
+Draw = Callable[[str], Iterable[str]]
+"""Draws what is in a database, by its alias."""
+
+
+def watch(
+    command: BaseCommand, options: Options, seconds: float | None, draw: Draw, *, patience: float = ASKED_SECONDS
+) -> None:
+    """Draw until the user ends it; without a terminal or ``seconds`` once. An outage of the database is drawn, too.
+
+    Several databases are drawn one below the other; once, exit with 1 if one does not answer within ``patience``.
+    """
+    aliases = databases.aliases_of(options)
+
+    def drawn() -> list[Reply[list[str]]]:
+        return databases.asked(aliases, lambda alias: list(draw(alias)), seconds=patience)
+
     if seconds is None or not _is_terminal(command):
-        for line in draw():
+        found = drawn()
+        for line in databases.sections(found):
             output.write_line(command, line)
+        output.exit_if(any(reply.trouble for reply in found))
         return
     with _terminal(command) as write:
         while True:
-            write(_frame(_lines(using, draw), command))
+            write(_frame(_lines(aliases[0], drawn), command))
             if _is_ended(seconds):
                 return
 
 
-def _lines(using: str, draw: Callable[[], Iterable[str]]) -> list[str]:
+def _lines(using: str, drawn: Callable[[], list[Reply[list[str]]]]) -> list[str]:
     try:
-        return list(draw())
+        return list(databases.sections(drawn()))
     except DatabaseError as error:
         connections[using].close()
         return ["The database does not answer; trying again.", *output.block(output.words_of(error))]

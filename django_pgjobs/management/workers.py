@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from django_pgjobs.inspection.words import span
-from django_pgjobs.management import filters, output, watching
+from django_pgjobs.management import databases, filters, output, watching
 from django_pgjobs.management.output import Options
 from django_pgjobs.presentation.fleet import workers_of
 
@@ -33,15 +33,21 @@ def add_subcommands(subcommands: object) -> None:
 
 def show_workers(command: BaseCommand, options: Options) -> None:
     """Print the workers, latest heartbeat first."""
-    using, queues = filters.database_of(options), None if options["queue"] is None else [options["queue"]]
+    queues = None if options["queue"] is None else [options["queue"]]
 
-    def found() -> list[Any]:
-        return workers_of(using, queues, everyone=options["all"])
+    def found(alias: str) -> list[Any]:
+        return workers_of(alias, queues, everyone=options["all"])
+
+    def fields(alias: str) -> list[dict[str, Any]]:
+        return [output.located(_fields_of(worker)) for worker in found(alias)]
 
     if options["format"] == "json":
-        output.write_line(command, output.json_of([_fields_of(worker) for worker in found()]))
+        replies = databases.asked(databases.aliases_of(options), fields)
+        output.write_line(command, output.json_of([each for reply in replies for each in reply.answer or ()]))
+        output.exit_if(databases.complain(command, replies))
     else:
-        watching.watch(command, using, options["watch"], lambda: output.table(HEADERS, map(_cells, found())))
+        draw: watching.Draw = lambda alias: output.table(HEADERS, map(_cells, found(alias)))  # noqa: E731
+        watching.watch(command, options, options["watch"], draw)
 
 
 def _fields_of(worker: Any) -> dict[str, Any]:

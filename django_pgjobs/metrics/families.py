@@ -2,12 +2,13 @@
 
 Metrics of a worker count what that worker did, so they add up over workers. Metrics of the fleet, ``pgjobs_fleet_…``,
 come from one row that the leader writes: every process that exports them exports the same, so take their maximum.
+Where several databases are served, each has such a row, and these metrics the label ``database``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from django_pgjobs.values.histogram import BOUNDS
@@ -48,6 +49,15 @@ class Family(NamedTuple):
 def one(metric: Metric, value: float) -> Family:
     """Return a metric without labels."""
     return Family(metric, [Point((), value)])
+
+
+def of_databases(found: Mapping[str, Sequence[Family]]) -> list[Family]:
+    """Return the metrics of several databases, by alias, as one, with the label ``database``."""
+    points: dict[Metric, list[Point]] = {}
+    for alias, families in found.items():
+        for metric, own in families:
+            points.setdefault(metric, []).extend(each._replace(labels=(alias, *each.labels)) for each in own)
+    return [Family(replace(each, labels=("database", *each.labels)), own) for each, own in points.items()]
 
 
 def cumulated(counts: Sequence[int]) -> Iterator[int]:

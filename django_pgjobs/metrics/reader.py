@@ -1,19 +1,25 @@
 """The fleet as a web process exports it: one read at most each second, regardless of who asks, and no exception for the
-host."""
+host.
+
+Of several databases each is read beside the others: one that does not answer is not up, and the others are.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 
 from django.db import router
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.metrics.families import Family
+from django_pgjobs.metrics.families import Family, of_databases
 from django_pgjobs.metrics.fleet import DOWN, Totals, gauges_of
 from django_pgjobs.models import Job
+from django_pgjobs.registering.served import served_aliases
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.counting import read_fleet
+from django_pgjobs.store.asking import Reply, ask_each
+from django_pgjobs.store.counting import StoredFleet, read_fleet
 from django_pgjobs.store.hurried import HurriedDatabase
 
 log = safe_logger("django_pgjobs")
@@ -28,9 +34,9 @@ class FleetReader:
 
     def __init__(self, using: str | None = None) -> None:
         self.using = using
-        self.totals = Totals()
+        self.totals: defaultdict[str, Totals] = defaultdict(Totals)
         self.kept: tuple[float, list[Family]] | None = None
-        self.trouble = False
+        self.troubled: set[str] = set()
         self.lock = threading.Lock()
 
     def families(self) -> list[Family]:
@@ -43,18 +49,37 @@ class FleetReader:
 
     def _read(self) -> list[Family]:
         try:
-            found = read_fleet(HurriedDatabase(self.using or _alias(), WAIT_SECONDS), totals=True)
-            families = [*gauges_of(found), *self.totals.families(found)]
+            aliases = self._aliases()
+            replies = ask_each(aliases, _read, seconds=WAIT_SECONDS)
         except Exception as error:
-            if not self.trouble:
-                log.error("metrics of the fleet cannot be read: %s", one_line(error))
-            self.trouble = True
+            self._say("", one_line(error))
             return DOWN
-        if self.trouble:
-            log.info("metrics of the fleet can be read again")
-        self.trouble = False
+        if len(replies) == 1:
+            return self._families(replies[0], "")
+        return of_databases({reply.alias: self._families(reply, f" alias={reply.alias}") for reply in replies})
+
+    def _aliases(self) -> tuple[str, ...]:
+        served = served_aliases() if self.using is None else ()
+        return served if len(served) > 1 else (self.using or str(router.db_for_read(Job)),)
+
+    def _families(self, reply: Reply[StoredFleet], where: str) -> list[Family]:
+        families, trouble = DOWN, "" if reply.trouble is None else reply.trouble.text
+        if reply.answer is not None:
+            try:
+                families = [*gauges_of(reply.answer), *self.totals[reply.alias].families(reply.answer)]
+            except Exception as error:
+                trouble = one_line(error)
+        self._say(where, trouble)
         return families
 
+    def _say(self, where: str, trouble: str) -> None:
+        """Log that trouble has begun, or is over."""
+        if trouble and where not in self.troubled:
+            log.error("metrics of the fleet cannot be read%s: %s", where, trouble)
+        if not trouble and where in self.troubled:
+            log.info("metrics of the fleet can be read again%s", where)
+        self.troubled = self.troubled | {where} if trouble else self.troubled - {where}
 
-def _alias() -> str:
-    return str(router.db_for_read(Job))
+
+def _read(alias: str) -> StoredFleet:
+    return read_fleet(HurriedDatabase(alias, WAIT_SECONDS), totals=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from django.urls import NoReverseMatch, reverse
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.serialization.escapes import one_line, plain
 
 MOST_CHARS = 200
@@ -74,8 +75,9 @@ class FailureNotice:
 
     @property
     def subject(self) -> str:
-        """One line for a subject."""
-        return _short(", ".join(_subject_parts(self)), MOST_SUBJECT_CHARS)
+        """One line for a subject; it begins with the database where the setting ``DATABASES`` names them."""
+        where = f"{self.database}: " if _has_setting() else ""
+        return _short(where + ", ".join(_subject_parts(self)), MOST_SUBJECT_CHARS)
 
     @property
     def text(self) -> str:
@@ -141,6 +143,10 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
+def _has_setting() -> bool:
+    return get_conf().databases is not None
+
+
 def _subject_parts(notice: FailureNotice) -> Iterator[str]:
     if notice.jobs:
         words = _jobs(notice.jobs, at_least=notice.at_least) + " abandoned"
@@ -154,31 +160,31 @@ def _subject_parts(notice: FailureNotice) -> Iterator[str]:
 
 
 def _lines(notice: FailureNotice) -> Iterator[str]:
+    where = f" in the database {notice.database}" if notice.database != "default" or _has_setting() else ""
     if notice.since is not None and notice.until is not None:
         many = _jobs(notice.jobs, at_least=notice.at_least)
-        where = "" if notice.database == "default" else f" in the database {notice.database}"
         yield f"{many} abandoned{where} from {_clock(notice.since)} to {_clock(notice.until)}:"
         for group in notice.groups:
             yield ""
-            yield from _group_lines(group)
+            yield from _group_lines(group, f"{notice.database}:" if _has_setting() else "")
         if notice.other_groups:
             yield ""
             yield f"Other jobs are of {notice.other_groups} more names and error classes."
     if notice.problems:
         if notice.jobs:
             yield ""
-        yield "Problems that have appeared:"
+        yield f"Problems that have appeared{where if _has_setting() else ''}:"
         yield from (f"- {problem.code}: {problem.text}" for problem in notice.problems)
     yield ""
 
 
-def _group_lines(group: FailureGroup) -> Iterator[str]:
+def _group_lines(group: FailureGroup, prefix: str) -> Iterator[str]:
     yield f"{group.jobs} × {_what(group)}"
     span = f"at {_clock(group.first_at)}" if group.jobs == 1 else f"{_clock(group.first_at)} to {_clock(group.last_at)}"
     releases = f", release {', '.join(group.releases)}" if group.releases else ""
     yield f"  {span}{releases}"
     for pk, link in zip(group.job_ids, group.links, strict=True):
-        yield f"  job {pk} {link}".rstrip()
+        yield f"  job {prefix}{pk} {link}".rstrip()
     if group.jobs > len(group.job_ids) and group.link:
         yield f"  all: {group.link}"
 

@@ -10,6 +10,7 @@ from django_pgjobs import __version__, clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.duties import MEASURE_SECONDS, TimedDuty
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.metrics.families import Family, of_databases
 from django_pgjobs.metrics.fleet import FleetGauges
 from django_pgjobs.metrics.server import MetricsServer
 from django_pgjobs.metrics.text import render
@@ -40,12 +41,17 @@ class Metered:
         self.port = port
         self.author = author
         self.sizes = sizes
-        self.fleet = FleetGauges()
+        self.fleets: dict[str, FleetGauges] = {}
         self.server: MetricsServer | None = None
 
-    def duties(self) -> list[TimedDuty]:
-        """Return the duty that reads the fleet's figures."""
-        return [TimedDuty("metrics", self.fleet, MEASURE_SECONDS)] if self.port else []
+    def duties(self, alias: str) -> list[TimedDuty]:
+        """Return the duty that reads the fleet's figures in a database; ``alias`` is empty if there is only one."""
+        self.fleets[alias] = FleetGauges()
+        return [TimedDuty("metrics", self.fleets[alias], MEASURE_SECONDS)] if self.port else []
+
+    def _fleet(self) -> list[Family]:
+        found = {alias: gauges.families() for alias, gauges in self.fleets.items()}
+        return found[""] if "" in found else of_databases(found)
 
     def start(self, supervisor: Supervisor, keepers: Sequence[LeaseKeeper], leaders: Sequence[Leader]) -> None:
         """Serve the page from now on; a keeper and a leader for each database."""
@@ -63,7 +69,7 @@ class Metered:
     ) -> Callable[[], bytes]:
         def page() -> bytes:
             found = figures_of(self.author, self.sizes, supervisor, keepers, leaders)
-            return render([*families_of(found), *self.fleet.families()])
+            return render([*families_of(found), *self._fleet()])
 
         return page
 

@@ -266,7 +266,8 @@ class ServedDatabase:
 
 def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Event) -> int:
     metered = _metered(worker)
-    served[0].duties += metered.duties()
+    for each in served:
+        each.duties += metered.duties(each.worker.alias)
     supervisor = Supervisor(_recipe(worker), _limits(worker), [each.home for each in served])
     with registry.without_resolvers():
         for each in served:

@@ -159,8 +159,10 @@ class _Asker(threading.Thread, Generic[Answer]):
             self.context.run(self._answer_apart)
         finally:
             with self.lock:
+                if self.wrapper is not None:
+                    self.wrapper.close()
                 self.wrapper = None
-                connections.close_all()
+            connections.close_all()
             slot.release()
             self.done.put(self)
 

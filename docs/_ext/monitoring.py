@@ -29,7 +29,7 @@ class Alert:
 ALERTS = (
     Alert(
         "PgjobsNoLeader",
-        "min(pgjobs_fleet_measured_age_seconds) > 120",
+        "min by (database) (pgjobs_fleet_measured_age_seconds) > 120",
         1,
         "critical",
         "No worker has measured the fleet for two minutes",
@@ -37,7 +37,7 @@ ALERTS = (
     ),
     Alert(
         "PgjobsOldestJobTooOld",
-        "max by (queue) (pgjobs_fleet_oldest_ready_seconds) > 300",
+        "max by (database, queue) (pgjobs_fleet_oldest_ready_seconds) > 300",
         5,
         "warning",
         "A ready job of queue {{ $labels.queue }} has waited for {{ $value | humanizeDuration }}",
@@ -71,7 +71,7 @@ ALERTS = (
     ),
     Alert(
         "PgjobsWorkerGone",
-        'max(pgjobs_fleet_workers{state="silent"}) > 0',
+        'max by (database) (pgjobs_fleet_workers{state="silent"}) > 0',
         2,
         "warning",
         "A worker is no longer heard from",
@@ -79,8 +79,8 @@ ALERTS = (
     ),
     Alert(
         "PgjobsQueueWithoutWorker",
-        'max by (queue) (pgjobs_fleet_jobs{state="ready"}) > 0'
-        " and on (queue) max by (queue) (pgjobs_fleet_queue_workers) == 0",
+        'max by (database, queue) (pgjobs_fleet_jobs{state="ready"}) > 0'
+        " and on (database, queue) max by (database, queue) (pgjobs_fleet_queue_workers) == 0",
         5,
         "critical",
         "No worker serves queue {{ $labels.queue }}",
@@ -88,7 +88,7 @@ ALERTS = (
     ),
     Alert(
         "PgjobsNotificationQueueFull",
-        "max(pgjobs_fleet_notification_queue_ratio) > 0.5",
+        "max by (database) (pgjobs_fleet_notification_queue_ratio) > 0.5",
         5,
         "critical",
         "The server's queue of notifications is more than half full",
@@ -96,8 +96,9 @@ ALERTS = (
     ),
     Alert(
         "PgjobsDeadRows",
-        "max by (table) (pgjobs_fleet_dead_rows) > 100000"
-        " and on (table) max by (table) (pgjobs_fleet_dead_rows) > 0.5 * max by (table) (pgjobs_fleet_live_rows)",
+        "max by (database, table) (pgjobs_fleet_dead_rows) > 100000"
+        " and on (database, table) max by (database, table) (pgjobs_fleet_dead_rows)"
+        " > 0.5 * max by (database, table) (pgjobs_fleet_live_rows)",
         15,
         "warning",
         "VACUUM does not keep up with {{ $labels.table }}",
@@ -105,7 +106,7 @@ ALERTS = (
     ),
     Alert(
         "PgjobsMetricsDown",
-        "min(pgjobs_fleet_up) == 0",
+        "min by (database) (pgjobs_fleet_up) == 0",
         5,
         "warning",
         "A process cannot read the figures of the fleet",
@@ -141,7 +142,11 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
             " sum by (queue, le) (rate(pgjobs_wait_seconds_bucket[$__rate_interval])))"
         },
     ),
-    ("Unfinished jobs", "short", {"{{queue}} {{state}}": "max by (queue, state) (pgjobs_fleet_jobs)"}),
+    (
+        "Unfinished jobs",
+        "short",
+        {"{{queue}} {{state}}": "sum by (queue, state) (max by (database, queue, state) (pgjobs_fleet_jobs))"},
+    ),
     ("Oldest ready job", "s", {"{{queue}}": "max by (queue) (pgjobs_fleet_oldest_ready_seconds)"}),
     ("Slots", "short", {"all": "sum(pgjobs_slots)", "busy": "sum(pgjobs_slots_busy)"}),
     (
@@ -168,8 +173,8 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "Leader",
         "s",
         {
-            "since it measured": "min(pgjobs_fleet_measured_age_seconds)",
-            "without a leader": "min(pgjobs_fleet_leaderless_seconds)",
+            "since it measured {{database}}": "min by (database) (pgjobs_fleet_measured_age_seconds)",
+            "without a leader {{database}}": "min by (database) (pgjobs_fleet_leaderless_seconds)",
         },
     ),
     ("Dead rows", "short", {"{{table}}": "max by (table) (pgjobs_fleet_dead_rows)"}),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
+import urllib.request
 from typing import Any
 
 import psycopg
@@ -18,6 +20,7 @@ from tests.e2e.elsewhere import ask, call, manage, put
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import ANEW, Workers, database_url, ended, history, started
+from tests.plugins.ports import free_port
 
 BOTH = "--database=default,second"
 
@@ -360,3 +363,14 @@ def test_the_setting_names_them(worker: Workers, second: EmbeddedServer, stage: 
     process = worker("--until-idle", ready=False, env=beside(second), conf={"DATABASES": "tests.e2e.elsewhere.aliases"})
     assert process.wait() == 0, process.log
     assert [trace.words[2] for trace in stage.traces("home")] == ["second"]
+
+
+def test_the_metrics_of_a_worker_say_of_each_database_how_its_fleet_is(worker: Workers, second: EmbeddedServer) -> None:
+    port = free_port()
+    worker(BOTH, f"--metrics-port={port}", env=beside(second))
+
+    def up() -> dict[str, str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            return dict(re.findall(r'^pgjobs_fleet_up{database="(\w+)"} (\d)$', answer.read().decode(), re.MULTILINE))
+
+    wait_until(lambda: up() == {"default": "1", "second": "1"}, 40, "both have been read")
