@@ -94,7 +94,8 @@ class Event(Generic[T]):
         from django_pgjobs.registering.destination import writable_alias  # here for start-up time
         from django_pgjobs.steering.events import withdraw  # here for start-up time
 
-        return withdraw(writable_alias(database), self.name_of(*key), by=by, reason=reason)
+        name = self.name_of(*key)
+        return withdraw(writable_alias(database, event=name), name, by=by, reason=reason)
 
     async def awithdraw(
         self, *key: str | int, by: object = None, reason: str = "", database: str | None = None
@@ -129,4 +130,4 @@ def send_named(name: str, payload: object, *, by: object = None, database: str |
     from django_pgjobs.registering.destination import writable_alias  # here for start-up time
     from django_pgjobs.steering.events import send_value  # here for start-up time
 
-    return send_value(writable_alias(database), name, payload, by=by)
+    return send_value(writable_alias(database, event=name), name, payload, by=by)

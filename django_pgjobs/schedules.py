@@ -135,7 +135,9 @@ class BoundSchedule(Generic[P]):
         from django_pgjobs.steering import cron_rows  # here for start-up time
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
 
-        using = self.options.get("database") or routed(CronEntry)
+        kept = json.loads(row.options)
+        hints = {"name": row.job_name, "queue": kept["queue"], "key": kept["key"], "tags": tuple(kept.get("tags", ()))}
+        using = self.options.get("database") or routed(CronEntry, hints)
         with at_read_committed(using):  # holds the row: it could be deleted
             written = cron_rows.put(using, row, by=self.by, reason=self.reason)
             entry = CronEntry.objects.using(using).get(pk=self.name)

@@ -77,6 +77,14 @@ def check_databases(app_configs: Sequence[AppConfig] | None = None, **_: object)
             hint="Name it too, or let your routers write jobs to one that is named: else no worker runs them.",
             id="pgjobs.W016",
         )
+    for entry in registry.crons() if aliases else ():
+        if entry.database not in (None, *aliases):
+            yield Warning(
+                f"Cron entry {entry.name} is in the database {entry.database!r}, "
+                'which PGJOBS["DATABASES"] does not name.',
+                hint="Name it too, or another one in the call of the entry: else no worker fires it.",
+                id="pgjobs.W016",
+            )
 
 
 def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: object) -> Iterator[CheckMessage]:

@@ -100,6 +100,7 @@ class Batch:
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
         self._using: str | None = None
+        self._is_routed = False  # where it is was left to the routers, which then have no other place for its members
         self._gather: str | None = None  # the event for which the function waits that gathers these members
         self._headers: str | None = None  # those of that function's job
         self.is_new = False
@@ -140,13 +141,17 @@ class Batch:
 
     def _store(self, row: Row) -> None:
         from django_pgjobs.registering import waiting  # here for start-up time
-        from django_pgjobs.registering.destination import writable_alias  # here for start-up time
+        from django_pgjobs.registering.destination import check_members, writable_alias  # here for start-up time
         from django_pgjobs.registering.register import announce  # here for start-up time
+        from django_pgjobs.store.new_jobs import NewJobs  # here for start-up time
 
-        self._using = writable_alias(row.plan.database)
         captures = self._gather is None
+        new = with_undo(new_job_of(self._call, row.plan.database, captures=captures), self._undo)
+        self._using = writable_alias(row.plan.database, [NewJobs.of(new)])
+        self._is_routed = row.plan.database is None
         callbacks = [(rule, new_job_of(call, self._using, captures=captures)) for rule, call in self._after]
-        new = with_undo(new_job_of(self._call, self._using, captures=captures), self._undo)
+        if self._is_routed:
+            check_members(self._using, [NewJobs.of(each) for _, each in callbacks])
         if self._gather is not None:
             options = {**(new.options or {}), "gather": self._gather}
             new = new._replace(options=options, headers=self._headers, queue=OWN_QUEUE)
@@ -178,7 +183,8 @@ class Batch:
         count = 0
         for some in _portions(calls):
             with at_read_committed(using):
-                new = register.register_members((call._row() for call in some), using, conf, batch_id)
+                rows = (call._row() for call in some)
+                new = register.register_members(rows, using, conf, batch_id, self._is_routed)
                 waiting.count_members(using, batch_id, new, conf)
             count += new
         return count

@@ -62,7 +62,7 @@ def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
     return own.using(**given).bind()
 
 
-def new_job_of(call: BoundJob, using: str, *, captures: bool = True) -> NewJob:
+def new_job_of(call: BoundJob, using: str | None, *, captures: bool = True) -> NewJob:
     """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``.
 
     ``captures``: whether middleware captures its headers here; else the caller knows them.

@@ -164,19 +164,22 @@ class Flow:
 
     def _register(self, registration: Registration | None) -> Job:
         from django_pgjobs.registering import register, waiting  # here for start-up time
-        from django_pgjobs.registering.destination import writable_alias  # here for start-up time
+        from django_pgjobs.registering.destination import check_members, writable_alias  # here for start-up time
         from django_pgjobs.store import waking  # here for start-up time
         from django_pgjobs.store.copying import reserve_ids  # here for start-up time
+        from django_pgjobs.store.new_jobs import NewJobs  # here for start-up time
 
         if self._registered:
             raise InvalidJob("the flow is registered already")
         plan = self._call._row().plan
-        using = writable_alias(plan.database)
+        flow = with_undo(new_job_of(self._call, plan.database), self._undo)
+        using = writable_alias(plan.database, [NewJobs.of(flow)])
         for node, job_id in zip(self.nodes, reserve_ids(using, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id
         try:
-            flow = with_undo(new_job_of(self._call, using), self._undo)
             nodes = self._new_nodes(using)
+            if plan.database is None:
+                check_members(using, map(NewJobs.of, nodes))
             with register.passing(connections[using], plan.conf, [node.queue for node in nodes]):
                 flow_id, is_new = waiting.insert_flow(using, flow, nodes, plan.conf)
         except BaseException:

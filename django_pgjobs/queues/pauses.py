@@ -29,6 +29,9 @@ from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 log = safe_logger("django_pgjobs")
 
+HINTS = {"queue": "queue", "job": "name"}
+"""Kind of a pause → what routers get its name as."""
+
 
 def current(database: str | None = None) -> QuerySet[QueueState]:
     """Return the current pauses, by the database's clock: queues first, by name."""
@@ -51,7 +54,7 @@ def pause(
     names = names_of(kind, name)
     instant, seconds = end_of(until)
     reason = reason_of(who(by), reason)
-    using = database or routed(QueueState)
+    using = database or routed(QueueState, {HINTS[kind]: name})
     with at_read_committed(using):
         written = pausing.pause(on(using), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
@@ -69,7 +72,7 @@ def resume(kind: str, name: str, *, by: object = None, reason: str = "", databas
     names = [name]
     if kind == "job" and not is_built_in(name) and registry.resolved(name) is not None:
         names = names_of(kind, name)
-    using = database or routed(QueueState)
+    using = database or routed(QueueState, {HINTS[kind]: name})
     with at_read_committed(using):
         resumed = pausing.resume(on(using), kind, names)
         Trail("resume", who(by), reason, kind=kind, subject=names[0]).add(on(using), len(resumed))

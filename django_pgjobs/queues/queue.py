@@ -70,7 +70,7 @@ class Queue:
         except InvalidOption as error:
             raise InvalidJob(str(error)) from None
         here = queue.database if isinstance(queue, JobContext) else None
-        self.database = database or here or routed(Job)
+        self.database = database or here or routed(Job, {"queue": self.name})
         if self.database not in connections.settings:
             raise InvalidJob(f"there is no database {self.database!r}")
 

@@ -6,9 +6,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.db.models.base import Model
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.context import running_alias
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.definition.validation import did_you_mean
@@ -16,7 +18,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import listed, safe_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -26,13 +28,18 @@ logger = safe_logger("django_pgjobs")
 
 _warned_sites: set[tuple[str, str]] = set()
 
+_NOTHING: Mapping[str, object] = {}
 
-def writable_alias(database: str | None) -> str:
-    """Return the alias that jobs for ``database`` go to; None: as ``routed`` says. Raises ``InvalidJob``."""
-    return connection_for(database).alias
+_judged: set[tuple[str, bool]] = set()
+"""Aliases that ``_warn_if_unserved`` has looked at, each with whether routers chose it."""
 
 
-def routed(model: type[Model], *, read: bool = False, **hints: object) -> str:
+def writable_alias(database: str | None, new: Iterable[NewJobs] = (), **hints: object) -> str:
+    """Return the alias of ``connection_for``; without jobs, the routers get ``hints``. Raises ``InvalidJob``."""
+    return _connection(_chosen(new, hints) if database is None else database, chosen=database is None).alias
+
+
+def routed(model: type[Model], hints: Mapping[str, object] = _NOTHING, *, read: bool = False) -> str:
     """Return the alias for rows of a model of ours: the routers' choice, else that of the job that runs here.
 
     In a job the routers get a ``Job`` of its database as the hint ``instance``, by which Django decides where they
@@ -40,7 +47,7 @@ def routed(model: type[Model], *, read: bool = False, **hints: object) -> str:
     """
     here = running_alias()
     if here is not None:
-        hints["instance"] = _related(here)
+        hints = {**hints, "instance": _related(here)}
     return str((router.db_for_read if read else router.db_for_write)(model, **hints))
 
 
@@ -53,30 +60,80 @@ def connection_for(
     ``InvalidJob``, also if the routers choose several, or if a needed job is elsewhere. Logs an open transaction of
     another alias, which the jobs do not join.
     """
-    using = _chosen(new) if database is None else database
-    if using not in connections.settings:
-        raise InvalidJob(f"there is no database {using!r}{did_you_mean(using, connections.settings)}")
-    connection = connections[using]
-    if connection.vendor != "postgresql":
-        raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
+    connection = _connection(_chosen(new, {}) if database is None else database, chosen=database is None)
     for name, jobs in needed:
-        _check_needed(using, name, jobs)
+        _check_needed(connection.alias, name, jobs)
     if new:
         _warn_of_foreign_transaction(connection, new[0].first.name)
     return connection
 
 
-def _chosen(new: Iterable[NewJobs]) -> str:
+def check_members(using: str, new: Iterable[NewJobs]) -> None:
+    """Refuse jobs that the routers send elsewhere than the batch or flow that they sent to ``using``.
+
+    Where they return None, a job follows its batch or flow. Raises ``InvalidJob``.
+    """
+    if not router.routers:
+        return
+    for some in new:
+        for hints in _hints_of(some):
+            sent = router.db_for_write(job_model(), **hints, instance=_related(using))
+            if sent != using:
+                raise InvalidJob(
+                    f"job {some.first.name!r}: it has to go to database {using!r}, as its batch or flow, and your "
+                    f"routers send it to {sent!r}: pass database={sent!r} to the batch or flow"
+                )
+
+
+def _connection(using: str, *, chosen: bool) -> BaseDatabaseWrapper:
+    if using not in connections.settings:
+        raise InvalidJob(f"there is no database {using!r}{did_you_mean(using, connections.settings)}")
+    connection = connections[using]
+    if connection.vendor != "postgresql":
+        raise InvalidJob(f"jobs live on PostgreSQL; database {using!r} is {connection.display_name}")
+    if (using, chosen) not in _judged:
+        _warn_if_unserved(using, chosen=chosen)
+    return connection
+
+
+def _hints_of(some: NewJobs) -> Iterator[dict[str, object]]:
+    first = some.first
+    for key in set(some.keys or (first.key,)):
+        yield {"name": first.name, "queue": first.queue, "key": key, "tags": first.tags or ()}
+
+
+def _chosen(new: Iterable[NewJobs], hints: Mapping[str, object]) -> str:
     if not router.routers:
         return routed(job_model())
-    chosen = {
-        routed(job_model(), name=some.first.name, queue=some.first.queue, key=key, tags=some.first.tags or ())
-        for some in new
-        for key in set(some.keys or (some.first.key,))
-    }
+    chosen = {routed(job_model(), each) for some in new for each in _hints_of(some)}
     if len(chosen) > 1:
         raise InvalidJob(f"one call registers in one database, and your routers send these jobs to {listed(chosen)}")
-    return chosen.pop() if chosen else routed(job_model())
+    return chosen.pop() if chosen else routed(job_model(), hints)
+
+
+def _warn_if_unserved(using: str, *, chosen: bool) -> None:
+    """Warn once per alias of jobs where workers that are started without ``--database`` do not look.
+
+    ``chosen``: by the routers. Without the setting ``DATABASES`` nothing is known of aliases that callers name.
+    """
+    from django_pgjobs.registering.served import served_aliases  # here for start-up time
+
+    said = get_conf().databases
+    if not isinstance(said, tuple | None) and any(connections[alias].in_atomic_block for alias in connections.settings):
+        return  # later: it is code of the project, which may ask a database, and this transaction is the caller's
+    _judged.add((using, chosen))
+    try:
+        served = served_aliases() or ((router.db_for_write(job_model()),) if chosen else (using,))
+    except ImproperlyConfigured:
+        return  # workers and checks say so
+    if using not in (*served, running_alias()):
+        logger.warning(
+            "job registered where workers do not look unless --database says so alias=%s served=%s at=%s: name the "
+            'alias in PGJOBS["DATABASES"], too',
+            using,
+            listed(served),
+            call_site(),
+        )
 
 
 def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:

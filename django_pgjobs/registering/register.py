@@ -20,8 +20,8 @@ from django.utils import timezone
 
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.middleware import Registration, registering
-from django_pgjobs.registering.destination import connection_for, job_model
-from django_pgjobs.registering.encode import Row, check_key_given, encode_all, headers_of, new_job
+from django_pgjobs.registering.destination import check_members, connection_for, job_model
+from django_pgjobs.registering.encode import NewBatch, Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope
 from django_pgjobs.store import waking
@@ -49,6 +49,9 @@ _OPEN: AbstractContextManager[None] = nullcontext()
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Model)
+
+Checked = Callable[[NewBatch], None]
+"""Raises if these must not be stored."""
 
 
 def _with_cure(function: F) -> F:
@@ -167,25 +170,45 @@ def register_all_fresh(rows: Iterable[Row], database: str | None, conf: Conf) ->
 
 
 @_with_cure
-def register_members(rows: Iterable[Row], database: str, conf: Conf, parent_id: int) -> int:
-    """Insert jobs that are members of a batch, as ``register_all``; return how many were inserted."""
-    return len(_register_all(rows, database, conf, parent_id)[1])
+def register_members(rows: Iterable[Row], database: str, conf: Conf, parent_id: int, is_routed: bool) -> int:
+    """Insert jobs that are members of a batch, as ``register_all``; return how many were inserted.
+
+    ``is_routed``: the routers sent the batch to ``database``.
+    """
+
+    def checked(batch: NewBatch) -> None:
+        if others := batch.databases - {None, database}:
+            raise InvalidJob(
+                f"a member of batch {parent_id} has to go to database {database!r}, as the batch, not to "
+                f"{', '.join(sorted(map(str, others)))}"
+            )
+        if is_routed:
+            check_members(database, batch.new)
+
+    return len(_register_all(rows, database, conf, parent_id, checked)[1])
 
 
 def _register_all(
-    rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None
+    rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None, checked: Checked | None = None
 ) -> tuple[list[int], Collection[int]]:
     """Return the ids of the jobs, and the positions of those that were inserted."""
     with registering() if conf.middleware else _OPEN as registration:
-        return _insert_all(rows, database, conf, parent_id, registration)
+        return _insert_all(rows, database, conf, parent_id, checked, registration)
 
 
 def _insert_all(
-    rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None, registration: Registration | None
+    rows: Iterable[Row],
+    database: str | None,
+    conf: Conf,
+    parent_id: int | None,
+    checked: Checked | None,
+    registration: Registration | None,
 ) -> tuple[list[int], Collection[int]]:
     batch = encode_all(rows, conf, database)
     if not batch.new:
         return [], ()
+    if checked is not None:
+        checked(batch)
     connection = connection_for(batch.database(), batch.new, batch.needed)
     given = batch.new
     if parent_id is not None and (batch.special or batch.senders):

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import router
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
@@ -109,6 +110,9 @@ def plan_of(definition: JobDefinition[..., Any], task: Task) -> Plan:
             given["database"] = database
     elif task.backend != definition._backend_alias:
         given |= _of_alias(definition, task.backend)
+    if router.routers and definition._plan.database is None and given.get("database") is None:
+        # Not where they would send this job: of a result, only the alias of its task and its id are known later.
+        given["database"] = results.database_of(task.backend)
     return definition._plan_with(**given) if given else definition._plan
 
 

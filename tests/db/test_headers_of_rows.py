@@ -104,7 +104,7 @@ def test_one_mapping_of_many_rows_is_encoded_once(monkeypatch: pytest.MonkeyPatc
 def test_members_of_a_batch_may_have_headers() -> None:
     with Batch() as batch:
         batch.add(pay.bind(1))
-        assert register_members([row(2, TASK), row(3)], "default", get_conf(), batch.job.pk) == 2
+        assert register_members([row(2, TASK), row(3)], "default", get_conf(), batch.job.pk, False) == 2
     assert [found.headers for found in Job.objects.filter(parent=batch.job.pk).order_by("pk")] == [None, TASK, None]
 
 

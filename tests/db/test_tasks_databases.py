@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from django_pgjobs.models import Job
-from django_pgjobs.tasks import families, job_of, result_of
+from django_pgjobs.tasks import enqueue_many, families, job_of, result_of
 from django_pgjobs.tasks.families import TaskResultDoesNotExist
 from django_pgjobs.testing import run_jobs
 from tests.db.tasks_ground import BACKEND, TASKS, cast
@@ -121,3 +121,20 @@ def test_a_job_outside_of_the_open_transaction_is_warned_of(second: str, caplog:
     assert all(f"at={__file__}" in line for line in lines[:2])
     assert Job.objects.using(second).count() == 5
     assert connections[second].in_atomic_block is False
+
+
+class NoopsElsewhere:
+    """Would send some jobs by name where no result is looked up."""
+
+    def db_for_write(self, model: type, **hints: Any) -> str | None:
+        return "second" if str(hints.get("name")).endswith(".noop") else None
+
+
+def test_a_task_goes_where_its_result_is_looked_up(second: str, settings: Any) -> None:
+    """Ids repeat: a result that is looked up elsewhere would be that of another job."""
+    settings.DATABASE_ROUTERS = [NoopsElsewhere()]
+    result = cast.noop.enqueue("here")
+    assert cast.noop.get_result(result.id).args == ["here"]
+    [other] = enqueue_many(cast.noop, [(("there",), {})])
+    assert cast.noop.get_result(other).args == ["there"]
+    assert Job.objects.using(second).count() == 0

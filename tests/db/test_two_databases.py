@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
-from django_pgjobs import Batch, Event, JobContext, job, register_many
+from django_pgjobs import Batch, Event, Flow, JobContext, job, register_many
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import EventState, Job
 from django_pgjobs.queues import Queue
+from django_pgjobs.registering import destination
 from django_pgjobs.testing import run_jobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -62,8 +63,8 @@ def far() -> Iterator[str]:
     """Another alias, where other jobs have the numbers of those in the default database."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA far")
-        for table in ("pgjobs_job", "pgjobs_event", "pgjobs_cron_entry", "pgjobs_queue_state"):
-            cursor.execute(f"CREATE TABLE far.{table} (LIKE public.{table} INCLUDING ALL)")
+        for table in ("job", "event", "cron_entry", "queue_state", "gate", "link"):
+            cursor.execute(f"CREATE TABLE far.pgjobs_{table} (LIKE public.pgjobs_{table} INCLUDING ALL)")
     yield from alias("far", "-c search_path=far,public")
     with connection.cursor() as cursor:
         cursor.execute("DROP SCHEMA far CASCADE")
@@ -152,6 +153,8 @@ WAYS: dict[str, Callable[[], Any]] = {
     "a pause": lambda: work.pause()._state.db,
     "a schedule": lambda: work.schedule("0 3 * * *", name="nightly").register()._state.db,
     "named": lambda: work.using(database="far").register()._state.db,
+    "a flow": lambda: flow().register()._state.db,
+    "a need": lambda: work.using(after=work.register()).register()._state.db,
 }
 
 
@@ -181,7 +184,7 @@ def test_routers_learn_which_job_is_registered(far: str, settings: Any) -> None:
     settings.DATABASE_ROUTERS = [tenants]
     stored = work.using(unique="far:7", tags=["big"], queue="mail").register()
     assert stored._state.db == far
-    assert tenants.hints == [{"name": "two.work", "queue": "mail", "key": "far:7", "tags": ("big",)}]
+    assert tenants.hints[0] == {"name": "two.work", "queue": "mail", "key": "far:7", "tags": ("big",)}
     goes["routed"] = lambda: work.register()._state.db
     went.clear()
     going.using(database=far).register("routed")
@@ -199,3 +202,169 @@ def test_one_call_whose_jobs_the_routers_send_to_several_databases_is_refused(fa
         at_home.register_many([("far",), ("default",), ("far",)])
     assert register_many(calls[:1])
     assert (Job.objects.using(far).count(), Job.objects.using("default").count()) == (1, 0)
+
+
+# Whoever consists of others
+
+
+class Letters(Tenants):
+    """Sends jobs of the queue *mail* and their pauses, events and schedules to *far*; to all else it is silent."""
+
+    def db_for_write(self, model: type, **hints: Any) -> str | None:
+        self.hints.append(hints)
+        mail = hints.get("queue") == "mail" or hints.get("event", "").startswith("mail:") or "letter" in str(hints)
+        return "far" if mail else super().db_for_write(model, **hints)
+
+
+class ByMember(Tenants):
+    """Sends what has a key, and members by name, so that a batch and its members may disagree."""
+
+    def db_for_write(self, model: type, **hints: Any) -> str | None:
+        return "far" if hints.get("name") == "two.work" else super().db_for_write(model, **hints)
+
+
+def flow(**given: Any) -> Flow:
+    made = Flow(**given)
+    made.add(work.bind(), after=made.add(work.bind()))
+    return made
+
+
+def in_far(far: str, state: str) -> list[str]:
+    return sorted(Job.objects.using(far).filter(state=state).values_list("name", flat=True))
+
+
+def test_a_batch_goes_by_its_own_key_and_takes_members_and_callbacks_along(far: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [Tenants()]
+    with Batch(key="far:b", settled=work.bind()) as made:
+        made.add(work.bind())
+        made.add(work.using(unique="far:m").bind())
+        assert made.add_many([work.bind(), work.bind()]) == 2
+    assert made.job._state.db == far
+    assert Job.objects.using("default").count() == 0
+    assert in_far(far, "ready") == ["two.work"] * 4
+    with pytest.raises(InvalidJob, match=r"job 'two.work': .* go to database 'far', .* routers send it to 'default'"):
+        made.add(work.using(unique="default:m").bind())
+
+
+def test_a_flow_goes_by_its_own_key_and_takes_its_nodes_along(far: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [Tenants()]
+    assert flow(key="far:f").register()._state.db == far
+    assert in_far(far, "ready") == ["two.work"]
+    assert Job.objects.using("default").count() == 0
+
+
+@pytest.mark.parametrize("way", ["member", "members", "callback", "node"])
+def test_a_member_that_routers_send_elsewhere_is_refused(far: str, settings: Any, way: str) -> None:
+    settings.DATABASE_ROUTERS = [ByMember()]
+    ways: dict[str, Callable[[], Any]] = {
+        "member": lambda: Batch().add(work.bind()),
+        "members": lambda: Batch().add_many([work.bind(), work.bind()]),
+        "callback": lambda: Batch(settled=work.bind()).open(),
+        "node": lambda: flow().register(),
+    }
+    with pytest.raises(InvalidJob, match=r"go to database 'default', .* routers send it to 'far': pass database='far'"):
+        ways[way]()
+    assert Job.objects.using("default").filter(name="two.work").count() == 0
+    assert Job.objects.using(far).count() == 0
+
+
+def test_who_names_the_database_of_a_batch_has_said_where_its_members_go(far: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [ByMember()]
+    with Batch(database="default") as made:
+        made.add(work.bind())
+    flow(database="default").register()
+    Batch.of(made.job).add(work.bind())
+    assert Job.objects.using("default").filter(name="two.work").count() == 4
+    with pytest.raises(InvalidJob, match=r"a member of batch \d+ has to go to database 'default', .* not to far"):
+        made.add(work.using(database="far").bind())
+
+
+def test_routers_learn_what_events_schedules_and_pauses_are_of(far: str, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [letters := Letters()]
+    assert Queue("mail").database == far
+    assert Queue("post").database == "default"
+    Event("mail").send(1)
+    assert {"event": "mail:1"} in letters.hints
+    assert EventState.objects.using(far).count() == 1
+    assert Event("mail").withdraw(1)
+    nightly = work.using(queue="mail", tags=["big"]).schedule("0 3 * * *", name="nightly").register()
+    assert nightly._state.db == far
+    assert {**letters.hints[-1]} | {"instance": None} == {
+        "name": "two.work", "queue": "mail", "key": None, "tags": ("big",), "instance": None
+    }  # fmt: skip
+    work.pause()
+    assert letters.hints[-1] == {"name": "two.work"}
+
+
+# Where no worker looks
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    destination._judged.clear()
+    yield lambda: [text for text in caplog.messages if text.startswith("job registered where workers do not look")]
+    destination._judged.clear()
+
+
+ASKED: list[str] = []
+
+
+def asks_which() -> list[str]:
+    ASKED.append("asked")
+    return ["default"]
+
+
+@pytest.mark.parametrize("databases", [None, ["default"], asks_which])
+def test_a_router_that_sends_jobs_where_no_worker_looks_is_one_warning(
+    far: str, settings: Any, warned: Callable[[], list[str]], databases: Any
+) -> None:
+    settings.PGJOBS = {"DATABASES": databases}
+    settings.DATABASE_ROUTERS = [Tenants()]
+    for _ in range(2):
+        work.register()
+    assert warned() == []
+    for number in range(3):
+        work.using(unique=f"far:{number}").register()
+    register_many([work.using(unique="far:9").bind()])
+    [line] = warned()
+    assert "alias=far served=default" in line
+    assert __file__ in line
+
+
+def test_a_callable_of_the_project_is_not_called_in_the_transaction_of_a_registration(
+    far: str, settings: Any, warned: Callable[[], list[str]]
+) -> None:
+    settings.PGJOBS = {"DATABASES": asks_which}
+    ASKED.clear()
+    with transaction.atomic():
+        work.using(database=far).register()
+    assert (ASKED, warned()) == ([], [])
+    work.using(database=far).register()
+    assert (len(ASKED), len(warned())) == (1, 1)
+
+
+def test_whoever_names_an_alias_is_warned_only_by_the_setting(
+    far: str, settings: Any, warned: Callable[[], list[str]]
+) -> None:
+    work.using(database=far).register()
+    assert warned() == []
+    destination._judged.clear()
+    settings.PGJOBS = {"DATABASES": ["default", far]}
+    work.using(database=far).register()
+    assert warned() == []
+    destination._judged.clear()
+    settings.PGJOBS = {"DATABASES": ["default"]}
+    work.using(database=far).register()
+    assert len(warned()) == 1
+
+
+def test_what_a_job_registers_in_its_own_database_is_no_warning(
+    far: str, settings: Any, warned: Callable[[], list[str]]
+) -> None:
+    settings.DATABASE_ROUTERS = []
+    going.using(database=far).register("register")
+    destination._judged.clear()
+    went.clear()
+    goes["register"] = WAYS["register"]
+    run_jobs(database=far, raise_errors=True)
+    assert (went, warned()) == ([far, far], [])
