@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import call_site
-from django_pgjobs.definition.validation import check_name
+from django_pgjobs.definition.validation import check_flag, check_name
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
@@ -41,6 +41,9 @@ class Cron:
     fire does while a job of the entry is unfinished: start another (``allow``), skip the fire (``skip``), or wait for
     the first fire after the job's end (``after_completion``).
 
+    ``each_database``: the entry is in each database of the setting ``DATABASES``, or without that in each that a worker
+    serves, and fires there by itself; otherwise it is in one.
+
     ``name`` identifies the entry and defaults to the job's name. Raises ``InvalidJob``, which names file and line.
     """
 
@@ -56,6 +59,7 @@ class Cron:
         misfire: MisfirePolicy = "once",
         misfire_limit: int | None = None,
         overlap: OverlapPolicy = "allow",
+        each_database: bool = False,
     ) -> None:
         self.location = call_site()
         self.call: BoundJob | None = None
@@ -70,6 +74,7 @@ class Cron:
             self.expression = cron.check_either(expression, every, anchor, self._default_zone)
             self.misfire = cron.check_misfire(misfire, misfire_limit)
             self.overlap = cron.check_overlap(overlap, self.misfire)
+            self.each_database = check_flag("each_database", each_database)
             if name is not None:
                 check_name("name", name)
         except (cron.InvalidCron, InvalidOption) as error:
@@ -118,7 +123,7 @@ class Cron:
         from django_pgjobs.schedules import kept_options  # here for start-up time
 
         try:
-            options = kept_options(new)
+            options = kept_options(new, each_database=self.each_database)
         except InvalidOption as error:
             raise self._wrong(error) from None
         from django_pgjobs.store.firing import DeclaredCron  # here for start-up time
@@ -155,6 +160,8 @@ class Cron:
 
         if refused := refused_option(call.options):
             raise self._wrong(refused)
+        if self.each_database and call.options.get("database") is not None:
+            raise self._wrong("each_database=True makes no sense for a call with a database: leave one of them out")
         self.call = call
         try:
             self._check()

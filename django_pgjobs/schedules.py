@@ -85,12 +85,20 @@ def refused_option(options: Mapping[str, object]) -> str:
     return "bypass makes no sense: a schedule puts its jobs into the queue" if options.get("bypass") else ""
 
 
-def kept_options(new: NewJob) -> str:
-    """Return what the row of an entry keeps of its jobs, as JSON text. Raises ``InvalidOption``."""
+def kept_options(new: NewJob, *, each_database: bool = False) -> str:
+    """Return what the row of an entry keeps of its jobs, as JSON text. Raises ``InvalidOption``.
+
+    ``each_database``: other databases have such an entry, too; only people want to know.
+    """
     if new.window_seconds is not None:
         raise InvalidOption("its key has a window, but the expression says how often the job runs; use another scope")
     # Write a key only if it has a value, so that the rows of other entries do not change.
-    rare = {"tags": new.tags, "expires_seconds": new.expires_seconds, "options": new.options}
+    rare = {
+        "tags": new.tags,
+        "expires_seconds": new.expires_seconds,
+        "options": new.options,
+        "each_database": each_database,
+    }
     given = {key: value for key, value in rare.items() if value}
     return json.dumps({**{field: getattr(new, field) for field in KEPT}, **given})
 
@@ -348,6 +356,8 @@ def _timing(expression: object, given: ScheduleOptions) -> Timing:
 def _of_cron(entry: CronDeclaration, given: ScheduleOptions) -> tuple[str, str | None, str, str]:
     if entry.call is not None:
         raise InvalidOption(f"cron entry {entry.name!r} has a call of its own: leave it out")
+    if entry.each_database:
+        raise InvalidOption("each_database=True makes no sense: a schedule is one row; register it in each database")
     if both := [option for option in OF_A_CRON if given.get(option) is not None]:
         raise InvalidOption(f"the Cron says {', '.join(both)} itself: leave it out beside it")
     return entry.expression, entry.zone, str(entry.misfire), entry.overlap

@@ -41,7 +41,7 @@ from django_pgjobs.admin.trail import what
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.presentation import sight
-from django_pgjobs.presentation.schedules import meaning, next_fire
+from django_pgjobs.presentation.schedules import in_each_database, meaning, next_fire
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments
 from django_pgjobs.serialization.escapes import visible
@@ -134,6 +134,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read the arguments as text, so that a malformed value spoils nothing else on the page."""
         entries: QuerySet[Any] = super().get_queryset(request).defer(*JSON_COLUMNS)
+        entries = entries.annotate(in_each=in_each_database())
         texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
         annotated: QuerySet[Any] = entries.annotate(**texts)
         return annotated
@@ -154,7 +155,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
     shown_last_fire = column(_("last fire"), lambda entry: when(entry.last_fire_at))
     shown_next_fire = column(_("next fire"), lambda entry: when(next_fire(entry)))
     shown_created = column(_("created"), lambda entry: when(entry.created_at))
-    shown_declared = column(_("declared last"), lambda entry: when(entry.declared_at))
 
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> object:
@@ -164,6 +164,12 @@ class CronEntryAdmin(ReadOnlyAdmin):
             return word
         until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""
         return below(word, format_html("{} {}", person(entry.paused_by), until) if entry.paused_by or until else "")
+
+    @admin.display(description=_("declared last"))
+    def shown_declared(self, entry: Any) -> object:
+        """When code has declared it, and whether for each database."""
+        words = _("For each database: this is the entry of %(alias)s, and changes here concern no other one.")
+        return below(when(entry.declared_at), words % {"alias": entry._state.db} if entry.in_each else "")
 
     @admin.display(description=_("why"))
     def shown_note(self, entry: CronEntry) -> object:

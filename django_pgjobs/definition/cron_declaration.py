@@ -19,6 +19,8 @@ class CronDeclaration(Protocol):
     expression: str
     zone: str | None
     overlap: str
+    each_database: bool
+    """Whether it is in each database that workers serve, not in one."""
     decorates: str
     """The name of the job whose ``@job(cron=…)`` contains it; empty for an entry of its own."""
 

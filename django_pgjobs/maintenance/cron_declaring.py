@@ -49,10 +49,12 @@ def declared_for(database: str) -> dict[str, DeclaredCron]:
     Calls the project's code for descriptions and keys, which may query the database and be slow.
     """
     found: dict[str, DeclaredCron] = {}
+    served = served_aliases()
     # Each entry has one home, whichever databases this worker serves: elsewhere it would fire once more.
-    home = next(iter(served_aliases()), None) or router.db_for_write(Job)
+    home = next(iter(served), None) or router.db_for_write(Job)
     for entry in registry.crons():
-        if (entry.database or home) == database:
+        is_here = (entry.database or home) == database
+        if not served or database in served if entry.each_database else is_here:
             try:
                 found[entry.name] = entry.declared()
             except (InvalidJob, ImproperlyConfigured) as error:

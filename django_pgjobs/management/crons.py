@@ -16,7 +16,7 @@ from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
 from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
-from django_pgjobs.presentation.schedules import meaning, next_fire
+from django_pgjobs.presentation.schedules import in_each_database, meaning, next_fire
 from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedulable
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
@@ -149,6 +149,7 @@ def _json(kind: type) -> Callable[[str], object]:
 def _chosen(options: Options) -> CronEntryQuerySet:
     """Return the named entries, or all. An unknown name is an error before any change."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
+    entries = entries.annotate(in_each=in_each_database())
     if prefix := options.get("prefix"):
         entries = entries.filter(pk__startswith=prefix)
     names = set(options["names"])
@@ -189,6 +190,11 @@ def _fire(entry: CronEntry, instant: datetime | None) -> str:
 
 
 def _note(entry: CronEntry) -> str:
+    notes = [_trouble(entry), f"this is the one of {entry._state.db}" if getattr(entry, "in_each", False) else ""]
+    return "; ".join(filter(None, notes))
+
+
+def _trouble(entry: CronEntry) -> str:
     if entry.broken:
         return entry.broken
     if entry.status == "missing":
@@ -208,6 +214,7 @@ def _as_json(entry: CronEntry) -> dict[str, object]:
         "name": entry.pk,
         "status": entry.status,
         "origin": entry.origin,
+        "each_database": getattr(entry, "in_each", False),
         "job": entry.job_name,
         "expression": entry.effective_expression,
         "zone": entry.effective_zone,

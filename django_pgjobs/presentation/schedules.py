@@ -6,6 +6,8 @@ import re
 from datetime import datetime
 from typing import Any
 
+from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models.expressions import Combinable
 from django.utils import formats
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
@@ -18,6 +20,11 @@ from django_pgjobs.values.invalid_cron import InvalidCron
 def next_fire(entry: CronEntry) -> datetime | None:
     """Return when an entry fires next; None for one that is paused, missing, broken, off or at its end."""
     return next(iter(entry.next_fires(1)), None) if entry.status == "on" else None
+
+
+def in_each_database() -> Combinable:
+    """Return the condition of entries that code declares for each database; see ``Cron``."""
+    return ExpressionWrapper(Q(declared_options__each_database=True), BooleanField())
 
 
 def meaning(entry: CronEntry) -> str:

@@ -60,7 +60,7 @@ def _check_in(context: JobContext, status: str) -> None:
     config = monitor_config(context.cron_entry, context.timeout)
     if config is not None:
         capture_checkin(
-            monitor_slug=slug_of(context.cron_entry),
+            monitor_slug=slug_of(monitor_of(context)),
             check_in_id=check_in_of(context),
             status=status,
             monitor_config=config or None,
@@ -82,7 +82,18 @@ def _status_of(decision: Decision) -> str | None:
 
 def check_in_of(context: JobContext) -> str:
     """Return the id of a fire's check-in, the same in all attempts and processes."""
-    return uuid5(_NAMESPACE, f"{context.id} {context.fire_at} {context.cron_entry}").hex
+    return uuid5(_NAMESPACE, f"{context.id} {context.fire_at} {monitor_of(context)}").hex
+
+
+def monitor_of(context: JobContext) -> str:
+    """Return what is monitored: the entry, or that of one database if each has one."""
+    entry = str(context.cron_entry)
+    declared = _declaration_of(entry)
+    return f"{entry} {context.database}" if declared is not None and declared.each_database else entry
+
+
+def _declaration_of(entry: str) -> CronDeclaration | None:
+    return next((each for each in registry.crons() if each.name == entry), None)
 
 
 def slug_of(entry: str) -> str:
@@ -100,7 +111,7 @@ def monitor_config(entry: str, timeout: float | None) -> dict[str, object] | Non
 
     None if the entry cannot be watched, which is logged once. ``timeout``: the job's, in seconds.
     """
-    declared = next((each for each in registry.crons() if each.name == entry), None)
+    declared = _declaration_of(entry)
     if declared is None:
         return {}
     schedule = _schedule_of(declared)

@@ -285,3 +285,12 @@ def test_who_may_only_add_is_not_sent_to_a_page_that_refuses_them(definition: An
     answer = client.post(f"{LIST}add/", GIVEN, follow=True)
     assert (answer.status_code, answer.redirect_chain[-1][0]) == (200, "/admin/")
     assert CronEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_the_page_says_whether_other_databases_have_the_entry_too(root: Client, definition: Any, each: bool) -> None:
+    """Who pauses one pauses that of one database."""
+    declared = Cron("0 3 * * *", definition.bind(7), name=NAME, each_database=each).declared()
+    firing.declare_cron(on("default"), declared, overwrite=True, fresh_seconds=0)
+    assert ("For each database: this is the entry of default" in html(root.get(PAGE))) == each
+    assert root.get(LIST).status_code == 200

@@ -12,6 +12,7 @@ from django.db import connections
 from django.test import override_settings
 
 from django_pgjobs import Cron, Unique, job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance import cron_declaring, cron_firing
 from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
@@ -219,6 +220,54 @@ def test_an_entry_goes_to_the_database_of_its_job(raw: RawDatabase) -> None:
     Cron("@daily", definition.bind("x"), name="here")
     CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
     assert list(CronEntry.objects.values_list("name", flat=True)) == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        (None, {"default": ["each", "one"], "second": ["each"], "third": ["each"]}),
+        (["second", "default"], {"default": ["each"], "second": ["each", "one"], "third": []}),
+    ],
+)
+def test_an_entry_of_each_database_is_declared_in_those_of_the_setting(
+    settings: Any, setting: Any, found: dict[str, list[str]]
+) -> None:
+    """Without the setting, in each that a worker serves; the other entries have one home all the same."""
+    settings.PGJOBS = {"DATABASES": setting}
+    definition = job(name="test.report")(report)
+    Cron("@daily", definition.bind("x"), name="each", each_database=True)
+    Cron("@daily", definition.bind("x"), name="one")
+    assert {alias: list(declared_for(alias)) for alias in found} == found
+
+
+def test_an_entry_of_each_database_is_missing_where_the_setting_leaves_its_database_out(
+    raw: RawDatabase, time: Callable[[float], None], settings: Any
+) -> None:
+    """It keeps its row with what operators did, and fires again when the alias is back."""
+    job(name="test.clean", cron=Cron("* * * * *", each_database=True))(clean)
+    CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
+    assert entry("test.clean").pause(by="ann", reason="it moves") == 1
+    settings.PGJOBS = {"DATABASES": ["second"]}
+    put(raw, "test.clean", declared_at=ago(raw, seconds=cron_declaring.MISSING_SECONDS + 1))
+    CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
+    MarkMissing()(on("default"))
+    assert (entry("test.clean").status, entry("test.clean").paused_by) == ("missing", "ann")
+    settings.PGJOBS = {"DATABASES": ["second", "default"]}
+    CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
+    assert (entry("test.clean").status, entry("test.clean").paused_by) == ("paused", "ann")
+
+
+def test_an_entry_that_becomes_one_of_each_database_keeps_its_fires(raw: RawDatabase) -> None:
+    definition = job(name="test.report")(report)
+    for each in (False, True):
+        with registry.isolated():
+            Cron("@daily", definition.bind("x"), name="report", each_database=each)
+            CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
+        if not each:
+            put(raw, "report", last_fire_at=ago(raw, hours=30))
+    kept = entry("report")
+    assert kept.declared_options["each_database"] is True
+    assert kept.last_fire_at is not None
 
 
 def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(

@@ -315,6 +315,15 @@ def test_the_shell_lists_entries_and_serves_as_a_probe() -> None:
     assert told["expression"] == "0 3 * * *"
 
 
+def test_the_shell_says_whether_other_databases_have_the_entry_too() -> None:
+    put(declared_options={**entry().declared_options, "each_database": True})
+    assert "this is the one of default" in pgjobs("list")[1]
+    entry().pause(by="ann")
+    assert "paused by ann; this is the one of default" in pgjobs("list")[1]
+    [told] = json.loads(pgjobs("list", "--format", "json")[1])["crons"]
+    assert told["each_database"] is True
+
+
 def test_the_shell_previews_fires() -> None:
     status, text = pgjobs("next", "--count", 3)
     assert (status, len(text.splitlines()), "Every day at 03:00" in text) == (0, 5, True)

@@ -518,3 +518,13 @@ def test_a_transaction_in_doubt_says_nothing() -> None:
     assert checkins._status_of(decide.InDoubt(decide.Abandoned("no attempts left"))) is None
     assert checkins._status_of(decide.Committed(stepped=True)) is None
     assert checkins._status_of(decide.Committed()) == "ok"
+
+
+def test_an_entry_of_each_database_has_a_monitor_in_each(reports: Reports, entry: str) -> None:
+    """Else a database whose schedule stands still is hidden by the others; and ids repeat between them."""
+    Cron("@daily", nightly.bind(), name="each", each_database=True)
+    fire("each", nightly.register())
+    run_jobs()
+    assert statuses(reports) == [(checkins.slug_of("each default"), status) for status in ("in_progress", "ok")]
+    begun, ended = reports.check_ins()
+    assert begun["check_in_id"] == ended["check_in_id"]

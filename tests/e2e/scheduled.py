@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from django.apps import apps
@@ -32,3 +33,13 @@ def fails(context: JobContext, key: str) -> None:
 
 
 Cron("* * * * * *", fails.bind("f"), name="failing", overlap="after_completion")
+
+
+@job(name="e2e.each_ticks")
+def each_ticks(context: JobContext) -> None:
+    assert context.fire_at is not None
+    stage.here().note("each", context.database, context.fire_at.timestamp())
+
+
+if os.environ["PGJOBS_TEST_CRON"] == "each":
+    Cron("* * * * * *", each_ticks.bind(), name="each", each_database=True)

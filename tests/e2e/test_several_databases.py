@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from django_pgjobs.embedded import EmbeddedServer
-from django_pgjobs.models import Job
+from django_pgjobs.models import CronEntry, Job
 from tests.e2e import jobs
 from tests.e2e.elsewhere import ask, call, manage, put
 from tests.e2e.stage import Stage
@@ -332,6 +332,34 @@ def test_a_cron_entry_has_one_home(worker: Workers, second: EmbeddedServer, stag
     wait_until(lambda: ask(second.url, "SELECT count(*) FROM pgjobs_leader_term") == [(1,)], 20, "there is a leader")
     assert ask(second.url, "SELECT count(*) FROM pgjobs_cron_entry") == [(0,)]
     assert there(second) == []
+
+
+def test_an_entry_of_each_database_fires_in_each_by_itself(
+    worker: Workers, second: EmbeddedServer, stage: Stage
+) -> None:
+    """One database is away for some of its fires, and then one is paused: the other's go on, and none is made twice."""
+
+    def fires(alias: str) -> list[str]:
+        return [trace.words[2] for trace in stage.traces("each") if trace.words[1] == alias]
+
+    def more(alias: str, before: int) -> None:
+        wait_until(lambda: len(fires(alias)) >= before + 2, 30, f"it fires in {alias}")
+
+    conf = {"DATABASES": ["default", "second"], "POLL_SECONDS": 1}
+    process = worker(BOTH, env={**beside(second), "PGJOBS_TEST_CRON": "each"}, conf=conf)
+    more("default", 0)
+    more("second", 0)
+    second.halt(immediate=True)
+    more("default", len(fires("default")))
+    second.start()
+    more("second", len(fires("second")))
+    CronEntry.objects.get(pk="each").pause(by="ann")
+    more("second", len(fires("second")))
+    assert process.stop() == 0
+    for alias in ("default", "second"):
+        assert len(fires(alias)) == len(set(fires(alias))), "each fire once"
+    assert ask(second.url, "SELECT count(*) FROM pgjobs_cron_entry") == [(1,)]
+    assert [row.status for row in CronEntry.objects.filter(pk="each")] == ["paused"]
 
 
 def test_a_number_of_jobs_to_end_after_is_of_all_together(

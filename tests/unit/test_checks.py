@@ -268,6 +268,15 @@ def test_each_database_of_the_setting_is_one_of_its_own(
     assert ids(checks.check_databases()) == found
 
 
+def test_a_cron_entry_where_no_worker_looks(settings: Any) -> None:
+    settings.PGJOBS = {"DATABASES": ["default"]}
+    Cron("@daily", job(name="shop.report")(shards).using(database="other").bind(), name="there")
+    Cron("@daily", job(name="shop.each")(shards).bind(), name="each", each_database=True)
+    (message,) = checks.check_databases()
+    assert message.id == "pgjobs.W016"
+    assert "Cron entry there is in the database 'other'" in message.msg
+
+
 # Models
 
 

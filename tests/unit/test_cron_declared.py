@@ -194,3 +194,14 @@ def test_a_declaration_tells_its_next_fires_without_a_database() -> None:
     assert entry.next_fires(1)[0] > datetime.now(UTC) - timedelta(days=1)
     with pytest.raises(ValueError, match="aware datetime"):
         entry.next_fires(after=datetime(2026, 1, 1))
+
+
+def test_an_entry_of_each_database_contradicts_one_that_names_its_own() -> None:
+    definition = job(name="shop.report")(report)
+    with pytest.raises(InvalidJob, match="each_database=True makes no sense for a call with a database"):
+        Cron("@daily", definition.using(database="other").bind("x"), each_database=True)
+    with pytest.raises(InvalidJob, match="each_database must be True or False, not 'yes'"):
+        Cron("@daily", definition.bind("x"), each_database=cast(Any, "yes"))
+    with pytest.raises(InvalidJob, match="each_database=True makes no sense: a schedule is one row"):
+        definition.schedule(Cron("@daily", each_database=True), name="nightly")
+    assert registry.crons() == []
