@@ -2,6 +2,7 @@
 
 ``PGJOBS_TEST_CONF`` is ``PGJOBS`` as JSON, ``PGJOBS_TEST_EXECUTOR_DATABASE_URL`` a database for executors alone,
 ``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``, ``PGJOBS_TEST_ROLE`` a role that connections take on,
+``PGJOBS_TEST_UNROUTED`` leaves the routers out.
 ``PGJOBS_TEST_DATABASES`` changes ``DATABASES``: JSON of what each alias gets besides.
 ``PGJOBS_TEST_MAIL`` Django's settings of mail as JSON, ``PGJOBS_TEST_TASKS`` those of ``TASKS``.
 """
@@ -33,6 +34,8 @@ def _database(variable: str) -> dict[str, object] | None:
 
 if second := _database("PGJOBS_TEST_SECOND_DATABASE_URL"):
     DATABASES["second"] = second
+if os.environ.get("PGJOBS_TEST_UNROUTED") == "1":
+    DATABASE_ROUTERS = []
 if role := os.environ.get("PGJOBS_TEST_ROLE"):
     DATABASES["default"] = {**DATABASES["default"], "OPTIONS": {"assume_role": role}}
 for alias, given in json.loads(os.environ.get("PGJOBS_TEST_DATABASES", "{}")).items():

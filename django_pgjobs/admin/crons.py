@@ -167,7 +167,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("declared last"))
     def shown_declared(self, entry: Any) -> object:
-        """When code has declared it, and whether for each database."""
+        """The instant of the latest declaration, and a word if there is one for each database."""
         words = _("For each database: this is the entry of %(alias)s, and changes here concern no other one.")
         return below(when(entry.declared_at), words % {"alias": entry._state.db} if entry.in_each else "")
 

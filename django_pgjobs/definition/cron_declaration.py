@@ -20,7 +20,7 @@ class CronDeclaration(Protocol):
     zone: str | None
     overlap: str
     each_database: bool
-    """Whether it is in each database that workers serve, not in one."""
+    """True if it is in each database that workers serve, not in one."""
     decorates: str
     """The name of the job whose ``@job(cron=…)`` contains it; empty for an entry of its own."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger, speaks_of
 from django_pgjobs.maintenance.unparking import missing_names
+from django_pgjobs.running.migrated import lack_of
 from django_pgjobs.running.worker import Worker
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import is_read_only
@@ -110,8 +111,8 @@ class Opener(threading.Thread):
         """Return the database, or why it cannot be served."""
         db = self.worker.connect("start")
         try:
-            if db.identity.table is None:
-                return f"{NOT_MIGRATED}, run manage.py migrate --database {self.worker.alias}"
+            if (lack := lack_of(db)) is not None:
+                return f"{NOT_MIGRATED}{lack}, run manage.py migrate --database {self.worker.alias}"
             if is_read_only(db):
                 return "its server takes no writes"
             owner = self.databases.take(self.worker.alias, db.identity)

@@ -136,14 +136,16 @@ def django_on(url: str) -> Iterator[None]:
 class Producer:
     """Registers jobs by Django's connection and notes in the journal what became of it."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, database: str = "default", prefix: str = "") -> None:
         self.journal = journal
+        self.database = database
+        self.prefix = prefix
         self.count = 0
 
     def key(self, word: str = "job") -> str:
         """Return a key that no other job of this test has."""
         self.count += 1
-        return f"{word}-{self.count}"
+        return f"{self.prefix}{word}-{self.count}"
 
     def __call__(
         self, definition: Any, role: str = "succeed", *, key: str = "", rolled_back: bool = False, **facts: Any
@@ -158,9 +160,10 @@ class Producer:
         for key in keys:
             self.journal.note("registering", key=key)
         try:
-            with transaction.atomic():
+            with transaction.atomic(using=self.database):
                 for (definition, role, _, facts), key in zip(wanted, keys, strict=True):
-                    made.append(definition.register(key=key, role=role, **facts))
+                    there = definition if self.database == "default" else definition.using(database=self.database)
+                    made.append(there.register(key=key, role=role, **facts))
                 if rolled_back:
                     raise RolledBack
         except RolledBack:

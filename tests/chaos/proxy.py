@@ -372,9 +372,11 @@ class Proxy:
 
     async def _close(self) -> None:
         await self._refuse()
+        await asyncio.sleep(0)  # those just accepted begin to be served, so that they can be cut
         for wire in list(self.wires):
             wire.cut("rst")
         serving: list[Awaitable[None]] = [*self._serving]
         for task in list(self._serving):
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # in which the loop closes what was cut

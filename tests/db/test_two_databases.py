@@ -40,6 +40,18 @@ def asks(context: JobContext) -> None:
     queues[-1].job(context.id)
 
 
+@job(name="two.calls_back", max_attempts=1)
+def calls_back(how: str) -> None:
+    if how == "on_abandon":
+        raise RuntimeError(how)
+
+
+@calls_back.on_success
+@calls_back.on_abandon
+def told(context: JobContext, /, how: str) -> None:
+    went.append((context.callback, context.database, work.register()._state.db))
+
+
 goes: dict[str, Callable[[], object]] = {}
 went: list[object] = []
 
@@ -166,6 +178,15 @@ def test_what_a_job_registers_goes_to_its_own_database(far: str, settings: Any, 
     going.using(database=far).register(way)
     run_jobs(database=far, raise_errors=True)
     assert went[:2] == [far, far]
+
+
+@pytest.mark.parametrize("how", ["on_success", "on_abandon"])
+def test_what_a_callback_registers_goes_to_the_database_of_its_job(far: str, settings: Any, how: str) -> None:
+    settings.DATABASE_ROUTERS = []
+    went.clear()
+    calls_back.using(database=far).register(how)
+    run_jobs(database=far)
+    assert went == [(how, far, far)]
 
 
 def test_what_the_caller_or_a_router_says_counts_in_a_job_too(far: str, settings: Any) -> None:

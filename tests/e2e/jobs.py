@@ -21,7 +21,18 @@ from django.db import connection, transaction
 from django.urls import get_script_prefix
 from django.utils import timezone, translation
 
-from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
+from django_pgjobs import (
+    Abandon,
+    Backoff,
+    Batch,
+    Cancel,
+    Flow,
+    JobContext,
+    Snooze,
+    current_context,
+    job,
+    register_many,
+)
 from django_pgjobs.exceptions import SoftDeadlinePassed
 from django_pgjobs.models import Job
 from tests.chaos import guests  # noqa: F401 (its jobs are registered)
@@ -96,6 +107,24 @@ def notes_its_home(context: JobContext, key: object, seconds: float = 0) -> None
 @job
 async def anotes_its_home(context: JobContext, key: object) -> None:
     stage.here().note("home", key, context.database)
+
+
+@job
+def spreads(context: JobContext) -> None:
+    """Registers others in each way; every one notes its home."""
+    context.gather([notes_its_home.bind("gathered")])
+    notes_its_home.using(after=notes_its_home.register("child")).register("after")
+    register_many([notes_its_home.bind("many")])
+    with Batch(settled=notes_its_home.bind("settled")) as batch:
+        batch.add(notes_its_home.bind("member"))
+    flow = Flow()
+    flow.add(notes_its_home.bind("second node"), after=flow.add(notes_its_home.bind("node")))
+    flow.register()
+
+
+@job
+async def aspreads(context: JobContext) -> None:
+    await notes_its_home.aregister("achild")
 
 
 @job

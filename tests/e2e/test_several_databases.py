@@ -86,6 +86,16 @@ def test_a_job_is_not_taken_for_the_one_of_its_number_elsewhere(
     process.wait_for_log(rf"job={job.pk} attempt=1/3 claim=\S+ queue=default alias=default")
 
 
+def test_what_a_job_registers_stays_beside_it(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:
+    put(second.url, "spreads")
+    put(second.url, "aspreads")
+    worker(BOTH, env={**beside(second), "PGJOBS_TEST_UNROUTED": "1"})
+    wait_until(lambda: stage.count("home") == 9, 30, "all that they registered has run")
+    assert {trace.words[2] for trace in stage.traces("home")} == {"second"}
+    assert len({trace.words[1] for trace in stage.traces("home")}) == 9
+    assert not Job.objects.exists()
+
+
 def test_twins_whose_executor_is_killed_run_again_each_by_itself(
     worker: Workers, second: EmbeddedServer, stage: Stage
 ) -> None:
@@ -254,6 +264,25 @@ def test_one_that_cannot_be_used_is_said_once(
         put(url, "effect", call("there"))
         all_ended_there(second, 1, 30)
     assert process.said("database is not served yet") == 1
+
+
+def test_one_with_an_older_schema_is_said_once_and_served_after_its_migration(
+    worker: Workers, second: EmbeddedServer, stage: Stage
+) -> None:
+    put(second.url, "effect", call("there"))
+    ask(second.url, "ALTER TABLE pgjobs_job RENAME COLUMN expires_at TO not_yet")
+    try:
+        process = worker(BOTH, env=beside(second))
+        here = [jobs.effect.register(number) for number in range(20)]
+        assert {job.outcome for job in ended(*here)} == {"succeeded"}
+        lack = r"older than this code \(column .*expires_at.* does not exist\), run manage.py migrate"
+        process.wait_for_log(f"not served yet, tried again alias=second: .*{lack}")
+    finally:
+        ask(second.url, "ALTER TABLE pgjobs_job RENAME COLUMN not_yet TO expires_at")
+    all_ended_there(second, 1, 40)
+    assert process.stop() == 0
+    assert process.said("not served yet") == 1
+    assert "loop failed" not in process.log
 
 
 def test_one_that_is_silent_costs_the_others_nothing(worker: Workers, stage: Stage) -> None:
