@@ -45,7 +45,6 @@ WHERE p.action_id = %(action)s::bigint
   AND j.id = ANY (ARRAY[r.id])
   AND j.finished_at IS NULL
   AND j.claim_id IS NULL
-  AND (r.outcome IS NULL OR j.flow & 7 = 0) -- an end that counts is written by those who count it
 RETURNING
     j.id, CASE WHEN j.finished_at IS NULL THEN j.queue END AS queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority,
     -- Otherwise a near scan finds it.

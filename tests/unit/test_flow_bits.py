@@ -18,7 +18,7 @@ MARKED = {F.REMEMBERS}
 
 ASKED: dict[str, set[F]] = {
     **dict.fromkeys(("finalise_end", "finalise_success", "finalise_success_fast", "finalise_success_keyed"), ENDS),
-    **dict.fromkeys(("abandon_jobs", "cancel_jobs", "expire_jobs", "rescue_jobs", "revert_jobs"), ENDS),
+    **dict.fromkeys(("abandon_jobs", "cancel_jobs", "expire_jobs", "rescue_jobs"), ENDS),
     **dict.fromkeys(("find_keys", "free_keys", "postpone_jobs"), BEGUN),
     **dict.fromkeys(("begin_gather", "finish_wait"), MARKED),
     # Gates: most ends feed no link, so none is looked for.
