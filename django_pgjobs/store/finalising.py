@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.states import is_counted
+from django_pgjobs.states import Hold, is_counted
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.passing import with_results
 
@@ -273,14 +273,16 @@ def park_jobs(db: Database, ends: Sequence[End], author: Author | None = None) -
         release = f"release {author.release}" if author.release else "without a release"
         for end in ends:
             end.reason = f"{end.reason} Parked by worker {author.name}, {release}.".lstrip()
-    items = as_array(end.as_json("reason", "fingerprint") for end in ends)
-    return [row[0] for row in db.fetch("park_jobs", {"items": items})]
+    return _hold(db, Hold.PARKED, [end.as_json("reason", "fingerprint") for end in ends])
 
 
 def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     """Hold jobs whose name is paused, uncharged, with ``reason``."""
-    items = as_array(end.as_json("reason", "suspect") for end in ends)
-    return [row[0] for row in db.fetch("hold_jobs", {"items": items})]
+    return _hold(db, Hold.PAUSED, [end.as_json("reason", "suspect") for end in ends])
+
+
+def _hold(db: Database, hold: Hold, ends: Sequence[str]) -> list[int]:
+    return [row[0] for row in db.fetch("hold_jobs", {"hold": hold, "items": as_array(ends)})]
 
 
 class ReleasedJob(NamedTuple):

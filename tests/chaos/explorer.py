@@ -48,7 +48,6 @@ GATES = {
             "next_step",
             "finalise_end",
             "mark_ending",
-            "park_jobs",
             "hold_jobs",
             "release_jobs",
             "write_progress",

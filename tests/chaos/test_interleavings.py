@@ -67,7 +67,6 @@ PROGRAM_OF: dict[str, Program] = {
     "next_step": scenes.goes_on,
     "finalise_end": scenes.ends,
     "mark_ending": scenes.gives_up,
-    "park_jobs": scenes.parks,
     "hold_jobs": scenes.puts_aside,
     "release_jobs": scenes.releases,
     "write_progress": scenes.reports,
@@ -104,7 +103,7 @@ def test_without_a_line_of_a_fence_some_order_does_harm(
     ("name", "line"),
     lines_of(
         "cancel_requested_at IS NULL",
-        ("finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "park_jobs", "hold_jobs", "release_jobs"),
+        ("finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "hold_jobs", "release_jobs"),
     ),
     ids=line_id,
 )

@@ -385,7 +385,7 @@ LATE_WRITES: dict[str, Callable[[JobsMachine, Holding], object]] = {
     "finalise_snooze": JobsMachine.snoozes,
     "next_step": JobsMachine.goes_on,
     "finalise_end": JobsMachine.ends_as_cancelled,
-    "park_jobs": JobsMachine.parks,
+    "hold_jobs": JobsMachine.parks,
     "release_jobs": JobsMachine.releases,
     "write_progress": JobsMachine.writes_progress,
     "read_payload": JobsMachine.reads_its_payload,

@@ -49,7 +49,6 @@ WRITES: dict[str, Callable[[Database, End], object]] = {
     "finalise_success_keyed": lambda db, end: finalising.finalise_success(db, [end], AUTHOR, remember=True),
     "finalise_delete_keyed": lambda db, end: finalising.finalise_delete(db, [replace(end, outcome="")], remember=True),
     "mark_ending": lambda db, end: finalising.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
-    "park_jobs": lambda db, end: finalising.park_jobs(db, [end]),
     "hold_jobs": lambda db, end: finalising.hold_jobs(db, [end]),
     "release_jobs": lambda db, end: finalising.release_jobs(db, [end], AUTHOR),
     "write_progress": lambda db, end: finalising.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
@@ -64,9 +63,7 @@ WRITES: dict[str, Callable[[Database, End], object]] = {
 }
 """Every fenced statement, written by an attempt that failed."""
 
-REQUEUE = (
-    "finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "park_jobs", "hold_jobs", "release_jobs",
-)  # fmt: skip
+REQUEUE = ("finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "hold_jobs", "release_jobs")
 
 
 def _finish_wait(db: Database, end: End) -> object:

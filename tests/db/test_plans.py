@@ -115,7 +115,6 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "delete_events": lambda db, _: db.fetch("delete_events", {"seconds": -60.0, "after": LONG_AGO, "limit": BATCH}),
     "finalise_end": lambda db, held: finalising.finalise_end(db, _failed(held), AUTHOR),
     "mark_ending": lambda db, held: finalising.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
-    "park_jobs": lambda db, held: finalising.park_jobs(db, held.ends(reason="x")),
     "expire_jobs": lambda db, _: keeping.expire_jobs(
         db, after=pruning.OLDEST, limit=BATCH, reason="expired", without_on_cancel=["test.job"]
     ),

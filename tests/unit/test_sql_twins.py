@@ -163,7 +163,6 @@ TWINS = (
             ),
         ),
     ),
-    Twins("hold_jobs", "park_jobs", ("locked",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
     Twins(
         "retry_jobs",
         "reschedule_jobs",
