@@ -6,7 +6,7 @@ import pytest
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.store.finalising import End
-from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
+from django_pgjobs.worker.threads.finaliser import fitting, sizes_of
 
 
 @pytest.mark.parametrize(

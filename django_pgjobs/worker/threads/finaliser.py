@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 
@@ -34,7 +34,6 @@ from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
-from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
 from django_pgjobs.worker.threads.end_writer import EndWriter
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
@@ -313,3 +312,28 @@ class Finaliser(Loop):
             self.count -= count - len(left) - len(busy)
             self.bytes -= size
             self.bytes += sum(sizes_of(end for _, end in [*left, *(each.entry for each in busy)]))
+
+
+# The size of a statement
+
+
+def sizes_of(ends: Iterable[End]) -> list[int]:
+    """Return how many characters each end has, as far as they may be many."""
+    return [
+        len(end.result or end.columns) if end.failure is None else len(end.failure.traceback) + len(end.failure.message)
+        for end in ends
+    ]
+
+
+def fitting(ids: Sequence[int], sizes: Sequence[int], limit: int) -> int:
+    """Return how many of the first ends fit a statement: up to the one that passes ``limit``, before a job's second."""
+    if len(set(ids)) == len(ids) and sum(sizes) <= limit:
+        return len(ids)
+    seen: set[int] = set()
+    size = 0
+    for job_id, more in zip(ids, sizes, strict=True):
+        if job_id in seen or size > limit:
+            break
+        seen.add(job_id)
+        size += more
+    return len(seen)
