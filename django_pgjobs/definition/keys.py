@@ -148,7 +148,7 @@ def check_key(option: str, value: object) -> KeyOption | None:
 
 def check_text(option: str, value: str) -> str:
     """Return a key that can be stored and shown; a member of a text enumeration counts as its value."""
-    text = str.__str__(value)
+    text = value if type(value) is str else str.__str__(value)
     if not 1 <= len(text) <= KEY_LIMIT or not text.isprintable():
         raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {abridged(text)}")
     if option == "key" and text.startswith(BUILT_IN):
@@ -157,13 +157,13 @@ def check_text(option: str, value: str) -> str:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+def _match(pattern: str) -> Callable[[str], object]:
+    return re.compile(pattern).fullmatch
 
 
 def check_pattern(key: str, pattern: str) -> str:
     """Return ``key`` if ``BOUNDS['key_pattern']`` matches all of it. Raises ``InvalidOption``."""
-    if not _compiled(pattern).fullmatch(key):
+    if not _match(pattern)(key):
         raise InvalidOption(f"key must match BOUNDS['key_pattern'] {pattern!r}, not {abridged(key)}")
     return key
 

@@ -23,7 +23,7 @@ from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.notifying import scan_behind
-from django_pgjobs.store.registering import Registered, register_job, register_special_jobs
+from django_pgjobs.store.registering import COPY_FROM_JOBS, Registered, register_job, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs, send_finished
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
@@ -135,7 +135,14 @@ def insert_all(using: str, given: Sequence[NewJobs]) -> StoredBatch:
     def insert(left: Sequence[int]) -> list[int | None]:
         return register_special_jobs(using, new.only(left))
 
-    inserted, existing = _despite_others(using, lambda: _insert_chosen(using, new, sorted(set(chosen)), insert))
+    left = sorted(set(chosen))
+    if len(left) >= COPY_FROM_JOBS:
+        from django_pgjobs.store.copying import copy_if_free  # here for start-up time
+
+        if copied := copy_if_free(using, new.only(left), len(left)):
+            ids = dict(zip(left, copied, strict=True))
+            return StoredBatch([ids[at] for at in chosen], left)
+    inserted, existing = _despite_others(using, lambda: _insert_chosen(using, new, left, insert))
     ids = inserted | existing
     return StoredBatch([ids[at] for at in chosen], sorted(inserted))
 

@@ -142,6 +142,8 @@ def keys_of(row: Row) -> Keys:
         key = keys.made("key", plan.key, args, kwargs)
         if key is not None:
             keys.check_pattern(key, plan.conf.bounds.key_pattern)
+        if plan.idempotency_key is None:
+            return key, None
         return key, keys.made("idempotency_key", plan.idempotency_key, args, kwargs)
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from error.__cause__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -20,6 +21,11 @@ class KeyHolder(NamedTuple):
     id: int
     started: bool
     name: str | None
+
+
+def are_keys_taken(db: Database, queue: str, keys: Sequence[str]) -> bool:
+    """Return whether an unfinished job of the queue has one of these keys now. Locks nothing."""
+    return bool(db.fetch("are_keys_taken", {"queue": queue, "keys": json.dumps(keys)}))
 
 
 def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:

@@ -212,7 +212,8 @@ def many_keys(raw: RawDatabase) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["find_keys", "find_members", "free_keys", "retry_jobs", "reschedule_jobs", "delete_windows"]
+    "name",
+    ["are_keys_taken", "find_keys", "find_members", "free_keys", "retry_jobs", "reschedule_jobs", "delete_windows"],
 )
 def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase], name: str) -> None:
     """A batch among 40,000 jobs with keys reads no table."""
@@ -224,6 +225,7 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     wanted += [one._replace(window_seconds=60.0) for one in wanted]
     ids = [n for (n,) in db.query("SELECT id FROM pgjobs_job WHERE outcome IS NOT NULL ORDER BY id LIMIT 100")]
     runs: dict[str, Callable[[], object]] = {
+        "are_keys_taken": lambda: keys.are_keys_taken(explaining, "default", [f"free {n}" for n in range(100)]),
         "find_keys": lambda: keys.find_keys(explaining, wanted),
         "find_members": lambda: keys.find_members(explaining, 7, wanted),
         "free_keys": lambda: keys.free_keys(explaining, wanted),

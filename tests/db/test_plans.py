@@ -403,6 +403,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere = {
         "abandon_jobs", "cancel_jobs", "request_release", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special_jobs", "copy_jobs",
+        "copy_special_jobs", "are_keys_taken",
         "reserve_ids", "find_keys", "find_members", "free_keys", "postpone_jobs", "count_unfinished", "count_prunable",
         "pause", "read_why", "read_blockers", "admit_one",
     }  # fmt: skip
@@ -427,7 +428,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"first_due"}  # in test_listing.py
     elsewhere |= {"read_notice", "read_failures"}  # in test_notices.py
     elsewhere |= {"write_notice", "register_servants"}  # register one job each, or few
-    elsewhere |= {"copy_members", "add_members", "need_jobs", "list_running_members", "read_results", "read_needs"}
+    elsewhere |= {"add_members", "need_jobs", "list_running_members", "read_results", "read_needs"}
     elsewhere |= {"reach_dependents", "lock_flow", "revive_jobs"}
     # In test_plans_by_shape.py.
     elsewhere |= {"write_memo", "finish_wait", "begin_gather", "wake_waiters", "wake_suspended", "list_undone"}

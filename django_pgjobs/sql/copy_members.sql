@@ -1,8 +1,0 @@
--- copy_members: copy_jobs for members of a batch.
--- Fence: none (creates rows that no one else sees yet).
--- Rows: none; the ids are known.
--- Clock: run_at comes from reserve_ids, created_at is the column's default.
-COPY pgjobs_job (
-    id, name, queue, priority, max_attempts, timeout_seconds, headers, description, run_at, limit_key, hold,
-    flow, parent_id, payload
-) FROM STDIN (FORMAT binary)
