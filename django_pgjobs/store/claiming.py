@@ -14,7 +14,7 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import Facts, facts_of_attempt
 from django_pgjobs.states import BODY, CALLBACK_OF, gate_of
-from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.store.database import Database, Rows, array_of
 from django_pgjobs.store.instants import instant
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
@@ -243,10 +243,10 @@ def _claim(
     """Claim from these lines and the job ``job_id``; return the jobs in no order."""
     asked_at = clock.monotonic()
     params = {
-        "lines": list(lines),
-        "limits": [line.limit for line in lines.values()],
-        "pair_lines": [is_async for is_async, line in lines.items() for _ in line.pairs],
-        "async_names": list(async_names),
+        "lines": array_of(lines),
+        "limits": array_of(line.limit for line in lines.values()),
+        "pair_lines": array_of(is_async for is_async, line in lines.items() for _ in line.pairs),
+        "async_names": array_of(async_names),
         "most": most,
         "id": job_id,
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
@@ -259,7 +259,7 @@ def next_claimable(
     db: Database, pairs: Sequence[Pair], *, is_async: bool = False, async_names: Collection[str] = ()
 ) -> int | None:
     """Return the job that ``claim_lines`` with a limit of one would take from this line, None if nothing is ready."""
-    params = {**_beginnings(pairs), "is_async": is_async, "async_names": list(async_names)}
+    params = {**_beginnings(pairs), "is_async": is_async, "async_names": array_of(async_names)}
     rows = db.fetch("next_claimable", params)
     return int(rows[0][0]) if rows else None
 
@@ -311,12 +311,12 @@ def _rare(rare: str, asked_at: float) -> tuple[object, ...]:
 
 def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:
     return {
-        "queues": [pair.queue for pair in pairs],
-        "priorities": [pair.priority for pair in pairs],
-        "run_ats": [pair.run_at for pair in pairs],
-        "ids": [pair.id for pair in pairs],
-        "until_run_ats": [pair.until and pair.until[0] for pair in pairs],
-        "until_ids": [pair.until and pair.until[1] for pair in pairs],
+        "queues": array_of(pair.queue for pair in pairs),
+        "priorities": array_of(pair.priority for pair in pairs),
+        "run_ats": array_of(pair.run_at for pair in pairs),
+        "ids": array_of(pair.id for pair in pairs),
+        "until_run_ats": array_of(pair.until and pair.until[0] for pair in pairs),
+        "until_ids": array_of(pair.until and pair.until[1] for pair in pairs),
     }
 
 
@@ -340,7 +340,7 @@ def list_pairs(db: Database) -> list[tuple[str, int]]:
 
 def next_due(db: Database, pairs: Sequence[tuple[str, int]]) -> float | None:
     """Return the seconds until the next job of ``pairs`` is due, by the database's clock; None if none is scheduled."""
-    rows = db.fetch("next_due", {"queues": [p[0] for p in pairs], "priorities": [p[1] for p in pairs]})
+    rows = db.fetch("next_due", {"queues": array_of(p[0] for p in pairs), "priorities": array_of(p[1] for p in pairs)})
     return None if rows[0][0] is None else float(rows[0][0])
 
 

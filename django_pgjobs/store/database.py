@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import Any, Protocol, cast
 
 import psycopg
@@ -58,6 +59,23 @@ def rows_of(cursor: Any) -> Rows:
         from django_pgjobs.store.instants import read_again  # here for start-up time
 
         return read_again(cursor)
+
+
+def array_of(values: Iterable[str | float | datetime | None]) -> str:
+    """Return an array as its text, for a parameter that the statement casts.
+
+    psycopg finds out the types of a list's items, which takes 10 µs for each list.
+    """
+    return f"{{{','.join(map(_item, values))}}}"
+
+
+def _item(value: str | float | datetime | None) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        value = value.replace("\\", r"\\").replace('"', r"\"")
+        return f'"{value}"'
+    return f'"{value.isoformat()}"' if isinstance(value, datetime) else str(value)
 
 
 class Database(Protocol):

@@ -18,7 +18,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import claiming, finalising, keeping
 from django_pgjobs.store.claiming import ClaimedJob, Line, Pair
-from django_pgjobs.store.database import Database, Params, Rows, on, statement
+from django_pgjobs.store.database import Database, Params, Rows, array_of, on, statement
 from django_pgjobs.store.finalising import End
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -47,6 +47,19 @@ def test_the_larger_priority_is_claimed_first_then_the_earlier_then_the_older(ra
     [idle] = register(priority=-5)
     pairs = from_the_beginning(("default", 5), ("default", 0), ("default", -5))
     assert claim(raw, 10, pairs).ids == [urgent, early, *late, idle]
+
+
+def test_an_array_as_text_is_the_list_that_psycopg_would_send(raw: RawDatabase) -> None:
+    instant = datetime(2026, 7, 1, 12, 30, 0, 123456, UTC)
+    lists: dict[str, list[Any]] = {
+        "text": ["plain", "", "NULL", 'a"b', "a\\b", "{a,b}", " a ", "ключ", "a\nb", None],
+        "bigint": [2**62, -1, None],
+        "boolean": [True, False, None],
+        "timestamptz": [instant, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC), None],
+        "float8": [],
+    }
+    for kind, values in lists.items():
+        assert raw.value(f"SELECT %s::{kind}[] IS NOT DISTINCT FROM %s::{kind}[]", [array_of(values), values]), kind
 
 
 def test_only_the_pairs_asked_for_are_served_in_the_order_asked(raw: RawDatabase) -> None:

@@ -148,6 +148,18 @@ def test_what_was_claimed_is_sent_and_more_is_asked_for(worker: Any) -> None:
     assert serving.claimer.requests == [(2, 3, None), (1, 3, None)]
 
 
+def test_a_tick_that_is_due_keeps_no_claimed_job_waiting(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker at rest ticks rarely, so one is due with every job that comes alone."""
+    serving = worker()
+    child = serving.executor()
+    before: list[list[type]] = []
+    monkeypatch.setattr(serving.main.pool, "tick", lambda now: before.append(sent(child)))
+    serving.main.last_tick = NOW - 10
+    serving.claims(1)
+    serving.main._advance()
+    assert before == [[RunJobs]]
+
+
 def test_while_too_much_is_not_written_yet_nothing_starts_and_nothing_is_claimed(worker: Any) -> None:
     serving = worker()
     child = serving.executor()

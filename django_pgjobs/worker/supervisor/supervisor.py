@@ -152,8 +152,16 @@ class Supervisor:
     def _advance(self) -> None:
         now = clock.monotonic()
         if now >= self.last_tick + self._tick_seconds():
+            self._dispatch(now)  # what was just claimed waits for no tick; at rest one is due with every job
             self.last_tick = now
             self._tick(now)
+        self._dispatch(now)
+        if self.draining_until is None:
+            self._want(now)
+            self._maybe_leave()
+        self.pool.flush()
+
+    def _dispatch(self, now: float) -> None:
         if self.draining_until is None:
             children = self.pool.children
             for home in self._by_need():
@@ -161,9 +169,6 @@ class Supervisor:
                     home.dispatcher.dispatch(home.executors(children), now, self._most(home, now))
                 else:
                     home.dispatcher.leave_bench()
-            self._want(now)
-            self._maybe_leave()
-        self.pool.flush()
 
     def _tick(self, now: float) -> None:
         for home in self.homes:

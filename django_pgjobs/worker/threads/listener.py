@@ -88,7 +88,7 @@ class Listener(Loop):
                     # notifications: the server sends all that it has, perhaps a gigabyte, before it answers.
                     self._ask(db)
                     received_at = now
-                elif not arrived:
+                else:
                     db.wait_for_news(WAIT_SECONDS, bell)
         finally:
             self.claimer.listening.clear()
