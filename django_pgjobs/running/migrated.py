@@ -1,4 +1,4 @@
-"""Whether the tables of a database have all that this code knows: asked once, before anything works there."""
+"""Asks once, before anything works there, whether the tables of a database have all that this code knows."""
 
 from __future__ import annotations
 
