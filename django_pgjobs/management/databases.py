@@ -190,7 +190,7 @@ def _refuse_bare(command: BaseCommand, aliases: Sequence[str], numbers: list[int
     nowhere = [str(number) for number, found in having.items() if not found]
     words = f"Several databases are served: say which {model._meta.model_name} you mean"
     words += f": {'; '.join(said)}" if said else ""
-    words += f" (there is no {', no '.join(nowhere)})" if nowhere else ""
+    words += f" (no database that answers has {', '.join(nowhere)})" if nowhere else ""
     raise CommandError(f"{words}.", returncode=output.WRONG)
 
 

@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 
 from django.urls import NoReverseMatch, reverse
 
-from django_pgjobs.conf import get_conf
 from django_pgjobs.serialization.escapes import one_line, plain
 
 MOST_CHARS = 200
@@ -61,7 +60,8 @@ class FailureNotice:
     """Jobs that were abandoned from ``since`` to ``until`` (None without jobs), and problems that have appeared.
 
     ``groups`` are the largest; ``other_groups`` more were left out, and count in ``jobs``. With ``at_least`` there
-    were more jobs than were counted. ``database`` is Django's alias for it.
+    were more jobs than were counted. ``database`` is Django's alias for it; with ``several``, others are served beside
+    it, and ids repeat.
     """
 
     since: datetime | None
@@ -72,11 +72,12 @@ class FailureNotice:
     groups: tuple[FailureGroup, ...]
     other_groups: int
     problems: tuple[Problem, ...]
+    several: bool = False
 
     @property
     def subject(self) -> str:
-        """One line for a subject; it begins with the database where the setting ``DATABASES`` names them."""
-        where = f"{self.database}: " if _has_setting() else ""
+        """One line for a subject; it begins with the database where several are served."""
+        where = f"{self.database}: " if self.several else ""
         return _short(where + ", ".join(_subject_parts(self)), MOST_SUBJECT_CHARS)
 
     @property
@@ -94,7 +95,9 @@ class FailureNotice:
         return {"subject": self.subject, "text": self.text, **found}
 
 
-def notice_of(digest: Mapping[str, Any], *, site: str = "", database: str = "default") -> FailureNotice:
+def notice_of(
+    digest: Mapping[str, Any], *, site: str = "", database: str = "default", several: bool = False
+) -> FailureNotice:
     """Return the notice of a digest, as ``maintenance.notices`` makes it; links begin with ``site``."""
     return FailureNotice(
         since=_instant(digest["since"]) if digest["since"] else None,
@@ -108,6 +111,7 @@ def notice_of(digest: Mapping[str, Any], *, site: str = "", database: str = "def
             Problem(code=_short(code), text=_short(text, MOST_PROBLEM_CHARS))
             for code, text in digest["problems"][:MOST_PROBLEMS]
         ),
+        several=several,
     )
 
 
@@ -143,10 +147,6 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def _has_setting() -> bool:
-    return get_conf().databases is not None
-
-
 def _subject_parts(notice: FailureNotice) -> Iterator[str]:
     if notice.jobs:
         words = _jobs(notice.jobs, at_least=notice.at_least) + " abandoned"
@@ -160,20 +160,20 @@ def _subject_parts(notice: FailureNotice) -> Iterator[str]:
 
 
 def _lines(notice: FailureNotice) -> Iterator[str]:
-    where = f" in the database {notice.database}" if notice.database != "default" or _has_setting() else ""
+    where = f" in the database {notice.database}" if notice.database != "default" or notice.several else ""
     if notice.since is not None and notice.until is not None:
         many = _jobs(notice.jobs, at_least=notice.at_least)
         yield f"{many} abandoned{where} from {_clock(notice.since)} to {_clock(notice.until)}:"
         for group in notice.groups:
             yield ""
-            yield from _group_lines(group, f"{notice.database}:" if _has_setting() else "")
+            yield from _group_lines(group, f"{notice.database}:" if notice.several else "")
         if notice.other_groups:
             yield ""
             yield f"Other jobs are of {notice.other_groups} more names and error classes."
     if notice.problems:
         if notice.jobs:
             yield ""
-        yield f"Problems that have appeared{where if _has_setting() else ''}:"
+        yield f"Problems that have appeared{where if notice.several else ''}:"
         yield from (f"- {problem.code}: {problem.text}" for problem in notice.problems)
     yield ""
 

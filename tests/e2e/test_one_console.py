@@ -23,7 +23,7 @@ from django_pgjobs.models.numbers import Total
 from django_pgjobs.store import leading
 from tests.e2e.elsewhere import aliased, ask, frozen, put
 from tests.plugins.fix_db import AUTHOR, RawDatabase, patience, register
-from tests.plugins.shell import pgjobs, printed
+from tests.plugins.shell import pgjobs, printed, run
 
 SECONDS = 6.0
 """What two seconds may become in a busy test; a server that is waited for takes a minute and more."""
@@ -108,7 +108,7 @@ def test_a_job_is_shown_with_its_alias(twins: int) -> None:
 
 def test_what_steers_wants_the_alias_even_where_one_alone_has_the_id(twins: int, second: EmbeddedServer) -> None:
     words = refused("cancel", twins, ONLY_THERE, 77, "--yes")
-    assert f"default:{twins} or second:{twins}; second:{ONLY_THERE} (there is no 77)" in words
+    assert f"default:{twins} or second:{twins}; second:{ONLY_THERE} (no database that answers has 77)" in words
     assert f"second:{ONLY_THERE}" in refused("close-batch", ONLY_THERE)
     assert f"second:{ONLY_THERE}" in refused("send-event", "--job", ONLY_THERE)
     assert outcomes(second) == [None, None]
@@ -209,6 +209,16 @@ def test_a_frozen_database_is_a_line_within_two_seconds(twins: int, second: Embe
     assert "default" in text or command == "workers --format json"
     assert status == AWAY[command]
     assert took < patience(SECONDS)
+
+
+def test_a_command_ends_though_a_thread_of_it_still_waits(second: EmbeddedServer) -> None:
+    conf = json.dumps({"DATABASES": ["default", "second"]})
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.settings_worker", "PGJOBS_TEST_CONF": conf}
+    with frozen(second.pid):
+        ended = run("check", env={**settings, "PGJOBS_TEST_SECOND_DATABASE_URL": second.url})
+    assert ended.returncode == 1, ended.stderr
+    assert "second: database: It does not answer within 2 s.\n" in ended.stdout
+    assert ended.stderr == ""
 
 
 def test_a_database_that_is_down_keeps_no_other_from_being_steered(twins: int, second: EmbeddedServer) -> None:

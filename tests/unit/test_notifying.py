@@ -118,9 +118,8 @@ def test_a_subject_is_short(given: dict[str, Any], subject: str) -> None:
     assert bool(notice.other_groups) == ("3 more names" in notice.text)
 
 
-def test_where_several_databases_are_served_a_notice_says_of_which_it_is(settings: Any) -> None:
-    settings.PGJOBS = {"DATABASES": ["default", "eu1"]}
-    notice = notice_of(digest(problems=[PROBLEM]), database="default")
+def test_where_several_databases_are_served_a_notice_says_of_which_it_is() -> None:
+    notice = notice_of(digest(problems=[PROBLEM]), database="default", several=True)
     assert notice.subject.startswith("default: 5 jobs abandoned")
     assert "5 jobs abandoned in the database default from" in notice.text
     assert "  job default:7 " in notice.text
