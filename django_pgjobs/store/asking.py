@@ -206,6 +206,7 @@ class _Asker(threading.Thread, Generic[Answer]):
             self.reply = Reply(self.alias, self.question(self.alias))
         except (DatabaseError, InterfaceError, psycopg.Error, OSError, ConnectionDoesNotExist) as error:
             self.reply = Reply(self.alias, trouble=self._trouble(error))
+            _loosen(error)
         except BaseException as error:
             self.error = error
 
@@ -234,6 +235,12 @@ class _Asker(threading.Thread, Generic[Answer]):
         if isinstance(cause, OSError | psycopg.OperationalError | psycopg.InterfaceError):
             return NoAnswer("unreachable", f"it cannot be reached: {words}")
         return NoAnswer("refused", f"it refuses: {words}")
+
+
+def _loosen(error: BaseException | None) -> None:
+    """Part an error from its frames: together they would hold a socket until the garbage collector comes by."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 def _unmigrated(alias: str) -> NoAnswer:

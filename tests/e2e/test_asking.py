@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -103,6 +105,30 @@ def test_one_that_takes_no_connection_holds_nobody_and_leaves_nothing(second: Em
         assert (here, code(there)) == (Reply("default", []), "silent")
         wait_until(lambda: not asks(), 15, "the thread has ended, though the server is still frozen")
     assert ask_each(BOTH, names)[1] == Reply("second", [])
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    found = 0
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{each}").startswith("socket:")
+    return found
+
+
+def test_no_socket_waits_for_the_garbage_collector(second: EmbeddedServer) -> None:
+    ask_each(BOTH, names)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sockets()
+        with frozen(second.pid):
+            for _ in range(2):
+                assert code(ask_each(BOTH, names)[1]) == "silent"
+            wait_until(lambda: not asks(), 15, "the threads have ended")
+            assert sockets() == before
+    finally:
+        gc.enable()
 
 
 def test_one_that_falls_silent_with_the_question_is_cut(second: EmbeddedServer) -> None:
