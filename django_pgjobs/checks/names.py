@@ -1,8 +1,12 @@
-"""Check that this code knows the names which unfinished jobs need. The only check that queries a database."""
+"""Checks of a database itself: that this code knows the names in it, and that its tables are where they must be.
+
+The only checks that query a database.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Warning
@@ -11,7 +15,8 @@ from django.db import DatabaseError, connections, router
 from django_pgjobs.inspection import names
 from django_pgjobs.models import Job
 from django_pgjobs.serialization.escapes import one_line, plain
-from django_pgjobs.store.database import is_not_migrated
+from django_pgjobs.store import keeping
+from django_pgjobs.store.database import is_not_migrated, on
 
 STATEMENT_TIMEOUT = "10s"
 MOST_NAMED = 5
@@ -24,6 +29,19 @@ def check_names(
     for using in databases or ():
         if connections[using].vendor == "postgresql" and router.allow_migrate_model(using, Job):
             yield from _check(using)
+            yield from _check_distributed(using)
+
+
+def _check_distributed(using: str) -> Iterator[CheckMessage]:
+    with suppress(DatabaseError):  # which the check above has told of
+        if keeping.read_distributed(on(using), keeping.read_identity(on(using))):
+            yield Warning(
+                f"Citus has distributed tables of django-pgjobs in the database {using!r}: jobs are claimed several "
+                "times as slowly, and no notification of another node starts one.",
+                hint="Keep them local on each node that has data: migrate them with the connection option "
+                "-c citus.enable_ddl_propagation=off.",
+                id="pgjobs.W018",
+            )
 
 
 def _check(using: str) -> Iterator[CheckMessage]:

@@ -17,10 +17,11 @@ from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.migrated import lack_of
 from django_pgjobs.running.worker import Worker
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.store import keeping
 from django_pgjobs.store.database import is_read_only
 from django_pgjobs.store.keeping import Identity
 from django_pgjobs.worker.shared import identity
-from django_pgjobs.worker.shared.connection import TROUBLE
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.threads.inbox_messages import HomeOpened
 
@@ -31,7 +32,16 @@ LONGEST_WAIT_SECONDS = 10.0
 TOGETHER_SECONDS = 1.0
 """Time that a start waits for the other databases after the first has answered."""
 
+DISTRIBUTED = "migrate them with the connection option -c citus.enable_ddl_propagation=off"
+"""The cure for tables that Citus has distributed."""
+
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
+
+
+def log_distributed(db: WorkerConnection) -> None:
+    """Say once that claims go through Citus, which costs more than half of their speed, and notifications."""
+    if keeping.read_distributed(db, db.identity):
+        log.warning("tables are distributed by Citus, keep them local: %s", DISTRIBUTED)
 
 
 def pause_after(tries: int) -> float:
@@ -118,6 +128,7 @@ class Opener(threading.Thread):
             owner = self.databases.take(self.worker.alias, db.identity)
             if owner != self.worker.alias:
                 return f"it is the same database as {owner!r}, whose jobs it has"
+            log_distributed(db)
             return FoundDatabase(db.identity, missing_names(db))
         finally:
             db.close()

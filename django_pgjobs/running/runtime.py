@@ -23,7 +23,7 @@ from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.metered import Metered, WorkerSizes
-from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, pause_after
+from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, log_distributed, pause_after
 from django_pgjobs.running.worker import SUPERVISOR_CONNECTIONS, Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import read_statements
@@ -78,7 +78,10 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | No
         try:
             db = worker.connect("start")
             try:
-                missing = [] if db.identity.table is None else missing_names(db)
+                missing = []
+                if db.identity.table is not None:
+                    log_distributed(db)
+                    missing = missing_names(db)
             finally:
                 db.close()
             if db.identity.table is not None:

@@ -94,11 +94,17 @@ class Identity(NamedTuple):
     backend_pid: int
     max_connections: int
     deadlock_seconds: float
+    citus: bool
 
 
 def read_identity(db: Database) -> Identity:
     """Return the database and the job table that this connection sees; ``table`` is None before our migrations."""
     return Identity._make(db.fetch("read_identity", {})[0])
+
+
+def read_distributed(db: Database, seen: Identity) -> bool:
+    """Return whether Citus has distributed tables of ours, which costs most of a queue's speed."""
+    return seen.citus and bool(db.fetch("read_distributed", {})[0][0])
 
 
 class Marked(NamedTuple):

@@ -153,6 +153,22 @@ def test_the_check_warns_where_somebody_asks_for_the_database() -> None:
         assert django_checks.run_checks(tags=["pgjobs"]) == []
 
 
+def test_the_check_warns_of_tables_that_citus_has_distributed() -> None:
+    """Not of those that it knows and has left where they are."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SET LOCAL allow_system_table_mods = on;"
+            'CREATE TABLE pg_catalog.pg_dist_partition (logicalrel regclass, partmethod "char", repmodel "char",'
+            " colocationid integer);"
+            "INSERT INTO pg_dist_partition VALUES ('pgjobs_job'::regclass, 'n', 's', 0)"
+        )
+        assert warned() == []
+        cursor.execute("INSERT INTO pg_dist_partition VALUES ('auth_user'::regclass, 'h', 's', 1)")
+        assert warned() == []
+        cursor.execute("INSERT INTO pg_dist_partition VALUES ('pgjobs_attempt'::regclass, 'n', 's', 4)")
+        assert warned() == ["pgjobs.W018"]
+
+
 def test_the_check_is_silent_before_the_tables_are_made() -> None:
     """``migrate`` runs it on an empty database."""
     with connection.cursor() as cursor:
