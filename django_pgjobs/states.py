@@ -60,6 +60,7 @@ class Hold(StrEnum):
     PARKED = "parked"
     LIMITED = "limited"
     PAUSED = "paused"
+    MOVING = "moving"
 
 
 class KeyScope(StrEnum):
@@ -79,6 +80,7 @@ class JobState(StrEnum):
     PARKED = "parked"
     LIMITED = "limited"
     PAUSED = "paused"
+    MOVING = "moving"
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"
@@ -217,10 +219,11 @@ RETRYING = (JobState.READY, JobState.LIMITED, JobState.PAUSED)
 
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     JobState.BLOCKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.LIMITED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.PARKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.READY: (JobState.RUNNING, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.LIMITED: (JobState.READY, JobState.MOVING, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.MOVING, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.PARKED: (JobState.READY, JobState.LIMITED, JobState.MOVING, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.MOVING: (JobState.READY, JobState.LIMITED, JobState.PAUSED, JobState.PARKED),
+    JobState.READY: (JobState.RUNNING, JobState.LIMITED, JobState.MOVING, JobState.CANCELLED, JobState.ABANDONED),
     JobState.RUNNING: (
         JobState.READY,
         JobState.PARKED,

@@ -128,6 +128,7 @@ class Tab(NamedTuple):
 _COUNTED = {
     "ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "running", "blocked": "held.blocked",
     "parked": "held.parked", "limited": "held.limited", "paused": "held.paused",
+    "moving": "held.moving",
 }  # fmt: skip
 
 

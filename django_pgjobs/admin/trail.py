@@ -39,7 +39,7 @@ VERBS: dict[str, object] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
     "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
-    "close": _("close"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
+    "close": _("close"), "move": _("move"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ def problems(db: Database, using: str, limits: Limits) -> Iterator[HealthProblem
     yield from _parked(db, held, limits)
     yield from _limited(held, limits)
     yield from _paused(db, using, held, limits)
+    yield from _moving(held)
     yield from _retrying(db, held, limits)
     yield from _abandoned(db, limits)
     if limits.queues is None:
@@ -96,6 +97,12 @@ def _paused(db: Database, using: str, held: list[troubles.HeldName], limits: Lim
     for part in [each for each in held if each.hold == Hold.PAUSED][:NAMED]:
         words = f"In queue {part.queue} {_jobs(part.jobs, more=part.more)} held by a pause of their name."
         yield _held("paused", words, part.queue, is_note=True)
+
+
+def _moving(held: list[troubles.HeldName]) -> Iterator[HealthProblem]:
+    for part in [each for each in held if each.hold == Hold.MOVING][:NAMED]:
+        words = f"In queue {part.queue} {_jobs(part.jobs, more=part.more)} in the middle of a move to another database."
+        yield _held("moving", words, part.queue, is_note=True)
 
 
 def _retrying(db: Database, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:

@@ -251,10 +251,17 @@ def _paused(facts: WhyFacts) -> Reason:
     return Reason("paused", _("A pause that is over still holds it."), _served(facts))
 
 
+def _moving(facts: WhyFacts) -> Reason:
+    text = _("It is in the middle of a move between two databases: %(what)s")
+    advice = _("If no move is under way, run the same manage.py pgjobs move again: it completes this one.")
+    return Reason("moving", text % {"what": facts.hold_reason}, advice)
+
+
 _HELD: dict[str, Callable[[WhyFacts], Reason]] = {
     "blocked": _waiting,
     "parked": _parked,
     "paused": _paused,
+    "moving": _moving,
 }
 
 

@@ -132,8 +132,13 @@ def add_author(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--format`` and ``--database``."""
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="Output format (default: table).")
+    add_format(parser)
     add_database(parser)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--format``."""
+    parser.add_argument("--format", choices=["table", "json"], default="table", help="Output format (default: table).")
 
 
 def add_yes(parser: argparse.ArgumentParser, text: str) -> None:

@@ -84,20 +84,26 @@ def add_subcommands(subcommands: object) -> None:
     for verb, action in ACTIONS.items():
         parser = filters.declare(subcommands, verb, databases.on_each(operate, steers=True), action.help)
         filters.add_filters(parser)
-        text = "At most N jobs, oldest registration first."
-        parser.add_argument("--limit", metavar="N", type=filters.number, help=text)
-        text = "Without a filter: all jobs that the action applies to."
-        parser.add_argument("--all", action="store_true", help=text)
+        add_common(parser)
         _add_own(parser, verb)
-        parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
-        filters.add_author(parser)
-        filters.add_output(parser)
-        filters.add_yes(parser, "Do not ask for confirmation, even for many jobs.")
+        filters.add_database(parser)
     text = "Undo a retry, a reschedule, a pause or a resume: values that it left unchanged since go back."
     parser = filters.declare(subcommands, "undo-action", databases.on_action(undo_action), text)
     parser.add_argument("action_id", metavar="ID", type=filters.row_id, help="The action, as --action takes it.")
     filters.add_author(parser)
     filters.add_output(parser)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare what all actions on jobs have, behind the filters."""
+    text = "At most N jobs, oldest registration first."
+    parser.add_argument("--limit", metavar="N", type=filters.number, help=text)
+    text = "Without a filter: all jobs that the action applies to."
+    parser.add_argument("--all", action="store_true", help=text)
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
+    filters.add_author(parser)
+    filters.add_format(parser)
+    filters.add_yes(parser, "Do not ask for confirmation, even for many jobs.")
 
 
 def _add_own(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -120,7 +126,7 @@ def _add_own(parser: argparse.ArgumentParser, verb: str) -> None:
 def operate(command: BaseCommand, options: Options) -> None:
     """Act, and print how many jobs changed and why others did not; exit with 1 if any was skipped."""
     verb: str = options["subcommand"]
-    jobs, unknown = _chosen(verb, options)
+    jobs, unknown = chosen(options, _takes(verb, options))
     count = jobs.count()
     if count > 1 and not options["yes"]:
         if options["format"] == "json":
@@ -159,8 +165,8 @@ def _answer(command: BaseCommand, options: Options, verb: str, action: str | int
     output.answer(command, options, fields, [head, *output.skipped_lines(done.skipped)])
 
 
-def _chosen(verb: str, options: Options) -> tuple[JobQuerySet, int]:
-    """Return the selected jobs, and the number of unknown ids."""
+def chosen(options: Options, takes: Q) -> tuple[JobQuerySet, int]:
+    """Return the selected jobs, of those that a filter finds only ones that the action ``takes``; and unknown ids."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     filtered, ids = filters.is_filtered(options), set(options["ids"])
     if not filtered and not ids and not options["all"]:
@@ -168,7 +174,7 @@ def _chosen(verb: str, options: Options) -> tuple[JobQuerySet, int]:
         raise CommandError(words, returncode=output.WRONG)
     jobs = jobs.filter(replace(filters.search_of(options), by_ids=bool(ids)).where())
     # A filter selects only jobs that the action applies to: ended ones would count as skipped, by the million.
-    jobs = jobs if ids or options["state"] is not None else jobs.filter(_takes(verb, options))
+    jobs = jobs if ids or options["state"] is not None else jobs.filter(takes)
     jobs = jobs.filter(pk__in=ids) if ids else jobs
     unknown = len(ids) - jobs.count() if ids else 0
     return (jobs if options["limit"] is None else _first(jobs, options["limit"])), unknown

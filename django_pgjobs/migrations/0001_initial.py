@@ -164,6 +164,7 @@ class Migration(migrations.Migration):
                             ("parked", "parked"),
                             ("limited", "limited"),
                             ("paused", "paused"),
+                            ("moving", "moving"),
                             ("succeeded", "succeeded"),
                             ("cancelled", "cancelled"),
                             ("abandoned", "abandoned"),

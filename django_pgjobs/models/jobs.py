@@ -167,6 +167,7 @@ class Job(Steerable, PostgresModel):
         PARKED = JobState.PARKED, _("parked")
         LIMITED = JobState.LIMITED, _("limited")
         PAUSED = JobState.PAUSED, _("paused")
+        MOVING = JobState.MOVING, _("moving")
         SUCCEEDED = JobState.SUCCEEDED, _("succeeded")
         CANCELLED = JobState.CANCELLED, _("cancelled")
         ABANDONED = JobState.ABANDONED, _("abandoned")

@@ -11,6 +11,7 @@ WITH due AS MATERIALIZED (
       AND j.finished_at IS NULL
       AND j.claim_id IS NULL
       AND j.ending IS NULL
+      AND j.hold IS DISTINCT FROM 'moving' -- it expires where it lands
       AND j.attempt = 0 -- workers older than the expiry keep it when they retry
     ORDER BY j.expires_at
     LIMIT %(limit)s::integer

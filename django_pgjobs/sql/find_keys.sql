@@ -17,8 +17,8 @@ FROM wanted
 CROSS JOIN LATERAL (
     (
         SELECT
-            -- Steps, memos: what it has done is done.
-            j.id, j.claim_id IS NOT NULL OR j.ending IS NOT NULL OR j.flow & 40 <> 0 AS started, j.name
+            -- Steps, memos: what it has done is done. One that is moving is left alone.
+            j.id, j.claim_id IS NOT NULL OR j.ending IS NOT NULL OR j.flow & 40 <> 0 OR coalesce(j.hold = 'moving', false) AS started, j.name
         FROM pgjobs_job AS j
         WHERE wanted.seconds IS NULL
           AND j.queue = wanted.queue
@@ -36,6 +36,7 @@ CROSS JOIN LATERAL (
                 (
                     SELECT
                         j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.ending IS NOT NULL OR j.flow & 40 <> 0
+                        OR coalesce(j.hold = 'moving', false)
                     FROM pgjobs_job AS j
                     WHERE j.id = w.job_id
                 ),

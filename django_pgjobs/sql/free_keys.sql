@@ -39,6 +39,7 @@ locked AS MATERIALIZED (
         WHERE j.id = holders.id
           AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
           AND j.flow & 40 = 0 -- what it has done is done
+          AND j.hold IS DISTINCT FROM 'moving'
           AND (holders.begins_at IS NOT NULL OR (j.queue = holders.queue AND j.unique_key = holders.key))
         LIMIT 1
         FOR NO KEY UPDATE

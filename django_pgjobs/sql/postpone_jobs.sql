@@ -27,6 +27,7 @@ locked AS MATERIALIZED (
           AND j.claim_id IS NULL
           AND j.ending IS NULL
           AND j.flow & 40 = 0 -- what it has done is done, and it sleeps until its own instant
+          AND j.hold IS DISTINCT FROM 'moving'
         LIMIT 1
         FOR NO KEY UPDATE
     ) AS holder

@@ -126,7 +126,16 @@ class _Batch:
         return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
 
 
-def steer(jobs: models.QuerySet[Any], using: str, act: Act, eligible: Q, write: Write, trail: Trail) -> Steered:
+def steer(
+    jobs: models.QuerySet[Any],
+    using: str,
+    act: Act,
+    eligible: Q,
+    write: Write,
+    trail: Trail,
+    after: Callable[[], None] | None = None,
+) -> Steered:
+    """Write all of ``jobs`` in batches, each in a transaction of its own; call ``after`` behind each."""
     with at_read_committed(using):
         ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
     done = Steered()
@@ -136,6 +145,8 @@ def steer(jobs: models.QuerySet[Any], using: str, act: Act, eligible: Q, write: 
         done += Steered(0, dict(Counter(built_in.values())))
         _resolve_names(jobs, using, meant)
         done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(meant) - built_in.keys()))
+        if after is not None:
+            after()
     trail.skip(on(using), done.skipped)
     return done
 

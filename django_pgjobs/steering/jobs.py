@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import models
-from django.db.models import F, Q
-from django.db.models.lookups import GreaterThan
+from django.db.models import F, Q, Value
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import Exact, GreaterThan
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
@@ -59,7 +60,8 @@ class Destination(NamedTuple):
         return " ".join([*said, f"priority={self.priority}"] if self.priority is not None else said)
 
 
-UNFINISHED = Q(finished_at=None)
+# Not by ``hold`` alone: PostgreSQL would read the index of held jobs for it.
+UNFINISHED = Q(finished_at=None) & ~Q(Exact(Coalesce("hold", Value("", models.TextField())), Value(Hold.MOVING.value)))
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
 BLOCKED = UNCLAIMED & Q(hold=Hold.BLOCKED)

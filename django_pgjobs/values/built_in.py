@@ -34,6 +34,7 @@ class Act(StrEnum):
     REGISTER_AGAIN = "register again"
     PAUSE = "pause"
     SCHEDULE = "schedule"
+    MOVE = "move"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,12 @@ class BuiltIn:
     """The same, where one action has an answer of its own."""
 
 
+STAYS = "it ends in the database where it began"
+
 _BY_NAME = {
     Act.PAUSE: "pause the queues or the names of what it concerns",
     Act.SCHEDULE: "schedule a job of your own",
+    Act.MOVE: STAYS,
 }
 
 POLICY: Mapping[str, BuiltIn] = {
@@ -63,6 +67,7 @@ POLICY: Mapping[str, BuiltIn] = {
             Act.REGISTER_AGAIN: "register a new batch, with its members",
             Act.SCHEDULE: "schedule a job that registers the batch",
             Act.PAUSE: "pause the queues or the names of its members",
+            Act.MOVE: STAYS,
         },
     ),
     FLOW: BuiltIn(
@@ -76,6 +81,7 @@ POLICY: Mapping[str, BuiltIn] = {
             Act.REGISTER_AGAIN: "register a new flow, with its nodes",
             Act.SCHEDULE: "schedule a job that registers the flow",
             Act.PAUSE: "pause the queues or the names of its nodes",
+            Act.MOVE: STAYS,
         },
     ),
     CANCEL_MEMBERS: BuiltIn(

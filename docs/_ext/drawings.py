@@ -25,16 +25,17 @@ WIDTH = 760
 
 def states() -> Picture:
     """Every state and every transition. What leads from or to a frame leads from or to each state in it."""
-    drawn = Picture(WIDTH, 436, "The states of a job and what may follow each, as in the table on the page of states")
+    drawn = Picture(WIDTH, 500, "The states of a job and what may follow each, as in the table on the page of states")
     lanes = ((6, 162, "held back"), (206, 162, "waits its turn"), (440, 142, "claimed"), (604, 150, "ended"))
     for x, width, name in lanes:
-        drawn.box(x, 8, width, 396, kind="lane")
+        drawn.box(x, 8, width, 460, kind="lane")
         drawn.text(x + width / 2, 28, name, bold=True)
     drawn.box(18, 114, 138, 202, kind="frame")
     drawn.box(26, 122, 122, 126, kind="frame")
     drawn.box(38, 134, 98, 40, "parked", kind="strong")
     drawn.box(38, 196, 98, 40, "paused", kind="strong")
     drawn.box(38, 264, 98, 40, "blocked", kind="strong")
+    drawn.box(38, 404, 98, 40, "moving", kind="strong")
     drawn.box(226, 122, 122, 166, kind="frame")
     drawn.box(238, 146, 98, 40, "ready", kind="strong")
     drawn.box(238, 236, 98, 40, "limited", kind="strong")
@@ -52,6 +53,11 @@ def states() -> Picture:
     drawn.text(372, 54, "cancelled, given up, or its deadline has passed")
     drawn.line((656, 122), (656, 98), (310, 98), (310, 122), of=product(given_up, queued))
     drawn.text(478, 92, "an operator retries it")
+    drawn.line((148, 236), (164, 236), (164, 412), (136, 412), of=product(stopped, ["moving"]))
+    drawn.line((38, 424), (12, 424), (12, 186), (26, 186), of=product(["moving"], stopped))
+    drawn.line((226, 260), (186, 260), (186, 424), (136, 424), of=product(queued, ["moving"]))
+    drawn.line((136, 436), (200, 436), (200, 276), (226, 276), of=product(["moving"], queued))
+    drawn.text(310, 440, "a move to another database")
     drawn.line((336, 158), (462, 158), of=[("ready", "running")])
     drawn.text(406, 150, "claim")
     drawn.line((462, 176), (348, 176), of=product(["running"], queued))
@@ -65,7 +71,7 @@ def states() -> Picture:
     drawn.line((740, 210), (750, 210), (750, 372), (87, 372), (87, 304), of=product(given_up, ["blocked"]))
     drawn.text(420, 390, "an operator retries what it waits for")
     note = "A line at a frame stands for each state in it: a job is limited, not ready, where a limit holds for it."
-    drawn.text(8, 424, note, anchor="start")
+    drawn.text(8, 488, note, anchor="start")
     return drawn
 
 

@@ -206,7 +206,7 @@ def test_every_door_to_a_job_is_walked() -> None:
     assert {name for name, action in ADMIN_ACTIONS.items() if action.act is None} == {"undo_again", "retry_members"}
     assert {verb for verb, *_ in IN_SHELL.values()} == set(SHELL_ACTIONS)
     assert set(BY_CODE) == set(STEERED) == set(IN_ADMIN)
-    assert set(Act) == {*STEERED, Act.PAUSE, Act.REGISTER_AGAIN, Act.SCHEDULE}
+    assert set(Act) == {*STEERED, Act.PAUSE, Act.REGISTER_AGAIN, Act.SCHEDULE, Act.MOVE}
 
 
 @pytest.mark.parametrize("name", POLICY)

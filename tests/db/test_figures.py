@@ -95,7 +95,7 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
         "scheduled": 1,
         "retrying": 0,
         "running": 1,
-        "held": {"blocked": 1, "parked": 1, "limited": 1, "paused": 1},
+        "held": {"blocked": 1, "parked": 1, "limited": 1, "paused": 1, "moving": 0},
         "ended": {"succeeded": 1, "cancelled": 0, "abandoned": 1},
         "workers": 1,
         "at_least": [],
@@ -317,7 +317,7 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     assert head.split()[:6] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING"]
     assert rows[0].split()[0] == "\\x1b[31mred"
     queue, ready, oldest, *others = rows[1].split()
-    assert (queue, ready, others) == ("default", "≥2", ["s", "≥1", "≥0", "≥1", *["≥1"] * 4, "1", "0", "1", "0"])
+    assert (queue, ready, others) == ("default", "≥2", ["s", "≥1", "≥0", "≥1", *["≥1"] * 4, "0", "1", "0", "1", "0"])
     assert 90 <= int(oldest) < 120
     assert rows[2].startswith("mail (paused)  ")
     assert leading.take_term(raw, AUTHOR, seconds=60)

@@ -433,6 +433,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     # In test_plans_by_shape.py.
     elsewhere |= {"write_memo", "finish_wait", "begin_gather", "wake_waiters", "wake_suspended", "list_undone"}
     elsewhere |= {"list_gathered"}
+    elsewhere |= {"mark_moving", "take_moving", "arrive_jobs", "list_arrivals", "give_away", "keep_jobs", "land_jobs"}
     elsewhere |= {"read_former", "judge_former", "revert_jobs", "read_suspension"}
     elsewhere |= set(OF_GATES)
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}

@@ -28,7 +28,7 @@ from django_pgjobs.inspection.results import read_results
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.queues import Queue, pauses
-from django_pgjobs.store import explaining, firing, keeping, keys, memos
+from django_pgjobs.store import explaining, firing, keeping, keys, memos, moving
 from django_pgjobs.store.database import PINS, on
 from django_pgjobs.store.memos import NewMemo
 from tests.db.test_plans import ENDED
@@ -253,6 +253,20 @@ def undone(steer: Callable[[], object]) -> None:
     assert reverting.revert(action.pk, by="anna", database="default").changed == action.changed
 
 
+def moves() -> None:
+    """As those of a move do here and there; the jobs arrive where they came from."""
+    db, ids, turn = on("default"), IDS["plain"], {"target": "there", "token": "t"}
+    assert not any(moving.mark_moving(db, ids, words="w", **turn).values())
+    rows = moving.take_moving(db, **turn)
+    assert len(rows) == len(ids)
+    assert moving.arrive_jobs(db, list(rows.values()), source="here", words="w") == []
+    arrivals = moving.list_arrivals(db, "here")
+    assert len(arrivals) == len(ids)
+    moving.keep_jobs(db, ids[:1], "t")
+    assert len(moving.give_away(db, ids[1:], "t")) == len(ids) - 1
+    assert len(moving.land_jobs(db, list(arrivals.values()), source="here", alias="here")[0]) == len(ids)
+
+
 STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "register, the key is taken": (BATCH, lambda: [bound.register() for bound in keyed()[:3]]),
     "register many, the keys are taken": (BATCH, lambda: register_many(keyed())),
@@ -284,6 +298,7 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "retry parked ones": (BATCH, lambda: some("parked").retry()),
     "release": (BATCH, lambda: some("running").release()),
     "move to another queue": (BATCH, lambda: some("keys").reschedule(queue="mail")),
+    "move to another database": (BATCH, moves),
     "undo a retry": (2 * BATCH, lambda: undone(lambda: some("ended").retry())),
     "undo a move": (2 * BATCH, lambda: undone(lambda: some("plain").reschedule(delay=60, priority=3))),
     "run now": (BATCH, lambda: some("plain").reschedule(delay=0)),

@@ -16,6 +16,9 @@ BEGUN = {F.STEPPED | F.REMEMBERS}
 MARKED = {F.REMEMBERS}
 """Has its row the mark yet that it has memos? A second mark would only write the row once more."""
 
+MOVED = {F.STEPPED, F.REMEMBERS}
+"""Has it rows in those tables? They move with it, and are looked for only where there are some."""
+
 ASKED: dict[str, set[F]] = {
     **dict.fromkeys(("finalise_end", "finalise_success", "finalise_success_fast", "finalise_success_keyed"), ENDS),
     **dict.fromkeys(("abandon_jobs", "cancel_jobs", "expire_jobs", "rescue_jobs"), ENDS),
@@ -30,6 +33,8 @@ ASKED: dict[str, set[F]] = {
     "count_names": {F.UNDOABLE, F.STEPPED},
     # What goes with a job, and what keeps it from going, or from being what it was.
     "prune_jobs": {F.NEEDED, F.UNDOABLE, F.GATED, F.REMEMBERS, F.UNDOING, F.COUNTED | F.GATED},
+    "mark_moving": {F.REMEMBERS, F.MEMBER | F.NEEDED | F.GATED | F.UNDONE | F.UNDOING},
+    **dict.fromkeys(("take_moving", "give_away"), MOVED),
     "judge_former": {F.COUNTED | F.GATED},
 }
 """Statement → what it asks of ``flow``. The claim, a registration and the reading of a row ask for nothing."""

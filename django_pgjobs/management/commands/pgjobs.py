@@ -14,6 +14,7 @@ from django_pgjobs.management import (
     crons,
     events,
     list_jobs,
+    move,
     output,
     pausing,
     pruning,
@@ -25,7 +26,7 @@ from django_pgjobs.management import (
     workers,
 )
 
-GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, steer, events, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, steer, move, events, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 

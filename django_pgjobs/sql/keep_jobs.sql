@@ -1,0 +1,13 @@
+-- keep_jobs: let jobs stay that another database did not take: they are held as before their move.
+-- Fence: none (only jobs that are held for this move and carry the token of this mover).
+-- Rows: one per job kept, with the workers to wake (no priority: admitters).
+-- Clock: statement_timestamp().
+UPDATE pgjobs_job AS j
+SET hold = j.options #>> '{move,hold}',
+    hold_reason = j.options #>> '{move,reason}',
+    options = nullif(j.options - 'move', '{}'),
+    ready_at = statement_timestamp()
+WHERE j.id = ANY (%(ids)s::bigint[])
+  AND j.hold = 'moving'
+  AND j.options #>> '{move,token}' = %(token)s::text
+RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority
