@@ -321,7 +321,7 @@ def steer(action: SteeringAction, jobs: Any, by: object, answers: Mapping[str, o
     if everything:
         return action.run(jobs.filter(action.condition), by=by, **answers)
     names, refused_as = action.sorted_out(jobs)
-    skipped, taken = Steered(0, refused_as), jobs.model.objects.filter(pk__in=list(names))
+    skipped, taken = Steered(0, refused_as), jobs.model.objects.using(jobs._db).filter(pk__in=list(names))
     return skipped + action.run(taken, by=by, **answers) if names else skipped
 
 

@@ -58,10 +58,9 @@ def is_served(using: str) -> bool:
 
 
 def register_bulk(
-    action: SteeringAction, params: Mapping[str, str], user: Any, answers: Mapping[str, Any], words: str
+    action: SteeringAction, params: Mapping[str, str], user: Any, answers: Mapping[str, Any], words: str, using: str
 ) -> tuple[Job, int]:
-    """Record the action and register its job, both or neither; return the job and the action's id."""
-    using = router.db_for_write(Job)
+    """Record the action and register its job there, both or neither; return the job and the action's id."""
     chosen = {name: params[name] for name in (*filters.parameters(), "q") if params.get(name)}
     mode, reason = answers.get("mode", ""), answers.get("reason", "")
     with recorded_as(ADMIN, words or "all"), on(using).transaction():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import InvalidPage, Paginator
 from django.db import router
 from django.db.models import Q, QuerySet
@@ -23,6 +22,7 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.admin.databases import VAR, DatabaseList
 from django_pgjobs.diagnosis.latest import leaders, total
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Job
@@ -76,7 +76,8 @@ class QueueFilter(OfferedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
-        self.pairs = claiming.list_pairs(on(router.db_for_read(Job)))
+        page: Any = model_admin
+        self.pairs = claiming.list_pairs(on(page.database or router.db_for_read(Job)))
         return sorted({(queue, visible(queue)) for queue, _ in self.pairs} | {*super().lookups(request, model_admin)})
 
 
@@ -132,7 +133,7 @@ _COUNTED = {
 }  # fmt: skip
 
 
-class JobChangeList(ChangeList):
+class JobChangeList(DatabaseList):
     """One page, read in four queries: (queue, priority) pairs, the bound if needed, at most 10,001 ids, the rows."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
@@ -239,7 +240,7 @@ class JobChangeList(ChangeList):
         """Return the leader's counts by state, of the chosen queue if there is one; none beside other filters."""
         found = leaders(on(self.root_queryset.db))
         self.latest = found
-        others = {*self.params} - {"state", "queue", "p"}
+        others = {*self.params} - {"state", "queue", "p", VAR}
         if found is None or others or self.query:
             return {}
         queue = self.params.get("queue")

@@ -77,10 +77,11 @@ def _named(names: Counter[str]) -> list[tuple[str, str]]:
 
 def samples_of(admin: Any, found: Preview) -> list[dict[str, object]]:
     """Return the first of these jobs by id, as rows of the list."""
-    rows = admin.read_rows(Job.objects.all(), sorted(found.ids)[:SAMPLED])
+    rows = admin.read_rows(Job.objects.using(admin.database or None), sorted(found.ids)[:SAMPLED])
     return [
         {
-            "id": row.pk,
+            "id": admin.pages.shown(row.pk),
+            "url": admin.pages.job(row.pk),
             "name": visible(row.name),
             "description": visible(row.description[:120]),
             "state": STATE_LABELS.get(label_of(row), row.state),

@@ -189,7 +189,7 @@ class ScheduleForm(forms.Form):
     def clean_name(self) -> str:
         """Refuse a name that is taken."""
         name = str(self.cleaned_data["name"])
-        if CronEntry.objects.filter(pk=name).exists():
+        if CronEntry.objects.using(self.reading.options.get("database")).filter(pk=name).exists():
             raise ValidationError(_("There is a cron entry of this name: choose another one, or change that."))
         return name
 

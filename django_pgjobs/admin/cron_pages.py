@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
@@ -34,14 +35,14 @@ def add_schedule(admin: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
     jobs = {definition.name: definition for definition in jobs_to_schedule()}
     definition = jobs.get(request.GET.get("job", "")) or (next(iter(jobs.values())) if len(jobs) == 1 else None)
     if definition is None:
-        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": list(jobs)})
+        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": _to_choose(admin, jobs)})
     if not _may_write(request, definition.name):
         words = _("The arguments of %(job)s are sensitive: to write them you need the permission %(permission)s.")
         named = {"job": visible(definition.name), "permission": sight.PERMISSION}
         admin.message_user(request, words % named, messages.ERROR)
-        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": list(jobs)})
+        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": _to_choose(admin, jobs)})
     timing = ScheduleOptions(name=None, tz=settings.TIME_ZONE)
-    blank = Reading(definition, {}, None, timing, [], {})
+    blank = Reading(definition, _home(admin), None, timing, [], {})
     form = ScheduleForm(request.POST or None, reading=blank, new=True, by=request.user, reveal=True)
     form.initial = {"tz": settings.TIME_ZONE}
     title = _("Add a schedule for %(job)s") % {"job": visible(definition.name)}
@@ -53,17 +54,27 @@ def change_schedule(admin: ReadOnlyAdmin, request: HttpRequest, object_id: str) 
     if not admin.has_view_permission(request) or not request.user.has_perm("pgjobs.change_cronentry"):
         raise PermissionDenied
     name = unquoted(object_id)
-    entry = CronEntry.objects.filter(pk=name).first() if admin.is_id(name) else None
+    entry = CronEntry.objects.using(admin.database or None).filter(pk=name).first() if admin.is_id(name) else None
     if entry is None:
         return admin.to_list(request, _("There is no such cron entry."))
     try:
         reading = read_back(entry)
+        reading = reading._replace(options={**reading.options, **_home(admin)})
     except PgJobsError as error:
         admin.message_user(request, visible(error), messages.ERROR)
         return HttpResponseRedirect(_page_of(admin, entry))
     reveal = _may_write(request, reading.definition.name)
     form = ScheduleForm(request.POST or None, reading=reading, new=False, by=request.user, reveal=reveal)
     return _write(admin, request, form, _("Change schedule %(name)s") % {"name": visible(entry.pk)}, entry)
+
+
+def _to_choose(admin: ReadOnlyAdmin, jobs: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, admin.pages.page("cronentry_add", job=name)) for name in jobs]
+
+
+def _home(admin: ReadOnlyAdmin) -> dict[str, Any]:
+    """Return the option that writes a row to the page's database, where several are served."""
+    return {"database": admin.database} if admin.database else {}
 
 
 def _may_write(request: HttpRequest, job_name: str) -> bool:
@@ -84,7 +95,7 @@ def _coming(bound: BoundSchedule[Any], entry: CronEntry | None) -> int:
 def _write(
     admin: ReadOnlyAdmin, request: HttpRequest, form: ScheduleForm, title: object, entry: CronEntry | None = None
 ) -> HttpResponse:
-    context: dict[str, object] = {"form": form, "original": entry}
+    context: dict[str, object] = {"form": form, "original": admin.named(entry)}
     if request.method == "POST" and form.is_valid() and form.bound is not None:
         if "_preview" in request.POST:
             timing = form.bound.timing
@@ -110,7 +121,7 @@ def _write(
     return _page(admin, request, title, context)
 
 
-def _page(admin: ReadOnlyAdmin, request: HttpRequest, title: object, context: dict[str, object]) -> HttpResponse:
+def _page(admin: ReadOnlyAdmin, request: HttpRequest, title: object, context: dict[str, Any]) -> HttpResponse:
     return admin.own_page(request, "cronentry/schedule_form.html", title=title, **context)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib import admin, messages
@@ -288,17 +287,17 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def _named(self, request: HttpRequest, made: list[Job]) -> SafeString:
         """Name the new jobs; users who may view them get links."""
         shown = request.user.has_perm("pgjobs.view_job")
-        names = [self._link_to(job) if shown else job.pk for job in made[:MOST_NAMED]]
+        names = [self._link_to(job) if shown else self.pages.shown(job.pk) for job in made[:MOST_NAMED]]
         more = "…" if len(made) > MOST_NAMED else "."
         head = ngettext("Its job:", "Their jobs:", len(made))
         return format_html("{} {}{}", head, format_html_join(", ", "{}", ((name,) for name in names)), more)
 
     def _link_to(self, job: Job) -> object:
-        return link_to(job.pk, self.pages.job(job.pk))
+        return link_to(self.pages.shown(job.pk), self.pages.job(job.pk))
 
     def get_urls(self) -> list[Any]:
         """Add the page that changes a row."""
-        change = self.admin_site.admin_view(partial(change_schedule, self))
+        change = self.admin_site.admin_view(self.door("schedule_view"))
         page = path("<path:object_id>/schedule/", change, name="pgjobs_cronentry_schedule")
         return [page, *super().get_urls()]
 
@@ -306,14 +305,18 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """Make a schedule; see ``cron_pages``."""
         return add_schedule(self, request)
 
+    def schedule_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Change a row; see ``cron_pages``."""
+        return change_schedule(self, request, object_id)
+
     def steer_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
         """Apply one action to one entry, then return to its page."""
         if verb not in BUTTONS or not self.has_view_permission(request) or not self.has_run_permission(request):
             raise PermissionDenied
         if verb in ALSO_NEEDED and not request.user.has_perm(ALSO_NEEDED[verb]):
             raise PermissionDenied
-        name = unquoted(object_id)
-        entries = self.get_queryset(request).filter(pk=name) if self.is_id(name) else CronEntry.objects.none()
+        name, entries = unquoted(object_id), self.get_queryset(request)
+        entries = entries.filter(pk=name) if self.is_id(name) else entries.none()
         words = {"reason": request.POST.get("reason", "")[:500]} if verb in ASKING else {}
         if not entries:
             return self.to_list(request, _("There is no such cron entry."))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils import html
 from django.utils.http import urlencode
@@ -158,14 +159,29 @@ def ago(instant: datetime | None, now: datetime) -> SafeString | str:
 
 
 class Pages(NamedTuple):
-    """The addresses of our pages on the admin site of the page that links to them."""
+    """The addresses of our pages on the admin site of the page that links to them.
+
+    ``database``: the alias of the rows, if several databases are served.
+    """
 
     site: str
+    database: str = ""
 
     def page(self, view: str, /, *args: object, **query: Any) -> str:
-        """Return the URL of a page; ``view``: its name without *pgjobs_*, ``args`` as they stand in the URL."""
+        """Return the URL of a page; ``view``: its name without *pgjobs_*, ``args`` as they stand in the URL.
+
+        The first of them is the id of a row.
+        """
+        if self.database and args:
+            args = (f"{quote(self.database)}:{args[0]}", *args[1:])
+        elif self.database:
+            query = {"database": self.database, **query}
         url = reverse(f"admin:pgjobs_{view}", args=args, current_app=self.site)
         return f"{url}?{urlencode(query)}" if query else url
+
+    def shown(self, row_id: object) -> str:
+        """Return the id of a row for people: *17*, or *eu1:17*."""
+        return f"{self.database}:{row_id}" if self.database else str(row_id)
 
     def job(self, job_id: int) -> str:
         """Return the URL of a job's page."""
@@ -182,7 +198,7 @@ class Pages(NamedTuple):
 
     def link(self, job: Job) -> str:
         """A link to a job, with its description and state."""
-        link = link_to(f"{job.name} #{job.pk}", self.job(job.pk))
+        link = link_to(f"{job.name} #{self.shown(job.pk)}", self.job(job.pk))
         about = format_html(" {}", short(job.description, 60)) if job.description else ""
         return format_html("{}{} {}", link, about, badge(label_of(job)))
 

@@ -25,7 +25,6 @@ from django_pgjobs.presentation.memos import RESULT_CHARS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import BUILT_IN, MemoKind
 from django_pgjobs.steering.events import may_be_sent
-from django_pgjobs.store.transactions import written_at
 
 MOST = 100_000
 """Number of events that the list looks at, the newest ones."""
@@ -60,7 +59,7 @@ class EventAdmin(SendsEvents):
     list_display = ("shown_name", "shown_sent", "shown_by", "shown_waits", "shown_created")
     list_filter = (SentFilter,)
     lookups = ("sent",)
-    posts = {"<path:name>/send/": "send", "<path:name>/withdraw/": "withdraw"}
+    posts = {"<path:object_id>/send/": "send", "<path:object_id>/withdraw/": "withdraw"}
     ordering = ("-created_at", "-pk")
     list_per_page = 50
     paginator = CappedPaginator
@@ -78,7 +77,11 @@ class EventAdmin(SendsEvents):
         term = search_term.strip()
         if term and queryset.filter(pk=term).exists():
             return queryset.filter(pk=term), False
-        edge = EventState.objects.order_by("-created_at").values("created_at")[MOST : MOST + 1]
+        edge = (
+            EventState.objects.using(self.database or None)
+            .order_by("-created_at")
+            .values("created_at")[MOST : MOST + 1]
+        )
         newest = Q(created_at__gt=Subquery(edge)) if edge.exists() else Q()
         return queryset.filter(newest, Q(name__icontains=term) if term else Q()), False
 
@@ -139,20 +142,20 @@ class EventAdmin(SendsEvents):
 
     # Sending, and taking back
 
-    def send_view(self, request: HttpRequest, name: str) -> HttpResponse:
+    def send_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send the event, then return to its page."""
-        event = self._event(request, name)
+        event = self._event(request, object_id)
         if event is None:
-            return self._gone(request, name)
+            return self._gone(request, object_id)
         back = self._url("change", event)
-        return self.answer_sending(request, event.pk, back=back, using=written_at(event), subject=event)
+        return self.answer_sending(request, event.pk, back=back, using=self.written_at(event), subject=event)
 
-    def withdraw_view(self, request: HttpRequest, name: str) -> HttpResponse:
+    def withdraw_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Take the event back, then return to its page."""
-        event = self._event(request, name)
+        event = self._event(request, object_id)
         if event is None:
-            return self._gone(request, name)
-        return self.answer_withdrawal(request, event, back=self._url("change", event), using=written_at(event))
+            return self._gone(request, object_id)
+        return self.answer_withdrawal(request, event, back=self._url("change", event), using=self.written_at(event))
 
     def _event(self, request: HttpRequest, name: str) -> EventState | None:
         """Return the event, if there is one. Raises ``PermissionDenied``."""

@@ -300,7 +300,7 @@ def _blockers_of(job: Job, pages: Pages) -> list[str]:
         return []
     found: list[str] = []
     for blocker in job.blocked_by():
-        urls = ((pages.job(each), each) for each in blocker.job_ids)
+        urls = ((pages.job(each), pages.shown(each)) for each in blocker.job_ids)
         found += [format_html_join(", ", '<a href="{}">#{}</a>', urls)] if blocker.job_ids else []
     return found
 

@@ -10,7 +10,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,6 +21,7 @@ from django_pgjobs.admin.bulk import is_for_a_job, is_served, register_bulk
 from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, list_filters
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
 from django_pgjobs.admin.display import (
+    Pages,
     ago,
     badge,
     below,
@@ -32,6 +32,7 @@ from django_pgjobs.admin.display import (
     relative,
     short,
 )
+from django_pgjobs.admin.elsewhere import found_elsewhere, is_wanted, named_job
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import column, may
@@ -50,7 +51,6 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
-from django_pgjobs.store.transactions import written_at
 
 logger = safe_logger("django_pgjobs")
 
@@ -97,7 +97,7 @@ class JobAdmin(JobPage):
         on_selected(ACTIONS[name])
         for name in ("retry", "retry_members", "run_now", "release", "unblock", "close", "cancel", "abandon")
     )
-    posts = {"<int:job_id>/steer/<slug:name>/": "steer", "<int:job_id>/send/": "send"}
+    posts = {"<str:object_id>/steer/<slug:name>/": "steer", "<str:object_id>/send/": "send"}
     change_list_template = "admin/pgjobs/job/change_list.html"
 
     # The list
@@ -121,14 +121,35 @@ class JobAdmin(JobPage):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Add the pauses of the queue and the name that it filters by."""
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
-        notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
+        notes: dict[str, Any] = {
+            "pgjobs_pauses": notices_for_list(queue, name, self.database or None),
+            "pgjobs_pauses_url": self.pauses_url(request),
+            "pgjobs_overview_url": self.pages.page("overview_changelist"),
+        }
+        if self.database and request.method == "GET":
+            term, others = request.GET.get("q", ""), [alias for alias in self.aliases if alias != self.database]
+            if job := named_job(term, self.aliases):
+                return HttpResponseRedirect(Pages(self.admin_site.name, job[0]).jobs(q=job[1]))
+            search = JobSearch.of(request.GET, term)
+            if is_wanted(search) and self.has_view_permission(request):
+                notes["pgjobs_elsewhere"] = found_elsewhere(search, self.admin_site.name, others)
         return super().changelist_view(request, {**notes, **(extra_context or {})})
 
     # Its columns
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Return the most useful columns for the chosen state."""
-        return self.list_display_of.get(request.GET.get("state", ""), self.list_display)
+        columns = self.list_display_of.get(request.GET.get("state", ""), self.list_display)
+        return tuple("shown_id" if self.database and each == "id" else each for each in columns)
+
+    def get_list_display_links(self, request: HttpRequest, list_display: Any) -> Any:
+        """Link the id with its database, too."""
+        return (*self.list_display_links, "shown_id") if self.database else self.list_display_links
+
+    @admin.display(description="ID")
+    def shown_id(self, job: Job) -> str:
+        """The id with its database, where several are served."""
+        return self.pages.shown(job.pk)
 
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
         """Read one page of the list; every row carries the database's clock."""
@@ -233,7 +254,8 @@ class JobAdmin(JobPage):
 
     def _register_bulk(self, action: SteeringAction, request: HttpRequest, answers: Any) -> HttpResponse:
         """Let a job change them, and show its page."""
-        job, action_id = register_bulk(action, request.GET.dict(), request.user, answers, _search_of(request).words)
+        using, words = self.written, _search_of(request).words
+        job, action_id = register_bulk(action, request.GET.dict(), request.user, answers, words, using)
         logger.info("bulk action registered action=%s by=%s job=%d", action.name, who(request.user), job.pk)
         text = _("This job changes them; its progress is shown here.")
         self._log_many(request, [action_id], str(text), everything=True)
@@ -249,7 +271,7 @@ class JobAdmin(JobPage):
         """
         if not recorded:
             return
-        using = router.db_for_write(Job)
+        using = self.written
         done: Any = Action.objects.using(using).filter(pk__in=recorded)
         if not everything and batches is not None:
             done = batches.only("pk", "name")
@@ -257,7 +279,7 @@ class JobAdmin(JobPage):
             parts = ActionPart.objects.using(using).filter(action_id__in=recorded).values_list("job_ids", flat=True)
             done = Job.objects.using(using).filter(pk__in=list(chain.from_iterable(parts))).only("pk", "name")
         entries: Any = LogEntry.objects
-        entries.log_actions(request.user.pk, list(done), CHANGE, text)
+        entries.log_actions(request.user.pk, [self.named(row) for row in done], CHANGE, text)
 
     def _with_trace(self, request: HttpRequest, text: str, recorded: list[int]) -> str:
         if not recorded or not request.user.has_perm("pgjobs.view_action"):
@@ -277,46 +299,50 @@ class JobAdmin(JobPage):
             action=action,
             form=form,
             # For all pages only the filter matters, but Django insists on at least one selected job.
-            chosen=chosen[:1] if everything else chosen,
+            chosen=[self.pages.shown(each) for each in (chosen[:1] if everything else chosen)],
             everything=everything,
             filter=filter_words(_search_of(request)) if everything else "",
             preview=found,
             bulk=bulk,
-            unserved=bulk and not is_served(router.db_for_write(Job)),
+            unserved=bulk and not is_served(self.written),
             samples=samples_of(self, found),
             notes=[note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
-            neighbours=neighbours_of(found.ids) if action.stops_neighbours and found.ids else "",
+            neighbours=neighbours_of(found.ids, self.database or None) if action.stops_neighbours and found.ids else "",
             checkbox=ACTION_CHECKBOX_NAME,
             back=request.get_full_path(),
         )
 
     # Actions on one
 
-    def send_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+    def send_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send the event that a job waits for, then return to its page."""
         if not self.may_send(request):
             raise PermissionDenied
-        job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
+        job = self._job(request, object_id)
         if job is None:
-            return self.to_list(request, _("There is no job %(id)s.") % {"id": job_id})
-        event, page = request.POST.get("event", ""), self.with_filters(request, self.pages.job(job_id))
-        using = written_at(job)
-        if event != awaited(job_id, using):
+            return self.to_list(request, _("There is no job %(id)s.") % {"id": self.pages.shown(object_id[:100])})
+        event, page = request.POST.get("event", ""), self.with_filters(request, self.pages.job(job.pk))
+        using = self.written_at(job)
+        if event != awaited(job.pk, using):
             text = _("The job does not wait for %(event)s any more.") % {"event": visible(event[:200])}
             self.message_user(request, text, messages.WARNING)
             return HttpResponseRedirect(page)
         return self.answer_sending(request, event, back=page, using=using, subject=job)
 
-    def steer_view(self, request: HttpRequest, job_id: int, name: str) -> HttpResponse:
+    def steer_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
         """Apply one action to one job, then return to its page."""
         action = ACTIONS.get(name)
         if action is None or not self.has_view_permission(request) or not request.user.has_perm(action.permission):
             raise PermissionDenied
-        job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
+        job = self._job(request, object_id)
         if job is None:
-            return self.to_list(request, _("There is no job %(id)s.") % {"id": job_id})
+            return self.to_list(request, _("There is no job %(id)s.") % {"id": self.pages.shown(object_id[:100])})
         self._steer_one(request, action, job)
-        return HttpResponseRedirect(self.with_filters(request, self.pages.job(job_id)))
+        return HttpResponseRedirect(self.with_filters(request, self.pages.job(job.pk)))
+
+    def _job(self, request: HttpRequest, object_id: str) -> Any:
+        jobs = self.get_queryset(request).only("pk", "name")
+        return jobs.filter(pk=object_id).first() if self.is_id(object_id) else None
 
     def _steer_one(self, request: HttpRequest, action: SteeringAction, job: Job) -> None:
         form = action.form(request.POST)

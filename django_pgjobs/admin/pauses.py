@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminSplitDateTime, AdminTextInputWidget
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -27,7 +27,6 @@ from django_pgjobs.queues import pauses
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.steering.until import REASON_CHARS
-from django_pgjobs.store.transactions import written_at
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -37,11 +36,11 @@ MOST_NOTICES = 5
 MOST_OFFERED = 500
 
 
-def notices_for_list(queue: str, name: str) -> list[SafeString]:
+def notices_for_list(queue: str, name: str, using: str | None) -> list[SafeString]:
     """Notices above a list of jobs: the pauses of the queue and the name that it filters by."""
     found = [
         state
-        for state in pauses.current()
+        for state in pauses.current(using)
         if state.name == {"queue": queue, "job": name}.get(state.kind) or not (queue or name)
     ]
     sentences = [_sentence(state) for state in found[:MOST_NOTICES]]
@@ -74,11 +73,13 @@ LASTING = (
 
 
 class KnownNamesInput(AdminTextInputWidget):
-    """A text field that offers the known queues and jobs."""
+    """A text field that offers the known queues and jobs; ``database``: where, if several are served."""
+
+    database: str | None = None
 
     def render(self, name: str, value: object, attrs: Any = None, renderer: Any = None) -> SafeString:
         """Add the list that the field names."""
-        names = sorted({*pauses.known_queues(), *registry.names()})[:MOST_OFFERED]
+        names = sorted({*pauses.known_queues(self.database), *registry.names()})[:MOST_OFFERED]
         field = super().render(name, value, {**(attrs or {}), "list": "pgjobs-known"}, renderer)
         offered = format_html_join("", '<option value="{}"></option>', ((each,) for each in names))
         return format_html('{}<datalist id="pgjobs-known">{}</datalist>', field, offered)
@@ -140,7 +141,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         """Ask before pausing a queue that no job, definition or setting knows: it may be a typo."""
         if given["kind"] != QueueState.Kind.QUEUE or given.get("anyway"):
             return
-        known = pauses.known_queues()
+        known = pauses.known_queues(cast(Any, self.fields["name"].widget).database)
         if given["name"] not in known:
             self.fields["anyway"].widget = forms.CheckboxInput()
             text = _("No job or setting knows a queue %(queue)s%(hint)s. To pause it anyway, check the box below.")
@@ -167,6 +168,15 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Return the form for a new pause, or the facts of an existing one."""
         return self.fieldsets if obj is None else ((None, {"fields": self.readonly_fields}),)
 
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Offer the names of this database."""
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        if self.database and "name" in form.base_fields:
+            # All requests share the field of the class.
+            field = form.base_fields["name"] = deepcopy(form.base_fields["name"])
+            field.widget.database = self.database
+        return form
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave out pauses that have ended by the database's clock: they have no effect."""
         states: Any = super().get_queryset(request)
@@ -188,9 +198,10 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Pause, in the name of the user."""
         lasts = form.cleaned_data.get("lasts")
         words = {"by": request.user, "reason": obj.reason, "until": int(lasts) if lasts else obj.until}
-        obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pauses.known_queues()
+        known = pauses.known_queues(self.database or None)
+        obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in known
         with recorded_as(ADMIN):
-            obj.pk = pauses.pause(obj.kind, obj.name, **words, database=router.db_for_write(QueueState)).pk
+            obj.pk = pauses.pause(obj.kind, obj.name, **words, database=self.written).pk
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Go to the list: there is nothing to edit."""
@@ -228,7 +239,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         done: list[str] = []
         for state in queryset:
             with recorded_as(ADMIN):
-                resumed = pauses.resume(state.kind, state.name, by=request.user, database=written_at(state))
+                resumed = pauses.resume(state.kind, state.name, by=request.user, database=self.written_at(state))
             if resumed:
                 self.log_change(request, state, gettext("Resumed."))
                 done.append(f"{state.get_kind_display()} {visible(state.name)}")

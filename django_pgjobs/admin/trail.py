@@ -8,8 +8,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import router
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
@@ -112,7 +111,7 @@ class ActionAdmin(ReadOnlyAdmin):
         (None, {"fields": ("shown_when", "shown_what", "shown_who", "via", "shown_reason")}),
         (_("Jobs"), {"fields": ("shown_changed", "shown_of", "shown_jobs")}),
     )
-    posts = {"<int:action_id>/undo/": "undo"}
+    posts = {"<str:object_id>/undo/": "undo"}
     ordering = ("-pk",)
     list_per_page = 50
     paginator = CappedPaginator
@@ -137,9 +136,11 @@ class ActionAdmin(ReadOnlyAdmin):
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
-    def undo_view(self, request: HttpRequest, action_id: int) -> HttpResponse:
+    def undo_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Undo an action, then return to its page."""
-        using = router.db_for_write(Action)
+        if not self.is_id(object_id):
+            raise Http404
+        action_id, using = int(object_id), self.written
         action = Action.objects.using(using).filter(pk=action_id).first()
         if action is not None and not self.may_undo(request, action):
             raise PermissionDenied
@@ -184,7 +185,8 @@ class ActionAdmin(ReadOnlyAdmin):
         if not ids:
             return "–"
         pages = self.pages
-        links = format_html_join(", ", '<a href="{}">#{}</a>', ((pages.job(each), each) for each in ids[:MOST_JOBS]))
+        urls = ((pages.job(each), pages.shown(each)) for each in ids[:MOST_JOBS])
+        links = format_html_join(", ", '<a href="{}">#{}</a>', urls)
         listed = pages.jobs(q=f"action:{action.pk}")
         more = ", …" if len(ids) > MOST_JOBS else ""
         return format_html("{} {}{}", link_to(_("list them"), listed), links, more)

@@ -43,6 +43,13 @@ class PostgresModel(models.Model):
         abstract = True
         required_db_vendor = "postgresql"
 
+    def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
+        """Read the row again, also for a deferred column, where it was read: elsewhere another row has its id.
+
+        A router that decides by the model alone would lead elsewhere, and what steers the row would follow.
+        """
+        super().refresh_from_db(using=using or self._state.db, fields=fields, from_queryset=from_queryset)
+
 
 class BoundedQuerySet(models.QuerySet[M]):
     """Rows whose instants Python may be unable to represent, if SQL wrote them; those read as a bound."""

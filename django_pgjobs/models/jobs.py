@@ -365,8 +365,8 @@ class Job(Steerable, PostgresModel):
         raise TypeError(NOT_DELETED)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
-        """Read the row again, as Django does."""
-        own = JobQuerySet(type(self), using=using, hints={"instance": self})
+        """Read the row again, where it was read."""
+        own = JobQuerySet(type(self), using=using or self._state.db, hints={"instance": self})
         super().refresh_from_db(
             using=using, fields=fields, from_queryset=own if from_queryset is None else from_queryset
         )

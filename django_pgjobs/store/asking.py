@@ -75,13 +75,13 @@ class Reply(Generic[Answer]):
 
 
 def ask_each(
-    aliases: Sequence[str], question: Callable[[str], Answer], *, seconds: float = SECONDS
+    aliases: Sequence[str], question: Callable[[str], Answer], *, seconds: float = SECONDS, bounded: bool = False
 ) -> list[Reply[Answer]]:
-    """Ask each database the question, and return the replies in this order.
+    """Ask each database the question, and return the replies in this order; ``bounded``: also one alone is one of many.
 
     Raises what a question raised, unless it is an error of the database. Of a single alias that is raised as well.
     """
-    if len(aliases) == 1:
+    if len(aliases) == 1 and not bounded:
         return [Reply(aliases[0], question(aliases[0]))]
     until = clock.monotonic() + seconds
     done: queue.SimpleQueue[_Asker[Answer]] = queue.SimpleQueue()

@@ -145,7 +145,7 @@ class Operators:
             users: Any = get_user_model().objects
             self.user, _ = users.get_or_create(username=BY, is_staff=True, is_superuser=True)
         action, params, answers = BULK[step.target % len(BULK)]
-        register_bulk(ACTIONS[action], params, self.user, answers, "")
+        register_bulk(ACTIONS[action], params, self.user, answers, "", "default")
         self.done[f"bulk {action}:registered"] += 1
 
     # What people do to jobs of ours

@@ -389,3 +389,12 @@ def test_what_a_job_registers_in_its_own_database_is_no_warning(
     goes["register"] = WAYS["register"]
     run_jobs(database=far, raise_errors=True)
     assert (went, warned()) == ([far, far], [])
+
+
+def test_a_row_is_read_again_where_it_was_read(twins: tuple[Job, Job]) -> None:
+    """The suite's router sends every model to the default database."""
+    Job.objects.update(description="here")
+    deferred = Job.objects.using("far").defer("description").get()
+    assert (deferred.description, deferred._state.db) == ("", "far")
+    deferred.refresh_from_db()
+    assert (deferred.description, deferred._state.db) == ("", "far")

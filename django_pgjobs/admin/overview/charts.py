@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.utils import formats, timezone
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -72,9 +73,11 @@ def charts(seen: Seen) -> dict[str, object]:
     for depth in depths:
         due[depth.at] += depth.ready
     shown = _Shown(seen, span, starts, found, due)
+    own = {"database": seen.database} if seen.database else {}
     return {
         "spans": [
-            {"label": each.label, "url": f"?span={key}", "chosen": key == seen.span} for key, each in SPANS.items()
+            {"label": each.label, "url": f"?{urlencode({**own, 'span': key})}", "chosen": key == seen.span}
+            for key, each in SPANS.items()
         ],
         "charts": [
             {"heading": _("Ended"), "drawing": shown.ended(), "legend": shown.kinds()},

@@ -60,11 +60,12 @@ def _row(seen: Seen, entry: CronEntry, jobs: list[FiredJob]) -> dict[str, object
         "words": meaning(entry),
         "next": until(fires[0], now) if fires else "–",
         "strip": _strip([fire for fire in fires if fire <= now + DAY], now),
-        "dots": [
-            {"state": job.state, "url": seen.pages.job(job.id), "title": f"#{job.id} {STATE_LABELS.get(job.state, '')}"}
-            for job in jobs
-        ],
+        "dots": [{"state": job.state, "url": seen.pages.job(job.id), "title": _title(seen, job)} for job in jobs],
     }
+
+
+def _title(seen: Seen, job: FiredJob) -> str:
+    return f"#{seen.pages.shown(job.id)} {STATE_LABELS.get(job.state, '')}"
 
 
 def _strip(fires: list[datetime], now: datetime) -> SafeString:

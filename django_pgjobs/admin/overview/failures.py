@@ -30,6 +30,7 @@ def failures(seen: Seen) -> dict[str, object]:
         "bound": bound % {"count": grouped(read)} if read >= MOST_READ else "",
         "more": len(groups) == MOST,
         "may_retry": seen.may("retry_job"),
+        "any_row": seen.pages.shown(0),
     }
 
 

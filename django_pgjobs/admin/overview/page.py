@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.overview.charts import SPANS, charts
 from django_pgjobs.admin.overview.crons import crons
+from django_pgjobs.admin.overview.databases import all_databases
 from django_pgjobs.admin.overview.failures import failures
 from django_pgjobs.admin.overview.queues import queues
 from django_pgjobs.admin.overview.seen import Seen
@@ -50,7 +51,9 @@ SECTIONS = (
 
 
 class OverviewAdmin(ReadOnlyAdmin):
-    """One page instead of a list: the fleet at a glance."""
+    """One page instead of a list: the fleet at a glance. Of several databases one by one, or all in a table."""
+
+    shows_all = True
 
     def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Tell whether the user may see jobs: the page shows how many there are."""
@@ -62,19 +65,22 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         """Return the page under the name of a list, to which the index links."""
-        return [path("", self.admin_site.admin_view(self.overview_view), name="pgjobs_overview_changelist")]
+        return [path("", self.admin_site.admin_view(self.door("overview_view")), name="pgjobs_overview_changelist")]
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
         """Show the page; 304 to the script if its figures have not changed."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        using = router.db_for_read(Job)
+        if self.aliases and not self.database:
+            found = all_databases(request, self.admin_site.name, self.aliases)
+            return self.own_page(request, "overview/databases.html", title=_("Overview"), **found)
+        using = self.database or router.db_for_read(Job)
         span = request.GET.get("span", "")
         span = span if span in SPANS else "hour"
         tag = _tag(request, using, span)
         if tag and request.headers.get("If-None-Match") == tag:
             return HttpResponseNotModified()
-        seen = Seen(request, self.admin_site.name, using, latest(on(using), using), span)
+        seen = Seen(request, self.admin_site.name, using, latest(on(using), using), span, self.database)
         page = self.own_page(
             request,
             "overview/page.html",
@@ -103,7 +109,8 @@ def _tag(request: HttpRequest, using: str, span: str) -> str:
     if kept.measured_at is None or (kept.age_seconds or 0.0) > LIVE_SECONDS or len(get_messages(request)):
         return ""
     # Ages grow between two measurements, so that the page is made again now and then.
-    parts = (kept.measured_at.isoformat(), span, str(request.user.pk), str(get_language()), kept.now.strftime("%M"))
+    who = (str(request.user.pk), str(get_language()))
+    parts = (kept.measured_at.isoformat(), using, span, *who, kept.now.strftime("%M"))
     return f'"{sha256("|".join(parts).encode()).hexdigest()[:32]}"'
 
 

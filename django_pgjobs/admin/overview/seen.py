@@ -14,13 +14,17 @@ from django_pgjobs.store.database import Database, on
 
 @dataclass(frozen=True)
 class Seen:
-    """The figures and the request; ``span``: the key of the charts' time span."""
+    """The figures and the request; ``span``: the key of the charts' time span.
+
+    ``database``: the alias, if several databases are served.
+    """
 
     request: HttpRequest
     site: str
     using: str
     latest: Latest
     span: str
+    database: str = ""
 
     @cached_property
     def db(self) -> Database:
@@ -30,7 +34,7 @@ class Seen:
     @property
     def pages(self) -> Pages:
         """The addresses of jobs and lists of jobs."""
-        return Pages(self.site)
+        return Pages(self.site, self.database)
 
     def may(self, permission: str) -> bool:
         """Tell whether the viewer has this permission of the app."""

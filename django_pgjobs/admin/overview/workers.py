@@ -43,6 +43,7 @@ def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, object]:
         "jobs": [
             {
                 "id": job.id,
+                "shown": seen.pages.shown(job.id),
                 "url": seen.pages.job(job.id),
                 "name": visible(job.name),
                 "since": seconds(job.running_seconds),
