@@ -23,6 +23,7 @@ from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
 from django_pgjobs.running.metered import Metered, WorkerSizes
+from django_pgjobs.running.migrated import lack_of
 from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, log_distributed, pause_after
 from django_pgjobs.running.worker import SUPERVISOR_CONNECTIONS, Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
@@ -78,16 +79,16 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | No
         try:
             db = worker.connect("start")
             try:
-                missing = []
-                if db.identity.table is not None:
+                missing, lack = [], lack_of(db)
+                if lack is None:
                     log_distributed(db)
                     missing = missing_names(db)
             finally:
                 db.close()
-            if db.identity.table is not None:
+            if lack is None:
                 _resolve(missing)
                 return db.identity
-            log.error("%s: run manage.py migrate; waiting", NOT_MIGRATED)
+            log.error("%s%s: run manage.py migrate; waiting", NOT_MIGRATED, lack)
         except TROUBLE as error:
             log.error("database cannot be reached, waiting: %s", one_line(error))
         tries += 1

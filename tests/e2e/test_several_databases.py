@@ -266,22 +266,27 @@ def test_one_that_cannot_be_used_is_said_once(
     assert process.said("database is not served yet") == 1
 
 
-def test_one_with_an_older_schema_is_said_once_and_served_after_its_migration(
-    worker: Workers, second: EmbeddedServer, stage: Stage
+@pytest.mark.parametrize("alias", ["second", "alone"])
+def test_one_with_an_older_schema_is_said_and_served_after_its_migration(
+    worker: Workers, second: EmbeddedServer, stage: Stage, alias: str
 ) -> None:
     put(second.url, "effect", call("there"))
     ask(second.url, "ALTER TABLE pgjobs_job RENAME COLUMN expires_at TO not_yet")
+    lack = r"older than this code \(column .*expires_at.* does not exist\)"
     try:
-        process = worker(BOTH, env=beside(second))
-        here = [jobs.effect.register(number) for number in range(20)]
-        assert {job.outcome for job in ended(*here)} == {"succeeded"}
-        lack = r"older than this code \(column .*expires_at.* does not exist\), run manage.py migrate"
-        process.wait_for_log(f"not served yet, tried again alias=second: .*{lack}")
+        if alias == "alone":
+            process = worker(env={"DATABASE_URL": second.url}, ready=False)
+            process.wait_for_log(f"{lack}: run manage.py migrate; waiting")
+        else:
+            process = worker(BOTH, env=beside(second))
+            here = [jobs.effect.register(number) for number in range(20)]
+            assert {job.outcome for job in ended(*here)} == {"succeeded"}
+            process.wait_for_log(f"not served yet, tried again alias=second: .*{lack}, run manage.py migrate")
     finally:
         ask(second.url, "ALTER TABLE pgjobs_job RENAME COLUMN not_yet TO expires_at")
     all_ended_there(second, 1, 40)
     assert process.stop() == 0
-    assert process.said("not served yet") == 1
+    assert process.said("not served yet") == (alias == "second")
     assert "loop failed" not in process.log
 
 
