@@ -105,7 +105,7 @@ def notice_of(
         database=_short(database),
         jobs=digest["jobs"],
         at_least=digest["at_least"],
-        groups=tuple(_group(each, site.rstrip("/")) for each in digest["groups"]),
+        groups=tuple(_group(each, site.rstrip("/"), database if several else "") for each in digest["groups"]),
         other_groups=digest["other_groups"],
         problems=tuple(
             Problem(code=_short(code), text=_short(text, MOST_PROBLEM_CHARS))
@@ -115,7 +115,10 @@ def notice_of(
     )
 
 
-def _group(given: Mapping[str, Any], site: str) -> FailureGroup:
+def _group(given: Mapping[str, Any], site: str, database: str) -> FailureGroup:
+    """Return a group; its links name the database, if given: in the id as the admin quotes it, and as a parameter."""
+    prefix = f"{database.replace('_', '_5F')}:" if database else ""
+    beside = {"database": database} if database else {}
     return FailureGroup(
         name=_short(given["name"]),
         error_class=_short(given["error_class"]),
@@ -124,8 +127,8 @@ def _group(given: Mapping[str, Any], site: str) -> FailureGroup:
         last_at=_instant(given["last_at"]),
         releases=tuple(map(_short, given["releases"])),
         job_ids=tuple(given["ids"]),
-        links=tuple(_link(site, "change", pk) for pk in given["ids"]),
-        link=_link(site, "changelist", state="abandoned", name=given["name"][:MOST_CHARS]),
+        links=tuple(_link(site, "change", f"{prefix}{pk}") for pk in given["ids"]),
+        link=_link(site, "changelist", state="abandoned", name=given["name"][:MOST_CHARS], **beside),
     )
 
 

@@ -17,6 +17,7 @@ from django_pgjobs import job
 from django_pgjobs.admin.pauses import PauseForm
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.notifying.notice import notice_of
 from django_pgjobs.states import STEER
 from django_pgjobs.testing import run_jobs
 from tests.db.test_two_databases import alias
@@ -408,3 +409,17 @@ def test_with_one_database_the_parameter_means_nothing(
     assert (page.status_code, "near one" in html(page)) == (200, True)
     assert "pgjobs-databases" not in html(root.get(LIST))
     assert root.get(f"{LIST}eu1:17/change/").status_code == 302
+
+
+def test_the_links_of_a_notice_lead_to_its_database(rows: None) -> None:
+    group = {
+        "name": "shop.charge", "error_class": "ValueError", "jobs": 1, "first_at": "2026-03-01T10:00:00+01:00",
+        "last_at": "2026-03-01T10:00:00+01:00", "ids": [17], "releases": [],
+    }  # fmt: skip
+    digest = {"since": None, "until": None, "jobs": 1, "at_least": False, "groups": [group], "other_groups": 0}
+    [found] = notice_of({**digest, "problems": []}, database="eu1", several=True).groups
+    client = client_with("view_job")
+    page = html(client.get(found.links[0]))
+    assert "far one" in page
+    assert "near one" not in page
+    assert f"{LIST}eu1:18/change/" in unescape(html(client.get(found.link)))

@@ -120,6 +120,9 @@ def test_a_subject_is_short(given: dict[str, Any], subject: str) -> None:
 
 def test_where_several_databases_are_served_a_notice_says_of_which_it_is() -> None:
     notice = notice_of(digest(problems=[PROBLEM]), database="default", several=True)
+    there = notice_of(digest(), database="shard_22", several=True).groups[0]
+    assert there.links[0] == reverse("admin:pgjobs_job_change", args=["shard_5F22:7"])
+    assert there.link.endswith("&database=shard_22")
     assert notice.subject.startswith("default: 5 jobs abandoned")
     assert "5 jobs abandoned in the database default from" in notice.text
     assert "  job default:7 " in notice.text
