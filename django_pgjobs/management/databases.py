@@ -53,7 +53,12 @@ def aliases_of(options: Options) -> tuple[str, ...]:
     if len(named) > 1:
         _refuse_others(*named)
     served = _served() if not named else ()
-    return served if len(served) > 1 else (filters.database_of({"database": next(iter(named), None)}),)
+    if len(served) > 1:
+        return served
+    alias = filters.database_of({"database": next(iter(named), None)})
+    if others := {row.alias for row in options.get("ids") or ()} - {"", alias}:
+        _refuse_others(alias, *others)
+    return (alias,)
 
 
 def _refuse_others(*aliases: str) -> NoReturn:
@@ -152,8 +157,6 @@ def spread(command: BaseCommand, options: Options, *, steers: bool) -> Spread:
     """
     aliases = aliases_of(options)
     if len(aliases) == 1:
-        if others := {row.alias for row in options.get("ids") or ()} - {"", *aliases}:
-            _refuse_others(aliases[0], *others)
         return Spread({aliases[0]: _plain(options, aliases[0])}, [])
     if bare := [name for name, value in options.items() if isinstance(value, RowId)]:
         words = f"Say of which database --{bare[0]} is: {_choices(aliases, options[bare[0]].id)}."
