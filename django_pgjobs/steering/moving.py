@@ -87,8 +87,8 @@ def move(
     latest = done
     while JobState.RUNNING in latest.skipped and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, POLL_SECONDS))
-        for reason in (JobState.RUNNING, BUSY, CHANGED):  # those jobs are read again
-            done.skipped.pop(reason, None)
+        for read_again in (JobState.RUNNING, BUSY, CHANGED):
+            done.skipped.pop(read_again, None)
         latest = mover.mark_more(jobs)
     skipped = (done if latest is done else done + latest).skipped
     skipped = (Steered(0, skipped) + Steered(0, dict(mover.refused))).skipped

@@ -112,7 +112,7 @@ def test_chosen_jobs_that_cannot_take_it_are_counted_by_state(root: Client) -> N
     rows = make_one_of_each()
     page = act(root, "abandon", rows.values())
     assert part(page, "count") == "7"
-    assert part(page, "skipped") == "1 abandoned, 1 cancelled, 1 running, 1 succeeded"
+    assert part(page, "skipped") == "1 abandoned, 1 cancelled, 1 moving, 1 running, 1 succeeded"
 
 
 def test_more_jobs_than_are_counted_are_said_to_be_more(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,7 @@ OFFERED = {
     "parked": {"retry", "cancel", "abandon"},
     "limited": {"cancel", "abandon"},
     "paused": {"cancel", "abandon"},
+    "moving": set(),
     "succeeded": set(),
     "cancelled": {"retry"},
     "abandoned": {"retry"},

@@ -93,7 +93,7 @@ def difference(name: str, text: str) -> str:
 
 SUBCOMMANDS = [
     "list", "list --all --state abandoned", "list --key order-7 --queue mail", "list --worker web-1", "show 4",
-    "show 11", "show 13", "why 13", "tree 12", "stats --now", "stats --sizes", "workers --all", "workers --queue mail",
+    "show 11", "show 14", "why 14", "tree 13", "stats --now", "stats --sizes", "workers --all", "workers --queue mail",
     "check", "crons list", "crons next --count 1", "names", "pause --list --job shop.charge",
 ]  # fmt: skip
 

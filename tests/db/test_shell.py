@@ -31,6 +31,7 @@ from django_pgjobs.models import Action, Heartbeat, Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.filters import STATES
 from django_pgjobs.serialization import payload
+from django_pgjobs.states import Hold
 from django_pgjobs.store import finalising, keeping, leading
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import nodes, rows_read
@@ -64,7 +65,7 @@ def ids(*arguments: object, status: int = 0) -> list[int]:
 def one_of_each(raw: RawDatabase) -> dict[str, int]:
     """A job of every state and label, and the worker of the running one."""
     keeping.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
-    made = {hold: register()[0] for hold in ("blocked", "parked", "limited", "paused")}
+    made = {str(hold): register()[0] for hold in Hold}
     for hold, job_id in made.items():
         Job.objects.filter(pk=job_id).update(hold=hold)
     for state in ("succeeded", "cancelled", "abandoned", "running"):

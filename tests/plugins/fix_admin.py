@@ -65,6 +65,7 @@ def make_one_of_each() -> dict[str, Job]:
         "succeeded": make(outcome="succeeded", result={"sum": 3}, **ended),
         "cancelled": make(outcome="cancelled", cancel_by="auth.User:1 anna", cancel_requested_at=now_plus(-6), **ended),
         "abandoned": make(outcome="abandoned", error="ValueError: <b>no</b>", **ended),
+        "moving": make(hold="moving"),
     }
     far = now_plus(60)
     worker: dict[str, Any] = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
