@@ -26,19 +26,12 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
 from django_pgjobs.models import Job
-from django_pgjobs.registering.served import served_aliases
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store.asking import NoAnswer, Reply, ask_each
 from django_pgjobs.store.database import is_read_only, on
 
 VAR = "database"
 """The parameter of an address that names the database."""
-
-
-def several() -> tuple[str, ...]:
-    """Return the aliases that are served if they are several, else none. May call code of the project."""
-    found = served_aliases()
-    return found if len(found) > 1 else ()
 
 
 def home_of(aliases: Sequence[str]) -> str:

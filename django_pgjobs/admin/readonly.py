@@ -20,9 +20,10 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.databases import VAR, DatabaseList, asked_for, home_of, several, taken_apart, trouble_of
+from django_pgjobs.admin.databases import VAR, DatabaseList, asked_for, home_of, taken_apart, trouble_of
 from django_pgjobs.admin.display import Pages
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
+from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store.transactions import written_at
 
@@ -84,7 +85,7 @@ class ReadOnlyAdmin(ModelAdmin):
         """Return the view of this name as an address has it: that of a copy of the page about the database there."""
 
         def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            aliases = several()
+            aliases = several_aliases()
             page = copy(self) if aliases else self
             if aliases:
                 if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):

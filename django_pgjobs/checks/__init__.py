@@ -41,7 +41,7 @@ pgjobs.W013    a pattern of ``MODULES`` names no module
 pgjobs.W014    a job or cron entry is declared in a module that workers do not import
 pgjobs.W015    with ``--deploy``: psycopg runs in Python, without its C extension
 pgjobs.W016    jobs are written to a database that ``DATABASES`` does not name
-pgjobs.W018    with ``--database``: Citus has distributed the tables
+pgjobs.W017    with ``--database``: Citus has distributed the tables
 =============  =========================================================================================
 
 E020 to E022 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.

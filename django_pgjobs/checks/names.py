@@ -40,7 +40,7 @@ def _check_distributed(using: str) -> Iterator[CheckMessage]:
                 "times as slowly, and no notification of another node starts one.",
                 hint="Keep them local on each node that has data: migrate them with the connection option "
                 "-c citus.enable_ddl_propagation=off.",
-                id="pgjobs.W018",
+                id="pgjobs.W017",
             )
 
 

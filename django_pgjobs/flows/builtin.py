@@ -188,11 +188,11 @@ def notify(digest: dict[str, object]) -> object:
     more."""
     from django_pgjobs.notifying.delivery import load  # here for start-up time
     from django_pgjobs.notifying.notice import notice_of  # here for start-up time
-    from django_pgjobs.registering.served import served_aliases  # here for start-up time
+    from django_pgjobs.registering.served import several_aliases  # here for start-up time
 
     conf = get_conf().notify_failures
     if conf is None:
         raise Cancel("NOTIFY_FAILURES is off")
     # Its value is awaited: a plain decorator may hide that it is async.
-    database, several = running_alias() or DEFAULT_DB_ALIAS, len(served_aliases()) > 1
+    database, several = running_alias() or DEFAULT_DB_ALIAS, bool(several_aliases())
     return load(conf.to)(notice_of(digest, site=conf.site, database=database, several=several))

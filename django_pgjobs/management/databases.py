@@ -25,11 +25,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import models
 
-from django_pgjobs.diagnosis.databases import shown_aliases
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.filters import RowId
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Action, Job
+from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.store.asking import SECONDS, Reply, ask_each
 
 Perform = Callable[[BaseCommand, Options], None]
@@ -37,9 +37,9 @@ Perform = Callable[[BaseCommand, Options], None]
 Answer = TypeVar("Answer")
 
 
-def _served() -> tuple[str, ...]:
+def _several() -> tuple[str, ...]:
     try:
-        return shown_aliases()
+        return several_aliases()
     except ImproperlyConfigured as error:
         raise CommandError(output.plain(error), returncode=output.WRONG) from None
 
@@ -52,9 +52,8 @@ def aliases_of(options: Options) -> tuple[str, ...]:
         named.add(options["database"])
     if len(named) > 1:
         _refuse_others(*named)
-    served = _served() if not named else ()
-    if len(served) > 1:
-        return served
+    if not named and (several := _several()):
+        return several
     alias = filters.database_of({"database": next(iter(named), None)})
     if others := {row.alias for row in options.get("ids") or ()} - {"", alias}:
         _refuse_others(alias, *others)
@@ -77,7 +76,7 @@ def _are_of_one(options: Options) -> bool:
 def shown(alias: str) -> str:
     """Return the alias if output says it: where several are served."""
     try:
-        return alias if len(shown_aliases()) > 1 else ""
+        return alias if several_aliases() else ""
     except ImproperlyConfigured:
         return ""
 

@@ -16,7 +16,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.metrics.families import Family, of_databases
 from django_pgjobs.metrics.fleet import DOWN, Totals, gauges_of
 from django_pgjobs.models import Job
-from django_pgjobs.registering.served import served_aliases
+from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.asking import Reply, ask_each
 from django_pgjobs.store.counting import StoredFleet, read_fleet
@@ -59,8 +59,9 @@ class FleetReader:
         return of_databases({reply.alias: self._families(reply, f" alias={reply.alias}") for reply in replies})
 
     def _aliases(self) -> tuple[str, ...]:
-        served = served_aliases() if self.using is None else ()
-        return served if len(served) > 1 else (self.using or str(router.db_for_read(Job)),)
+        if self.using is not None:
+            return (self.using,)
+        return several_aliases() or (str(router.db_for_read(Job)),)
 
     def _families(self, reply: Reply[StoredFleet], where: str) -> list[Family]:
         families, trouble = DOWN, "" if reply.trouble is None else reply.trouble.text

@@ -24,3 +24,9 @@ def served_aliases() -> tuple[str, ...]:
         return tuple(setting_rules.alias_list(found))
     except Exception as error:
         raise ImproperlyConfigured(f'PGJOBS["DATABASES"]: {given!r} cannot be used: {error}') from error
+
+
+def several_aliases() -> tuple[str, ...]:
+    """Return them where they are several, else none: then pages, commands and figures say of which each thing is."""
+    found = served_aliases()
+    return found if len(found) > 1 else ()

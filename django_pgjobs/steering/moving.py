@@ -118,7 +118,7 @@ class _Mover:
         self.source, self.target = _identity(self.here), _identity(self.there)
         if self.source == self.target:
             raise InvalidJob(f"{self.here!r} and {self.there!r} are the same database.")
-        if _columns(self.here) != _columns(self.there):
+        if keeping.list_columns(on(self.here), TABLES) != keeping.list_columns(on(self.there), TABLES):
             raise InvalidJob(
                 f"The tables of django-pgjobs in {self.here!r} and {self.there!r} are of different versions: run "
                 "manage.py migrate for both."
@@ -237,10 +237,3 @@ def _identity(using: str) -> str:
     if is_read_only(on(using)):
         raise InvalidJob(f"Database {using!r} takes no writes: it is a replica, or its role may not write.")
     return f"{found.system}:{found.database}:{found.table}"
-
-
-def _columns(using: str) -> list[set[str]]:
-    connection = connections[using]
-    with connection.cursor() as cursor:
-        describe = connection.introspection.get_table_description
-        return [{column.name for column in describe(cursor, table)} for table in TABLES]

@@ -102,6 +102,11 @@ def read_identity(db: Database) -> Identity:
     return Identity._make(db.fetch("read_identity", {})[0])
 
 
+def list_columns(db: Database, tables: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the columns that these tables have here, as pairs of a table and a name."""
+    return {(table, column) for table, column in db.fetch("list_columns", {"tables": list(tables)})}
+
+
 def read_distributed(db: Database, seen: Identity) -> bool:
     """Return whether Citus has distributed tables of ours, which costs most of a queue's speed."""
     return seen.citus and bool(db.fetch("read_distributed", {})[0][0])

@@ -166,7 +166,7 @@ def test_the_check_warns_of_tables_that_citus_has_distributed() -> None:
         cursor.execute("INSERT INTO pg_dist_partition VALUES ('auth_user'::regclass, 'h', 's', 1)")
         assert warned() == []
         cursor.execute("INSERT INTO pg_dist_partition VALUES ('pgjobs_attempt'::regclass, 'n', 's', 4)")
-        assert warned() == ["pgjobs.W018"]
+        assert warned() == ["pgjobs.W017"]
 
 
 def test_the_check_is_silent_before_the_tables_are_made() -> None:
