@@ -117,12 +117,14 @@ def _warn_if_unserved(using: str, *, chosen: bool) -> None:
     ``chosen``: by the routers. Without the setting ``DATABASES`` nothing is known of aliases that callers name.
     """
     said = get_conf().databases
+    if not isinstance(said, tuple | None) and any(
+        each.in_atomic_block for each in connections.all(initialized_only=True)
+    ):
+        return  # later: it is code of the project, which may ask a database, and this transaction is the caller's
     served: tuple[str, ...] = (router.db_for_write(job_model()) if chosen else using,)
     if said is not None:
         from django_pgjobs.registering.served import served_aliases  # here for start-up time
 
-        if not isinstance(said, tuple) and any(connections[alias].in_atomic_block for alias in connections.settings):
-            return  # later: it is code of the project, which may ask a database, and this transaction is the caller's
         try:
             served = served_aliases() or served
         except ImproperlyConfigured:

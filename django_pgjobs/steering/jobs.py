@@ -214,7 +214,7 @@ def revert(
     """Put the jobs of an action back where it found them: those that are still where it has put them.
 
     ``parts``: the number of each part → its jobs. ``verb``: that of the action, ``retry`` or ``reschedule``. The undo
-    of a move is a move too; that of a retry ends jobs as they had ended, and calls nothing.
+    of a reschedule is one too; that of a retry ends jobs as they had ended, and calls nothing.
     """
     act, own = (Act.RESCHEDULE, verb) if verb == "reschedule" else (Act.ABANDON, "revert")
     trail, done = Trail(own, who(by), reason), Steered()

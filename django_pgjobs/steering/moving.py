@@ -81,25 +81,25 @@ def move(
     mover = _Mover(here, to, report, Trail("move", *words, mode=f"to {to}"), Trail("move", *words, mode=f"from {here}"))
     if dry_run:
         return mover.mark(jobs, dry_run=True)
+    until = time.monotonic() + (wait.total_seconds() if isinstance(wait, timedelta) else wait)
+    if wait:
+        jobs = mover.awaited(jobs)
     mover.finish()
     done = mover.mark(jobs)
-    until = time.monotonic() + (wait.total_seconds() if isinstance(wait, timedelta) else wait)
-    latest = done
-    while JobState.RUNNING in latest.skipped and (left := until - time.monotonic()) > 0:
+    while JobState.RUNNING in done.skipped and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, POLL_SECONDS))
         for read_again in (JobState.RUNNING, BUSY, CHANGED):
             done.skipped.pop(read_again, None)
-        latest = mover.mark_more(jobs)
-    skipped = (done if latest is done else done + latest).skipped
-    skipped = (Steered(0, skipped) + Steered(0, dict(mover.refused))).skipped
+        done += mover.mark_more()
+    skipped = (Steered(0, done.skipped) + Steered(0, dict(Counter(mover.refused.values())))).skipped
     mover.left.skip(on(here), skipped)
     return logged(mover.left, Steered(mover.moved, skipped))
 
 
 @dataclass(slots=True)
 class _Mover:
-    """Moves jobs from ``here`` to ``there``. ``refused``: why some did not go, once marked (reason → number);
-    ``stayed``: the jobs that have to stay.
+    """Moves jobs from ``here`` to ``there``. ``refused``: why some did not go, once marked (id → reason); ``stayed``:
+    the jobs that have to stay; ``waiting``: those that may be here still.
     """
 
     here: str
@@ -110,9 +110,11 @@ class _Mover:
     token: str = field(default_factory=lambda: str(uuid4()))
     moved: int = 0
     stayed: set[int] = field(default_factory=set)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: dict[int, str] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
     source: str = ""
     target: str = ""
+    rows: Any = None
 
     def __post_init__(self) -> None:
         self.source, self.target = _identity(self.here), _identity(self.there)
@@ -132,22 +134,29 @@ class _Mover:
             token, words = None if dry_run else self.token, f"It moves to database {self.there}."
             judged = moving.mark_moving(db, held, target=self.target, token=token, words=words)
             keyed.refused.update({job_id: stays for job_id, stays in judged.items() if stays})
-            self.stayed.update(keyed.refused)
+            self._stay(keyed.refused)
             return Moved([job_id for job_id, stays in judged.items() if not stays], [], [])
 
         keyed = KeyedWrite(self.here, write)
         trail = _Unrecorded("move")
         return steer(jobs, self.here, Act.MOVE, UNCLAIMED, keyed, trail, None if dry_run else self.finish)
 
-    def mark_more(self, jobs: models.QuerySet[Any]) -> Steered:
-        """Move those of ``jobs`` that wait by now, but for those that have to stay."""
-        rows: models.QuerySet[Any] = jobs.model._base_manager.using(self.here).filter(
-            pk__in=jobs.using(self.here).values("pk")
-        )
-        left = (
-            set(rows.filter(UNFINISHED).exclude(name__startswith=BUILT_IN).values_list("pk", flat=True)) - self.stayed
-        )
-        return self.mark(rows.filter(pk__in=left))
+    def awaited(self, jobs: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        """Return these jobs by their ids: a slice, or a filter of states, would have others later."""
+        self.rows = jobs.model._base_manager.using(self.here)
+        self.waiting = set(self.rows.filter(pk__in=jobs.using(self.here).values("pk")).values_list("pk", flat=True))
+        found: models.QuerySet[Any] = self.rows.filter(pk__in=self.waiting)
+        return found
+
+    def mark_more(self) -> Steered:
+        """Move those of the jobs that are here still and wait by now, but for those that have to stay."""
+        left = self.rows.filter(UNFINISHED, pk__in=self.waiting - self.stayed).exclude(name__startswith=BUILT_IN)
+        self.waiting = set(left.values_list("pk", flat=True))
+        return self.mark(self.rows.filter(pk__in=self.waiting))
+
+    def _stay(self, refused: dict[int, str]) -> None:
+        """Leave these jobs alone from now on, but for those whose row, or key, was only locked."""
+        self.stayed.update(job_id for job_id, why in refused.items() if why != BUSY)
 
     def finish(self) -> None:
         """Move what is marked, and land what has arrived: of this move, and of former ones."""
@@ -162,11 +171,15 @@ class _Mover:
                 jobs = moving.take_moving(here, target=self.target, token=self.token)
             if not jobs:
                 return False
-            if refused := self._arrive(there, jobs):
+            refused = self._arrive(there, jobs)
+            if refused:  # a lock that stays refuses the rest of a batch, whatever has arrived of it before
+                arrived = moving.list_arrivals(there, self.source)
+                refused = {job_id: why for job_id, why in refused.items() if job_id not in arrived}
+            if refused:
                 with _committing(self.here) as here:
                     waking.notify(self.here, moving.keep_jobs(here, list(refused), self.token))
-                self.refused.update(refused.values())
-                self.stayed.update(refused)
+            self.refused = {job_id: why for job_id, why in self.refused.items() if job_id not in jobs} | refused
+            self._stay(refused)
         return True
 
     def _arrive(self, there: Database, jobs: dict[int, str]) -> dict[int, str]:
@@ -236,4 +249,4 @@ def _identity(using: str) -> str:
         raise InvalidJob(f"{NOT_MIGRATED} --database {using}.")
     if is_read_only(on(using)):
         raise InvalidJob(f"Database {using!r} takes no writes: it is a replica, or its role may not write.")
-    return f"{found.system}:{found.database}:{found.table}"
+    return ":".join(map(str, found.place))

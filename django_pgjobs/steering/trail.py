@@ -69,7 +69,7 @@ class Trail:
     """One action while it runs: the first change writes its row, each further one extends it.
 
     ``kind``: what it changes, jobs, or a queue, job name or cron entry that ``subject`` names. ``mode``: the mode of a
-    cancel, or the target of a move.
+    cancel, or the other database of a move.
     """
 
     verb: str

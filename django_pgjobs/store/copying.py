@@ -71,7 +71,13 @@ def _portions(new: Sequence[NewJobs]) -> Iterator[tuple[str, list[str]]]:
             yield queue, keys[begin : begin + KEYS_AT_ONCE]
 
 
-_uncopied = itemgetter(*map(NewJob._fields.index, ("window_seconds", "cron_entry", "fire_at", "waits", "needs", "id")))
+_COPIED = {
+    "name", "payload", "queue", "priority", "max_attempts", "timeout_seconds", "headers", "description", "run_at",
+    "delay_seconds", "limit_key", "key", "key_scope", "idempotency_key", "tags", "deadline", "expires_at",
+    "expires_seconds", "options", "flow", "parent_id", "target_id", "on_conflict",
+}  # fmt: skip
+
+_uncopied = itemgetter(*(at for at, name in enumerate(NewJob._fields) if name not in _COPIED))
 """Returns what a COPY does not write: such a job takes a window or waits for others, or its id is known."""
 
 _NONE_UNCOPIED = _uncopied(NewJob("", ""))

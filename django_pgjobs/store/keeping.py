@@ -96,6 +96,11 @@ class Identity(NamedTuple):
     deadlock_seconds: float
     citus: bool
 
+    @property
+    def place(self) -> tuple[str, int, int | None]:
+        """What is the same on every connection to this database, and on none to another."""
+        return (self.system, self.database, self.table)
+
 
 def read_identity(db: Database) -> Identity:
     """Return the database and the job table that this connection sees; ``table`` is None before our migrations."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.notifying import Notification, scan_behind, wake_up
@@ -37,8 +37,22 @@ def take_moving(db: Database, *, target: str, token: str) -> dict[int, str]:
 
 def arrive_jobs(db: Database, jobs: Sequence[str], *, source: str, words: str) -> list[int]:
     """Insert jobs that ``take_moving`` returned; return those whose key is taken here, by their former ids."""
-    rows = db.fetch("arrive_jobs", {"rows": f"[{','.join(jobs)}]", "source": source, "words": words})
-    return [row[0] for row in rows]
+    taken: list[int] = []
+    for some in _portions(jobs):
+        rows = db.fetch("arrive_jobs", {"rows": f"[{','.join(some)}]", "source": source, "words": words})
+        taken += [row[0] for row in rows]
+    return taken
+
+
+def _portions(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut them: a statement gets one, or as many as have no more text than it may. As stored they were compressed."""
+    begin = text = 0
+    for at, job in enumerate(jobs):
+        if at > begin and text + len(job) > BATCH_BYTES:
+            yield jobs[begin:at]
+            begin, text = at, 0
+        text += len(job)
+    yield jobs[begin:]
 
 
 def list_arrivals(db: Database, source: str) -> dict[int, int]:

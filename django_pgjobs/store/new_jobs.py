@@ -14,8 +14,8 @@ from django_pgjobs.states import Rule
 class NewJob(NamedTuple):
     """The row that a registration writes: ``payload`` and ``headers`` as JSON text, durations in seconds, UTC instants.
 
-    The fields from ``limit_key`` to ``waits`` are those that few jobs have; a new one needs its column in the two
-    statements that write them. ``on_conflict`` is not stored: it says what the caller does if the key is taken.
+    The fields from ``limit_key`` to ``waits`` are those that few jobs have; a new one needs its column in the
+    three statements that write them. ``on_conflict`` is not stored: it says what the caller does if the key is taken.
     """
 
     name: str

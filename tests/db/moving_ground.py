@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection, connections
+from django.db import connections
 
 from django_pgjobs import Unique, job
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Job
 from django_pgjobs.steering import moving
 from django_pgjobs.steering.batching import Steered
-from tests.e2e.elsewhere import ask, manage
+from tests.e2e.elsewhere import aliased, ask, migrated
 from tests.plugins.fix_db import TABLES
 
 
@@ -44,23 +43,17 @@ def windowed(key: str) -> None: ...
 @pytest.fixture(scope="module")
 def far_server() -> Iterator[EmbeddedServer]:
     """A server of this module's own, migrated."""
-    with EmbeddedServer(fsync=False) as server:
-        manage(server.url, "migrate", "-v0")
+    with migrated() as server:
         yield server
 
 
 @pytest.fixture
 def far(far_server: EmbeddedServer, committed: None) -> Iterator[str]:
     """An alias that leads there; ids begin with a million, so none is taken for one of this database."""
-    ask(far_server.url, f"TRUNCATE {', '.join(dict.fromkeys(TABLES))}")
+    ask(far_server.url, f"TRUNCATE {', '.join(TABLES)}")
     ask(far_server.url, "ALTER SEQUENCE pgjobs_job_id_seq RESTART 1000000")
-    parts = urlsplit(far_server.url)
-    where = {"HOST": parts.hostname, "PORT": parts.port, "NAME": parts.path[1:], "USER": parts.username}
-    known = {**connection.settings_dict, **where, "PASSWORD": parts.password or ""}
-    connections.settings["far"] = known
-    yield "far"
-    connections["far"].close()
-    del connections["far"], connections.settings["far"]
+    with aliased("far", far_server.url):
+        yield "far"
 
 
 def move(jobs: Any = None, **options: Any) -> tuple[dict[int, int], Steered]:

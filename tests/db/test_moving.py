@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
 from django_pgjobs import Batch, Unique
+from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Action, Attempt, Job, Memo, Step
 from django_pgjobs.steering import moving
@@ -24,7 +25,19 @@ from django_pgjobs.store import moving as moves
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keeping import expire_jobs
 from django_pgjobs.values.built_in import Act, refusal
-from tests.db.moving_ground import claimable, dies_at, fails, far, far_server, keyed, move, plain, rows, windowed
+from tests.db.moving_ground import (
+    POINTS,
+    claimable,
+    dies_at,
+    fails,
+    far,
+    far_server,
+    keyed,
+    move,
+    plain,
+    rows,
+    windowed,
+)
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, patience, wait_until
 from tests.plugins.fix_worker import database_url
 from tests.plugins.sabotage import lines_of, sabotage
@@ -352,6 +365,147 @@ def test_a_running_job_is_waited_for(monkeypatch: pytest.MonkeyPatch, far: str, 
     assert (len(ids), done.skipped) == (2, {})
     assert gone.pk in ids
     assert [one.message for one in Attempt.objects.using(far)] == [FAILURE.message]
+
+
+def test_only_those_that_ran_are_waited_for_and_each_says_why_it_stayed(
+    monkeypatch: pytest.MonkeyPatch, far: str
+) -> None:
+    """One must stay as it becomes ready, and another moves two polls later; a slice takes no other in their place."""
+    stays, moves_late, other = (plain.register(number) for number in range(3))
+    Job.objects.filter(pk__in=[stays.pk, moves_late.pk]).update(claim_id=UUID(int=9))
+    polls: list[float] = []
+
+    def passes(seconds: float) -> None:
+        polls.append(seconds)
+        if len(polls) == 1:
+            Job.objects.filter(pk=stays.pk).update(claim_id=None, cron_entry="nightly")
+        if len(polls) == 3:
+            Job.objects.filter(pk=moves_late.pk).update(claim_id=None)
+
+    monkeypatch.setattr(time, "sleep", passes)
+    ids, done = move(Job.objects.exclude(claim_id=None).order_by("pk")[:2], wait=30)
+    assert (list(ids), done.skipped) == ([moves_late.pk], {"of a cron entry": 1})
+    assert sorted(row["id"] for row in rows("default")) == [stays.pk, other.pk]
+    assert len(polls) == 3
+
+
+def test_a_lock_there_lets_nothing_stay_that_has_arrived(far: str, far_server: EmbeddedServer) -> None:
+    """The lock of one key refuses the rest of a batch: of a job that has arrived, the row here is not let run."""
+    late = [keyed.register(f"k{number}").pk for number in range(64)]
+    early = [plain.register(number).pk for number in range(4)]
+    with dies_at("DELETE FROM pgjobs_job"):
+        move(Job.objects.filter(pk__in=early))
+    assert sorted(row["options"]["move"]["id"] for row in rows(far)) == early
+    target = rows("default")[-1]["options"]["move"]["to"]
+    moves.mark_moving(on("default"), late, target=target, token="of another mover", words="It moves.")
+    with psycopg.connect(far_server.url) as rival:
+        for number in range(64):
+            rival.execute(
+                "INSERT INTO pgjobs_job (name, payload, key, unique_key, key_scope)"
+                " VALUES ('moving.keyed', '{}', %s, %s, 'until_finished')",
+                [f"k{number}"] * 2,
+            )
+        ids, done = move(Job.objects.none())
+        rival.rollback()
+    assert sorted(ids) == early
+    assert done.skipped == {"busy": 64}
+    assert [row["id"] for row in rows("default")] == late
+    assert claimable(far) == [0, 1, 2, 3]
+
+
+def test_an_admitted_job_that_stays_waits_for_its_limit_again(far: str) -> None:
+    """Its place was free while it was held, and another may have it."""
+    one = keyed.register("k")
+    keyed.using(database=far).register("k")
+    Job.objects.filter(pk=one.pk).update(limit_key="x")
+    _, done = move()
+    assert done.skipped == {"key taken": 1}
+    [kept] = rows("default")
+    assert (kept["hold"], kept["options"]) == ("limited", None)
+
+
+def test_a_statement_gets_no_more_text_than_it_may(monkeypatch: pytest.MonkeyPatch, far: str) -> None:
+    """Rows are read by their size on disk, where a text may be a hundredth of itself."""
+    monkeypatch.setattr(moves, "BATCH_BYTES", 200_000)
+    large = "x" * 60_000
+    plain.register_many([(f"{number} {large}",) for number in range(10)])
+    sent: list[int] = []
+
+    def measured(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INTO pgjobs_job" in sql:
+            sent.append(len(params["rows"]))
+        return execute(sql, params, many, context)
+
+    with connections[far].execute_wrapper(measured):
+        ids, _ = move()
+    assert len(ids) == 10
+    assert len(sent) >= 4
+    assert max(sent) < 250_000
+
+
+def mark(one: int) -> object:
+    return moves.mark_moving(on("default"), [one], target="t", token="t", words="It moves.")
+
+
+def land(one: int) -> object:
+    return moves.land_jobs(on("default"), [one], source="there", alias="far")[0]
+
+
+def give(one: int) -> object:
+    return moves.give_away(on("default"), [one], "t")
+
+
+CLAIMED: dict[str, Any] = {"hold": None, "claim_id": UUID(int=9)}
+
+GUARDS: dict[str, tuple[Callable[[int], object], str, str, dict[str, Any]]] = {
+    "a job that runs is not marked": (mark, "mark_moving", "j.claim_id IS NULL", {**CLAIMED, "options": None}),
+    "one that moves is not marked": (mark, "mark_moving", "AND j.hold IS DISTINCT FROM 'moving'", {}),
+    "one that has landed does not land": (
+        land, "land_jobs", "AND j.hold = 'moving'", {**CLAIMED, "options": {"move": {"from": "there", "id": 7}}},
+    ),
+    "one that leaves does not land": (land, "land_jobs", "AND j.options #>> '{move,from}'", {}),
+    "one that stays is not given away": (
+        give, "give_away", "AND j.hold = 'moving'", {"hold": "parked", "options": {"move": {"token": "t"}}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "not"])
+@pytest.mark.parametrize("what", GUARDS)
+def test_each_condition_keeps_a_mover_from_what_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch, half_way: tuple[int, int], what: str, guarded: bool
+) -> None:
+    act, statement, line, changes = GUARDS[what]
+    Job.objects.filter(pk=half_way[0]).update(**changes)
+    if not guarded:
+        [(_, found)] = lines_of(line, [statement])
+        sabotage(monkeypatch, statement, found)
+    with transaction.atomic():
+        assert bool(act(half_way[0])) is not guarded
+        transaction.set_rollback(True)
+
+
+def test_each_commit_waits_for_the_disk(far: str) -> None:
+    """Whatever the roles' default is: one server that forgets its last commits would have the job twice, or not."""
+    plain.register(1)
+    seen: list[str] = []
+
+    def looks(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if any(point in sql for point in POINTS):
+            with context["connection"].connection.cursor() as raw:
+                seen.append(raw.execute("SHOW synchronous_commit").fetchone()[0])
+        return execute(sql, params, many, context)
+
+    with ExitStack() as stack:
+        for alias in ("default", far):
+            with connections[alias].cursor() as cursor:
+                cursor.execute("SET synchronous_commit = off")
+            stack.enter_context(connections[alias].execute_wrapper(looks))
+        move()
+    with connections["default"].cursor() as cursor:
+        cursor.execute("RESET synchronous_commit")
+    assert len(seen) > 8
+    assert set(seen) == {"on"}
 
 
 def test_the_shell_says_both_ids_and_why_others_stay(far: str, capsys: pytest.CaptureFixture[str]) -> None:

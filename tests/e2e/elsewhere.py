@@ -15,6 +15,7 @@ import environ
 import psycopg
 from django.db import connections
 
+from django_pgjobs.embedded import EmbeddedServer
 from tests.plugins.fix_worker import ROOT
 
 
@@ -25,6 +26,14 @@ def manage(url: str, *arguments: str) -> None:
     subprocess.run(
         command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL
     )
+
+
+@contextmanager
+def migrated() -> Iterator[EmbeddedServer]:
+    """A server of its own, migrated."""
+    with EmbeddedServer(fsync=False) as server:
+        manage(server.url, "migrate", "-v0")
+        yield server
 
 
 def ask(url: str, text: str, *params: object) -> list[tuple[Any, ...]]:
