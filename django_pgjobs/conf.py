@@ -159,7 +159,8 @@ class Conf:
     )
     """The aliases that a worker without ``--database`` serves; None for the one that your routers send jobs to.
 
-    A list, a callable that returns one, or its dotted path. Cron entries that name no database are of the first. See
+    A list, a callable that returns one, or its dotted path. The shell, the admin, the metrics of the fleet and notices
+    are about all of them. Cron entries that name no database are of the first, or of each with ``each_database``. See
     {doc}`../how-to/several-databases`.
     """
 

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import REASONS, SteeringAction
+from django_pgjobs.admin.display import Pages
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.models.attempts import Claim
@@ -96,7 +97,7 @@ def filter_words(search: JobSearch) -> str:
     return visible(search.words) or _("none: every job")
 
 
-def neighbours_of(ids: list[int], using: str | None = None) -> str:
+def neighbours_of(ids: list[int], pages: Pages, using: str | None) -> str:
     """Name the other jobs on the workers that run these; a killed process releases them too."""
     running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
     claims: Any = Claim.objects.using(using)
@@ -106,8 +107,10 @@ def neighbours_of(ids: list[int], using: str | None = None) -> str:
     theirs = running.filter(claim_id__in=claims.filter(worker__in=workers).values("claim_id")).exclude(pk__in=ids)
     others = list(theirs.order_by("pk").values_list("pk", "name")[: NEIGHBOURS + 1])
     where = {"workers": visible(", ".join(named)[:1000]) or _("their workers")}
+    # Executors are shared by all homes of a worker.
+    beyond = [_("Jobs of other databases on the same workers would run again, too.")] if pages.database else []
     if not others:
-        return _("Nothing else runs on %(workers)s now.") % where
-    words = [f"#{job_id} {visible(name)}" for job_id, name in others[:NEIGHBOURS]]
+        return beyond[0] if beyond else _("Nothing else runs on %(workers)s now.") % where
+    words = [f"#{pages.shown(job_id)} {visible(name)}" for job_id, name in others[:NEIGHBOURS]]
     where["jobs"] = ", ".join([*words, "…"] if len(others) > NEIGHBOURS else words)
-    return _("Also running on %(workers)s: %(jobs)s.") % where
+    return " ".join([_("Also running on %(workers)s: %(jobs)s.") % where, *beyond])

@@ -168,7 +168,7 @@ class JobPage(SendsEvents):
                 "destructive": action.destructive,
                 "notes": action.notes(job),
                 "button": action.button_for(job.name),
-                "neighbours": neighbours_of([job.pk], job._state.db) if action.stops_neighbours else "",
+                "neighbours": neighbours_of([job.pk], self.pages, job._state.db) if action.stops_neighbours else "",
                 "form": action.form(auto_id=f"{action.name}_%s"),
                 "url": self.with_filters(request, self.pages.page("job_steer", job.pk, action.name)),
             }

@@ -307,7 +307,9 @@ class JobAdmin(JobPage):
             unserved=bulk and not is_served(self.written),
             samples=samples_of(self, found),
             notes=[note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
-            neighbours=neighbours_of(found.ids, self.database or None) if action.stops_neighbours and found.ids else "",
+            neighbours=neighbours_of(found.ids, self.pages, self.database or None)
+            if action.stops_neighbours and found.ids
+            else "",
             checkbox=ACTION_CHECKBOX_NAME,
             back=request.get_full_path(),
         )

@@ -226,7 +226,9 @@ class ReadOnlyAdmin(ModelAdmin):
         of_row = copy(self)
         cast(Any, of_row).get_object = lambda *_args: self.named(row)
         logged = quote(self.pages.shown(row.pk))
-        shown: HttpResponse = super(ReadOnlyAdmin, of_row).history_view(request, logged, self.about(request))
+        shown: HttpResponse = super(ReadOnlyAdmin, of_row).history_view(
+            request, logged, {**self.about(request), **(extra_context or {})}
+        )
         return shown
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:

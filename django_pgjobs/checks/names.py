@@ -36,8 +36,8 @@ def _check_distributed(using: str) -> Iterator[CheckMessage]:
     with suppress(DatabaseError):  # which the check above has told of
         if keeping.read_distributed(on(using), keeping.read_identity(on(using))):
             yield Warning(
-                f"Citus has distributed tables of django-pgjobs in the database {using!r}: jobs are claimed several "
-                "times as slowly, and no notification of another node starts one.",
+                f"Citus has distributed tables of django-pgjobs in the database {using!r}: jobs are claimed less "
+                "than half as fast, and no notification of another node starts one.",
                 hint="Keep them local on each node that has data: migrate them with the connection option "
                 "-c citus.enable_ddl_propagation=off.",
                 id="pgjobs.W017",

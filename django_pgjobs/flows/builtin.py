@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.conf import get_conf
@@ -194,5 +195,9 @@ def notify(digest: dict[str, object]) -> object:
     if conf is None:
         raise Cancel("NOTIFY_FAILURES is off")
     # Its value is awaited: a plain decorator may hide that it is async.
-    database, several = running_alias() or DEFAULT_DB_ALIAS, bool(several_aliases())
+    database = running_alias() or DEFAULT_DB_ALIAS
+    try:
+        several = bool(several_aliases())
+    except ImproperlyConfigured:
+        several = True  # to name the database is never wrong
     return load(conf.to)(notice_of(digest, site=conf.site, database=database, several=several))

@@ -59,7 +59,7 @@ def add_subcommands(subcommands: Any) -> None:
     performs = (show, preview, run_now, pause, resume, stop, add, change, delete)
     for (verb, text), perform in zip(HELP.items(), performs, strict=True):
         reads = verb in ("list", "next")
-        located = databases.on_each(perform) if reads else databases.on_one(perform, steers=True)
+        located = databases.on_each(perform, named=_present) if reads else databases.on_one(perform, steers=True)
         parser = filters.declare(verbs, verb, located, text)
         _add_arguments(parser, verb)
         filters.add_output(parser)
@@ -146,8 +146,14 @@ def _json(kind: type) -> Callable[[str], object]:
     return read
 
 
+def _present(options: Options) -> set[str]:
+    """Return those of the named entries that are in this database."""
+    entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options))
+    return set(entries.filter(pk__in=options["names"]).values_list("pk", flat=True))
+
+
 def _chosen(options: Options) -> CronEntryQuerySet:
-    """Return the named entries, or all. An unknown name is an error before any change."""
+    """Return the named entries, or all. A name that no database has is an error before any change."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     entries = entries.annotate(in_each=in_each_database())
     if prefix := options.get("prefix"):
@@ -156,7 +162,7 @@ def _chosen(options: Options) -> CronEntryQuerySet:
     if not names:
         return entries
     found = entries.filter(pk__in=names)
-    if missing := names - set(found.values_list("pk", flat=True)):
+    if missing := names - set(found.values_list("pk", flat=True)) - options.get("elsewhere", set()):
         known = entries.values_list("pk", flat=True)[:MOST_MEANT]
         words = ", ".join(f"{name}{did_you_mean(name, known)}" for name in sorted(missing))
         raise CommandError(output.plain(f"There is no cron entry {words}."), returncode=output.SKIPPED)

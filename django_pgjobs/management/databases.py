@@ -30,7 +30,7 @@ from django_pgjobs.management.filters import RowId
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Action, Job
 from django_pgjobs.registering.served import several_aliases
-from django_pgjobs.store.asking import SECONDS, Reply, ask_each
+from django_pgjobs.store.asking import SECONDS, NoAnswer, Reply, ask_each
 
 Perform = Callable[[BaseCommand, Options], None]
 
@@ -93,10 +93,10 @@ def asked(
     aliases: Sequence[str], question: Callable[[str], Answer], *, seconds: float = SECONDS
 ) -> list[Reply[Answer]]:
     """Return what each database answers. With more time than usual those come first that answer at all."""
-    says = {alias: shown(alias) for alias in aliases}
+    says = aliases[0] if len(aliases) > 1 else shown(aliases[0])
 
     def ask(alias: str) -> Answer:
-        with output.shown_at(says[alias]):
+        with output.shown_at(says and alias):
             return question(alias)
 
     if seconds <= SECONDS or len(aliases) == 1:
@@ -156,7 +156,8 @@ def spread(command: BaseCommand, options: Options, *, steers: bool) -> Spread:
     """
     aliases = aliases_of(options)
     if len(aliases) == 1:
-        return Spread({aliases[0]: _plain(options, aliases[0])}, [])
+        away = _away(command, aliases[0])
+        return Spread({} if away else {aliases[0]: _plain(options, aliases[0])}, away)
     if bare := [name for name, value in options.items() if isinstance(value, RowId)]:
         words = f"Say of which database --{bare[0]} is: {_choices(aliases, options[bare[0]].id)}."
         raise CommandError(words, returncode=output.WRONG)
@@ -173,6 +174,11 @@ def spread(command: BaseCommand, options: Options, *, steers: bool) -> Spread:
     return Spread({alias: _plain(options, alias) for alias in there}, away)
 
 
+def _away(command: BaseCommand, alias: str) -> list[Reply[Any]]:
+    """Complain of one of several that does not answer."""
+    return complain(command, ask_each([alias], lambda _: None, bounded=True)) if shown(alias) else []
+
+
 def _choices(aliases: Sequence[str], number: int) -> str:
     return " or ".join(f"{alias}:{number}" for alias in aliases)
 
@@ -184,7 +190,9 @@ def _holders(aliases: Sequence[str], numbers: Sequence[int], model: type[models.
     return ask_each(aliases, there)
 
 
-def _refuse_bare(command: BaseCommand, aliases: Sequence[str], numbers: list[int], model: type[models.Model]) -> None:
+def _refuse_bare(
+    command: BaseCommand, aliases: Sequence[str], numbers: list[int], model: type[models.Model]
+) -> NoReturn:
     replies = _holders(aliases, numbers, model)
     complain(command, replies)
     having = {number: [each.alias for each in replies if number in (each.answer or ())] for number in numbers}
@@ -203,6 +211,8 @@ def on_one(perform: Perform, model: type[models.Model] = Job, *, steers: bool) -
     def wrapped(command: BaseCommand, options: Options) -> None:
         aliases = aliases_of(options)
         alias = aliases[0] if len(aliases) == 1 else _home(command, options, aliases)
+        if len(aliases) == 1:
+            output.exit_if(_away(command, alias))
         with output.shown_at(shown(alias)):
             perform(command, _plain(options, alias))
 
@@ -228,8 +238,11 @@ def on_one(perform: Perform, model: type[models.Model] = Job, *, steers: bool) -
     return wrapped
 
 
-def on_each(perform: Perform, *, steers: bool = False) -> Perform:
-    """Decorate a subcommand that runs on each database by itself; one that fails there does not stop the others."""
+def on_each(perform: Perform, *, steers: bool = False, named: Callable[[Options], set[str]] | None = None) -> Perform:
+    """Decorate a subcommand that runs on each database by itself; one that fails there does not stop the others.
+
+    ``named`` returns what a database has of the rows that are named, so that none is missing because it is elsewhere.
+    """
 
     @functools.wraps(perform)
     def wrapped(command: BaseCommand, options: Options) -> None:
@@ -240,8 +253,12 @@ def on_each(perform: Perform, *, steers: bool = False) -> Perform:
                 perform(command, here)
             return
         statuses, found = [output.SKIPPED for _ in where.away], list[Any]()
+        elsewhere = set[str]()
+        if named is not None:
+            replies = ask_each(list(where.options), lambda alias: named(where.options[alias]))
+            elsewhere.update(*(reply.answer or () for reply in replies))
         for alias, here in where.options.items():
-            status, texts = _performed(command, alias, here, perform)
+            status, texts = _performed(command, alias, {**here, "elsewhere": elsewhere}, perform)
             statuses.append(status)
             found += map(json.loads, texts)
         if options["format"] == "json":
@@ -270,6 +287,9 @@ def _performed(command: BaseCommand, alias: str, options: Options, perform: Perf
     except CommandError as error:
         output.write_line(command, f"{alias}: {error}", to_stderr=True)
         status = error.returncode
+        if options["format"] == "json":
+            trouble = NoAnswer("failed", str(error))
+            text = StringIO(output.json_of(_fields_of_trouble(Reply(alias, trouble=trouble))))
     finally:
         command.stdout = before
     return status, list(filter(None, text.getvalue().split("\n")))

@@ -64,17 +64,17 @@ def show_list(command: BaseCommand, options: Options) -> None:
     """Print the jobs; exit with 1 if an id matches no job."""
     where = databases.spread(command, options, steers=False)
     ids, notices, no_workers = dict[str, list[int]](), list[str](), list[CommandError]()
+    many = len(where.options) + len(where.away) > 1
     for alias, here in where.options.items():
         try:
             ids[alias], notice = _found(JobQuerySet(Job, using=alias), here)
         except CommandError as error:
             no_workers.append(error)
         else:
-            many = len(where.options) + len(where.away) > 1
             notices += [f"{alias}: {notice}" if many else notice] if notice else []
     if no_workers and not ids:
         raise no_workers[0]
-    rows = _rows_of_all(ids, with_arguments=options["format"] == "json")
+    rows = _rows_of_all(ids, many=many, with_arguments=options["format"] == "json")
     if options["format"] == "json":
         _write_json(command, rows)
     else:
@@ -93,9 +93,9 @@ def show_list(command: BaseCommand, options: Options) -> None:
     output.exit_if(where.away)
 
 
-def _rows_of_all(ids: Mapping[str, list[int]], *, with_arguments: bool) -> Iterator[Any]:
+def _rows_of_all(ids: Mapping[str, list[int]], *, many: bool, with_arguments: bool) -> Iterator[Any]:
     for alias, found in ids.items():
-        with output.shown_at(databases.shown(alias)):
+        with output.shown_at(alias if many else databases.shown(alias)):
             yield from _rows(JobQuerySet(Job, using=alias), found, with_arguments=with_arguments)
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib.admin.utils import quote
 from django.urls import NoReverseMatch, reverse
 
 from django_pgjobs.serialization.escapes import one_line, plain
@@ -117,7 +118,7 @@ def notice_of(
 
 def _group(given: Mapping[str, Any], site: str, database: str) -> FailureGroup:
     """Return a group; its links name the database, if given: in the id as the admin quotes it, and as a parameter."""
-    prefix = f"{database.replace('_', '_5F')}:" if database else ""
+    prefix = f"{quote(database)}:" if database else ""
     beside = {"database": database} if database else {}
     return FailureGroup(
         name=_short(given["name"]),

@@ -24,7 +24,7 @@ def next_fire(entry: CronEntry) -> datetime | None:
 
 def in_each_database() -> Combinable:
     """Return the condition of entries that code declares for each database; see ``Cron``."""
-    return ExpressionWrapper(Q(declared_options__each_database=True), BooleanField())
+    return ExpressionWrapper(Q(declared_options__has_key="each_database"), BooleanField())
 
 
 def meaning(entry: CronEntry) -> str:

@@ -45,7 +45,7 @@ class Metered:
         self.server: MetricsServer | None = None
 
     def duties(self, alias: str) -> list[TimedDuty]:
-        """Return the duty that reads the fleet's figures in a database; ``alias`` is empty if there is only one."""
+        """Return the duty that reads the fleet's figures in a database; ``alias`` is empty if only one is served."""
         self.fleets[alias] = FleetGauges()
         return [TimedDuty("metrics", self.fleets[alias], MEASURE_SECONDS)] if self.port else []
 

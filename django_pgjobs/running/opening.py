@@ -68,7 +68,7 @@ class Databases:
     def take(self, alias: str, found: Identity) -> str:
         """Return which alias has this database: this one, unless another had it before."""
         with self.changed:
-            return self._taken.setdefault(identity.of(found), alias)
+            return self._taken.setdefault(found.table_identity, alias)
 
     def wait(self, openers: Sequence[Opener]) -> list[FoundDatabase]:
         """Return what was found when the first can be served, and the others have had a moment too; start with it."""
@@ -135,7 +135,7 @@ class Opener(threading.Thread):
 
     def _open(self, found: FoundDatabase) -> None:
         log.info("database is served")
-        self.inbox.post(HomeOpened(list(identity.of(found.identity))))
+        self.inbox.post(HomeOpened(list(found.identity.table_identity)))
         with self.databases.changed:
             self.found = found
             self.databases.changed.notify_all()

@@ -22,6 +22,7 @@ from django_pgjobs.maintenance.cron_declaring import declared_for
 from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.unparking import missing_names
+from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.running.metered import Metered, WorkerSizes
 from django_pgjobs.running.migrated import lack_of
 from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, log_distributed, pause_after
@@ -31,7 +32,7 @@ from django_pgjobs.store.database import read_statements
 from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.store.keeping import Identity
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.shared import identity, process
+from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE
 from django_pgjobs.worker.shared.deaths import CrashWriter
 from django_pgjobs.worker.shared.runs import RunTable
@@ -128,7 +129,7 @@ def run(options: WorkerOptions) -> int:
         elif (found := wait_for_database(worker, stopped)) is not None:
             _log_budget(worker, found)
             with _tuned_interpreter():
-                served = ServedDatabase(worker, Inbox(), declared_crons(worker), list(identity.of(found)))
+                served = ServedDatabase(worker, Inbox(), declared_crons(worker), list(found.table_identity))
                 status = _serve(worker, [served], stopped)
         if options.template is not None:
             options.template.close()
@@ -270,8 +271,9 @@ class ServedDatabase:
 
 def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Event) -> int:
     metered = _metered(worker)
+    says = several_aliases()  # also a worker for one of several says which
     for each in served:
-        each.duties += metered.duties(each.worker.alias)
+        each.duties += metered.duties(each.worker.alias or (worker.options.database if says else ""))
     supervisor = Supervisor(_recipe(worker), _limits(worker), [each.home for each in served])
     with registry.without_resolvers():
         for each in served:

@@ -249,4 +249,4 @@ def _identity(using: str) -> str:
         raise InvalidJob(f"{NOT_MIGRATED} --database {using}.")
     if is_read_only(on(using)):
         raise InvalidJob(f"Database {using!r} takes no writes: it is a replica, or its role may not write.")
-    return ":".join(map(str, found.place))
+    return ":".join(map(str, found.table_identity))

@@ -10,7 +10,7 @@ as anywhere. The thread has the caller's context: its language, its time zone.
   by libpq's own timeout. The server gives the statement up, too.
 * **Nothing piles up.** Of a process, at most ``MOST_ASKING`` threads ask one database at once. Further ones wait for
   their turn, and end when their time is over: a page that is loaded each second has few threads at a frozen server.
-* **One database is not asked twice**: of two aliases that lead to the same, the second says so.
+* **One database is not shown twice**: of two aliases that lead to the same, the second says so instead.
 
 One database alone is asked in the caller's thread, on its own connection, without a bound: as if this were not there.
 One in which a ``TestCase`` has opened a transaction is, too: no other connection sees what the test has written.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -121,7 +120,7 @@ def _without_twins(found: Sequence[tuple[object, Reply[Answer]]]) -> list[Reply[
     return replies
 
 
-_slots: defaultdict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(MOST_ASKING))
+_slots: dict[str, threading.Semaphore] = {}
 os.register_at_fork(after_in_child=_slots.clear)
 
 
@@ -152,7 +151,7 @@ class _Asker(threading.Thread, Generic[Answer]):
 
     def run(self) -> None:
         """Wait for a turn, ask, and close the connection."""
-        slot = _slots[self.alias]
+        slot = _slots.setdefault(self.alias, threading.Semaphore(MOST_ASKING))
         if not slot.acquire(timeout=max(0.0, self.until - clock.monotonic())):
             return
         try:
@@ -198,7 +197,7 @@ class _Asker(threading.Thread, Generic[Answer]):
             if seen.table is None:
                 self.reply = Reply(self.alias, trouble=_unmigrated(self.alias))
                 return
-            self.identity = (seen.system, seen.database, seen.table)
+            self.identity = seen.table_identity
             if self.wrapper is not None and seen.backend_pid == self.wrapper.connection.info.backend_pid:
                 # Behind a pooler it would be set for the next client of the server process.
                 left = f"{max(1, round(1000 * (self.until - clock.monotonic())))}ms"

@@ -97,8 +97,8 @@ class Identity(NamedTuple):
     citus: bool
 
     @property
-    def place(self) -> tuple[str, int, int | None]:
-        """What is the same on every connection to this database, and on none to another."""
+    def table_identity(self) -> tuple[str, int, int | None]:
+        """The database and the table: the same on every connection to them, and on none to others."""
         return (self.system, self.database, self.table)
 
 

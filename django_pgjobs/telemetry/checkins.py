@@ -82,7 +82,7 @@ def _status_of(decision: Decision) -> str | None:
 
 def check_in_of(context: JobContext) -> str:
     """Return the id of a fire's check-in, the same in all attempts and processes."""
-    return uuid5(_NAMESPACE, f"{context.id} {context.fire_at} {monitor_of(context)}").hex
+    return uuid5(_NAMESPACE, f"{context.database} {context.id} {context.fire_at} {monitor_of(context)}").hex
 
 
 def monitor_of(context: JobContext) -> str:

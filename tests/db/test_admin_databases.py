@@ -14,6 +14,8 @@ from django.db import connection
 from django.test import Client
 
 from django_pgjobs import job
+from django_pgjobs.admin.confirming import neighbours_of
+from django_pgjobs.admin.display import Pages
 from django_pgjobs.admin.pauses import PauseForm
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
@@ -21,7 +23,7 @@ from django_pgjobs.notifying.notice import notice_of
 from django_pgjobs.states import STEER
 from django_pgjobs.testing import run_jobs
 from tests.db.test_two_databases import alias
-from tests.plugins.fix_admin import WORKER, client_with, html, now_plus, said, user_with
+from tests.plugins.fix_admin import CLAIM, WORKER, client_with, html, make, now_plus, said, user_with
 
 pytestmark = pytest.mark.usefixtures("eu1")
 
@@ -423,3 +425,11 @@ def test_the_links_of_a_notice_lead_to_its_database(rows: None) -> None:
     assert "far one" in page
     assert "near one" not in page
     assert f"{LIST}eu1:18/change/" in unescape(html(client.get(found.link)))
+
+
+def test_a_question_before_a_kill_says_that_other_databases_lose_jobs_too() -> None:
+    """Executors are shared, and the page reads one database: it does not claim that nothing else runs."""
+    row = make(claim_id=CLAIM, worker=WORKER, claimed_at=now_plus(-1), attempt=1)
+    said = neighbours_of([row.pk], Pages("admin", "default"), "default")
+    assert said == "Jobs of other databases on the same workers would run again, too."
+    assert neighbours_of([row.pk], Pages("admin"), None) == "Nothing else runs on their workers now."

@@ -18,7 +18,7 @@ from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.metrics import views
 from django_pgjobs.metrics.reader import FleetReader
 from django_pgjobs.metrics.registry import FleetCollector
-from django_pgjobs.models import Job
+from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.models.numbers import Total
 from django_pgjobs.store import leading
 from tests.e2e.elsewhere import aliased, ask, frozen, put
@@ -165,6 +165,21 @@ def test_what_has_one_home_is_steered_there(second: EmbeddedServer) -> None:
     assert pgjobs("list", "--batch", "second:5")[0] == 0
 
 
+def test_an_entry_of_one_database_is_found_wherever_it_is(second: EmbeddedServer) -> None:
+    """One that no database has is said, as with one database."""
+    declared = {"declared_expression": "@daily", "declared_zone": "UTC", "declared_payload": {}, "declared_options": {}}
+    CronEntry.objects.bulk_create([CronEntry(name="nightly", job_name="shop.night", **declared)])
+    status, text = printed("crons", "list", "nightly")
+    assert (status, "nightly" in text) == (0, True)
+    assert pgjobs("crons", "next", "nightly")[0] == 0
+    found = json.loads(printed("crons", "list", "nightly", "--format", "json")[1])["databases"]
+    assert [len(each["crons"]) for each in found] == [1, 0]
+    assert found[0]["crons"][0]["each_database"] is False
+    status, text, errors = pgjobs("crons", "list", "nigthly", "--format", "json")
+    assert (status, errors.count("There is no cron entry nigthly")) == (1, 2)
+    assert [each["trouble"]["code"] for each in json.loads(text)["databases"]] == ["failed", "failed"]
+
+
 def test_figures_and_problems_of_all(twins: int) -> None:
     status, text = printed("stats", "--now")
     assert status == 0
@@ -195,6 +210,7 @@ def test_where_one_database_is_served_ids_of_two_are_refused(twins: int, setting
 AWAY = {
     "check": 1, "stats": 1, "stats --format json": 1, "top": 1, "workers": 1, "workers --format json": 1, "list": 1,
     "list --format json": 1, "names": 1, "why 2000001": 0, "pause --list --format json": 1, "crons list": 1,
+    "show second:2000001": 1, "cancel second:2000001": 1, "list --database second": 1,
 }  # fmt: skip
 
 
@@ -206,7 +222,7 @@ def test_a_frozen_database_is_a_line_within_two_seconds(twins: int, second: Embe
         took = time.monotonic() - began
     assert "second" in text + errors
     assert "does not answer within 2 s" in (text + errors).lower().replace("it does", "does")
-    assert "default" in text or command == "workers --format json"
+    assert "default" in text or command == "workers --format json" or "second" in command
     assert status == AWAY[command]
     assert took < patience(SECONDS)
 

@@ -427,12 +427,19 @@ def test_the_setting_names_them(worker: Workers, second: EmbeddedServer, stage: 
     assert [trace.words[2] for trace in stage.traces("home")] == ["second"]
 
 
-def test_the_metrics_of_a_worker_say_of_each_database_how_its_fleet_is(worker: Workers, second: EmbeddedServer) -> None:
+@pytest.mark.parametrize(
+    ("option", "expected"), [(BOTH, {"default": "1", "second": "1"}), ("--database=second", {"second": "1"})]
+)
+def test_the_metrics_of_a_worker_say_of_each_database_how_its_fleet_is(
+    worker: Workers, second: EmbeddedServer, option: str, expected: dict[str, str]
+) -> None:
+    """A worker for one of several says which, too: beside others its figures would be taken for theirs."""
     port = free_port()
-    worker(BOTH, f"--metrics-port={port}", env=beside(second))
+    conf = {"DATABASES": ["default", "second"]}
+    worker(option, f"--metrics-port={port}", env=beside(second), conf=conf)
 
     def up() -> dict[str, str]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             return dict(re.findall(r'^pgjobs_fleet_up{database="(\w+)"} (\d)$', answer.read().decode(), re.MULTILINE))
 
-    wait_until(lambda: up() == {"default": "1", "second": "1"}, 40, "both have been read")
+    wait_until(lambda: up() == expected, 40, "they have been read")

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from django_pgjobs.store import keeping
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 TableIdentity = tuple[str, int, int | None]
@@ -24,7 +23,7 @@ def identity_of(using: str, role: str, seconds: float) -> TableIdentity:
     def ask() -> TableIdentity:
         db = WorkerConnection(using, role, statement_seconds=seconds)
         db.close()
-        return of(db.identity)
+        return db.identity.table_identity
 
     return answered_within(seconds, ask)
 
@@ -48,8 +47,3 @@ def answered_within(seconds: float, ask: Callable[[], Answer]) -> Answer:
     if isinstance(found, BaseException):
         raise found
     return found[0]
-
-
-def of(identity: keeping.Identity) -> TableIdentity:
-    """Return the part of an identity that is the same on every connection."""
-    return (identity.system, identity.database, identity.table)
