@@ -36,16 +36,22 @@ class Place:
         self.alias, self.luck = alias, luck
         self.succeeded: Counter[Any] = Counter()
         self.pruned: Counter[Any] = Counter()
+        self.held: dict[int, tuple[finalising.End, Any]] = {}
 
     def work(self, db: RawDatabase, most: int) -> int:
-        """Claim some, and let most of them succeed; the others are released."""
+        """Claim some, and let most of them succeed; the others are released. What another has locked is held longer."""
         claimed = claim(db, most)
         numbers = {each.id: json.loads(each.payload or "")["args"][0] for each in claimed.jobs}
-        ends = {end.id: end for end in claimed.ends()}
-        kept = [end for end in ends.values() if self.luck.random() < 0.8]
-        self.succeeded.update(numbers[job_id] for job_id in finalising.finalise_success(db, kept, AUTHOR))
-        finalising.release_jobs(db, [end for end in ends.values() if end not in kept], AUTHOR)
-        return len(numbers)
+        self.held |= {end.id: (end, numbers[end.id]) for end in claimed.ends()}
+        kept: list[finalising.End] = []
+        released: list[finalising.End] = []
+        for end, _ in self.held.values():
+            (kept if self.luck.random() < 0.8 else released).append(end)
+        for job_id in finalising.finalise_success(db, kept, AUTHOR):
+            self.succeeded[self.held.pop(job_id)[1]] += 1
+        for one in finalising.release_jobs(db, released, AUTHOR):
+            del self.held[one.id]
+        return len(numbers) + len(self.held)
 
     def operate(self, db: RawDatabase) -> None:
         """Cancel, retry, reschedule and prune some at random, and register what replaces one."""

@@ -308,7 +308,7 @@ def test_what_is_to_be_undone_stays_while_the_job_that_undoes_it_is_gone(
     with transaction.atomic(), monkeypatch.context() as sabotaged:
         [line] = [line for line in STATEMENT("prune_jobs").splitlines() if "p.flow & 128" in line]
         sabotage(sabotaged, "prune_jobs", line)
-        assert prune_jobs(on("default"), kept, until="infinity") == kept, "the sabotaged twin"
+        assert sorted(prune_jobs(on("default"), kept, until="infinity") or ()) == kept, "the sabotaged twin"
         transaction.set_rollback(True)
     assert Mender()(raw) == 1
     run_jobs()
