@@ -120,11 +120,11 @@ async function enqueue(utils, count) {
 }
 
 async function pickup(utils, count) {
-  const returned = [];
+  const returned = {};
   for (let number = 0; number < count; number += 1) {
     await pause(20 + Math.random() * 30);
     await utils.addJob("note", { number });
-    returned.push(now());
+    returned[number] = now();
   }
   answer({ returned });
 }
