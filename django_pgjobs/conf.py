@@ -21,7 +21,7 @@ from django.core.signals import setting_changed
 
 from django_pgjobs.values import setting_rules as rules
 from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
-from django_pgjobs.values.by_queue import MOST_JOBS, ByQueue, Rate, by_queue
+from django_pgjobs.values.by_queue import MOST_JOBS, MOST_PLACES, ByQueue, Rate, by_queue
 from django_pgjobs.values.limit import Limit, read_limit
 from django_pgjobs.values.retention import Retention, read_retention
 from django_pgjobs.values.setting_rules import MOST_BYTES, SettingRule, WrongPart, part, part_rules, read_parts
@@ -70,6 +70,7 @@ def _processes(value: object) -> int:
 
 _limits = by_queue('{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit)
 _capacities = by_queue('{"mail": 1000, "*": 100000}', rules.whole(1, MOST_JOBS))
+_places = by_queue('{"mail": 2, "*": 5}', rules.whole(1, MOST_PLACES))
 _rates = by_queue('{"mail": {"tokens": 30, "register": 3}}', partial(read_parts, Rate))
 
 
@@ -271,6 +272,13 @@ class Conf:
 
     async_slots: int = part(50, rules.whole(1, 100_000))
     """Coroutine jobs that one executor runs at once."""
+
+    places: ByQueue[int] = part(ByQueue(), _places)  # noqa: RUF009 (ByQueue is frozen)
+    """Number of jobs of a queue that one worker runs at once, in threads and on loops, by queue.
+
+    ``"*"``: of all queues that are not named, **together**. None, or no entry for a queue, means that it may take every
+    slot. ``--places`` stands instead of it. See {doc}`../how-to/places`.
+    """
 
     capacity: ByQueue[int] = part(ByQueue(), _capacities)  # noqa: RUF009 (ByQueue is frozen)
     """Maximum number of unfinished jobs in a queue, by queue; ``"*"`` stands for every queue that is not named.

@@ -26,7 +26,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     ordering = ("-last_beat_at",)
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_state", "id", "shown_version", "shown_release")}),
-        (_("Work"), {"fields": ("shown_queues", "capacity", "shown_work")}),
+        (_("Work"), {"fields": ("shown_queues", "capacity", "shown_places", "shown_work")}),
         (_("Executors"), {"fields": ("shown_deaths", "shown_suspects")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
@@ -71,6 +71,12 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Executors, and the threads and coroutines in each."""
         text = _("%(processes)d × (%(threads)d threads + %(slots)d async)")
         return str(text % {"processes": beat.processes, "threads": beat.threads, "slots": beat.async_slots})
+
+    @admin.display(description=_("places of queues"))
+    def shown_places(self, beat: Heartbeat) -> str:
+        """The number of jobs of a queue that it runs at once."""
+        places = [f"{name}: {grouped(most)}" for name, most in beat.slots_of_queues.items()]
+        return short(visible(", ".join(places)), 1000) if places else "–"
 
     @admin.display(description=_("deaths"))
     def shown_deaths(self, beat: Heartbeat) -> str:

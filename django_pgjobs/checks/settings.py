@@ -102,6 +102,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: obje
         return
     named = {
         "RETENTION": [queue for queue, _retention in conf.retention.queues],
+        "PLACES": conf.places.names(),
         "CAPACITY": conf.capacity.names(),
         "REGISTRATION_RATE": conf.registration_rate.names(),
         "QUEUE_LIMITS": conf.queue_limits.names(),

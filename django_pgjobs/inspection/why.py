@@ -288,6 +288,14 @@ def _ready(facts: WhyFacts) -> Reason:
         )
         advice = _("Others start beside them after a while; more workers or --processes would run it sooner.")
         return Reason("bench", text % {**words, "at": clock_time(facts.benched_since)}, advice)
+    if facts.crowded and facts.crowded == facts.serving:
+        text = _(
+            "It has been due for %(ago)s, but the workers of queue %(queue)s run as many jobs at once as its places "
+            "allow: %(places)d. %(ahead)s"
+        )
+        words |= {"places": facts.places, "ahead": _ahead(facts)}
+        advice = _("It runs when its turn comes; more places (--places, PLACES) or workers would run it sooner.")
+        return Reason("places", text % words, advice)
     if facts.running >= facts.slots:
         text = _(
             "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "

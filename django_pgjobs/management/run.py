@@ -19,12 +19,15 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, router
 
 from django_pgjobs.conf import get_conf, problems
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.registering.served import served_aliases
 from django_pgjobs.running import reloader
 from django_pgjobs.values import setting_rules
+from django_pgjobs.values.built_in import OWN_QUEUE
+from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.command_line import ANY_PROJECT, entry_point
@@ -39,7 +42,7 @@ log = safe_logger("django_pgjobs")
 
 SAME_NAME = (
     "database", "name", "queues", "processes", "threads", "async_slots", "executor_max_jobs", "executor_max_megabytes",
-    "max_jobs", "until_idle", "metrics_port", "metrics_host",
+    "max_jobs", "until_idle", "metrics_port", "metrics_host", "places",
 )  # fmt: skip
 """Options of the command that ``WorkerOptions`` has under the same names."""
 
@@ -69,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, metavar, kind, text in (
         ("queues", "NAME[,NAME...]", _queues, "Serve only these queues (default: all)."),
         ("exclude-queues", "NAME[,NAME...]", _queues, "Serve all queues but these."),
+        ("places", "QUEUE=N[,QUEUE=N...]", _places,
+         f"Run at most N jobs of a queue at once; * is all others together ({conf} PLACES)."),
         ("processes", "N", _positive, f"Executor processes ({conf} PROCESSES)."),
         ("threads", "N", _positive, f"Job threads per executor ({conf} THREADS)."),
         ("async-slots", "N", _positive, f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."),
@@ -116,6 +121,8 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
     options["database"] = databases[0]
     if options["queues"] and options["exclude_queues"]:
         raise CommandError("Use either --queues or --exclude-queues, not both.")
+    if options["places"] is not None:
+        _check_places(options)
     if options["inline"] and databases[1:]:
         raise CommandError("With --inline a worker serves one database: name it by --database.")
     if options["inline"] and options["metrics_port"]:
@@ -147,6 +154,25 @@ def _databases(options: Options) -> tuple[str, ...]:
         if databases[1:] and connections[alias].vendor != "postgresql":
             raise CommandError(f"Jobs live on PostgreSQL; database {alias!r} is {connections[alias].display_name}.")
     return databases
+
+
+def _check_places(options: Options) -> None:
+    """Refuse places that this worker cannot give. Raises ``CommandError``."""
+    places, served, excluded = options["places"], options["queues"], options["exclude_queues"] or ()
+    if options["inline"]:
+        raise CommandError("With --inline one job runs at a time: leave out --places.")
+    for queue in places:
+        if queue != EVERY_OTHER and (queue in excluded or queue not in (served or places)):
+            option = "--exclude-queues leaves it out" if queue in excluded else "--queues does not name it"
+            raise CommandError(f"--places gives places to queue {queue!r}, but {option}.")
+    if served and EVERY_OTHER in places and set(served) <= set(places):
+        raise CommandError("--places names each queue of --queues, so there are no others for *.")
+    conf = get_conf()
+    processes, threads = options["processes"] or conf.processes, options["threads"] or conf.threads
+    loops = (options["async_slots"] or conf.async_slots) if any(each.is_async for each in registry.definitions()) else 0
+    for queue, most in places.items():
+        if most > (slots := processes * (threads + loops)):
+            raise CommandError(f"--places gives {most} places to queue {queue!r}, but the worker has {slots} slots.")
 
 
 def _template(command: BaseCommand, options: Options) -> ExecutorTemplate | None:
@@ -243,6 +269,23 @@ def _queues(text: str) -> tuple[str, ...]:
     if not names:
         raise argparse.ArgumentTypeError("name at least one queue")
     return names
+
+
+def _places(text: str) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        queue, equals, most = map(str.strip, part.rpartition("="))
+        if not equals:
+            raise argparse.ArgumentTypeError(f"write QUEUE=N, not {part!r}")
+        [name] = (queue,) if queue == EVERY_OTHER else _queues(queue)
+        if name == OWN_QUEUE:
+            raise argparse.ArgumentTypeError(f"queue {name!r} is of this package and has no places")
+        if name in places:
+            raise argparse.ArgumentTypeError(f"name {name!r} once")
+        places[name] = _positive(most)
+    if not places:
+        raise argparse.ArgumentTypeError("name at least one queue, such as mail=2")
+    return places
 
 
 def _positive(text: str) -> int:

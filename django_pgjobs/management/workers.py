@@ -14,7 +14,7 @@ from django_pgjobs.presentation.fleet import workers_of
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
 COLUMNS = (
-    "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots",
+    "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots", "places",
     "running", "finished", "version", "release", "started_at", "last_beat_at", "deaths", "died_at", "death",
     "suspects", "suspects_since",
 )  # fmt: skip
@@ -57,7 +57,9 @@ def _fields_of(worker: Any) -> dict[str, Any]:
 
 def _cells(worker: Any) -> tuple[str, ...]:
     named, excluded = worker.served
-    served, without = "all" if named is None else ",".join(named), "".join(f",-{name}" for name in excluded)
+    places = worker.slots_of_queues
+    served = "all" if named is None else ",".join(named)
+    without = "".join(f",-{name}" for name in excluded) + "".join(f",{name}={most}" for name, most in places.items())
     return (
         output.short(worker.name, 60),
         output.plain(worker.status) + (", leads" if worker.leads else ""),

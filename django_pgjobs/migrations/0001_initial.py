@@ -588,6 +588,7 @@ class Migration(migrations.Migration):
                 ("processes", models.IntegerField(verbose_name="processes")),
                 ("threads", models.IntegerField(verbose_name="threads")),
                 ("async_slots", models.IntegerField(verbose_name="async slots")),
+                ("places", models.JSONField(null=True, verbose_name="places of queues")),
                 ("version", models.TextField(verbose_name="version")),
                 ("release", models.TextField(db_default="", verbose_name="release")),
                 (

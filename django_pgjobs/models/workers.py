@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.conf import get_conf
 from django_pgjobs.models.base import PostgresModel
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.values.by_queue import EVERY_OTHER
 
 
 class HeartbeatQuerySet(models.QuerySet[Any]):
@@ -74,6 +75,7 @@ class Heartbeat(PostgresModel):
     processes = models.IntegerField(_("processes"))
     threads = models.IntegerField(_("threads"))
     async_slots = models.IntegerField(_("async slots"))
+    places = models.JSONField(_("places of queues"), null=True)
     version = models.TextField(_("version"))
     release = models.TextField(_("release"), db_default="")
     protocol = models.SmallIntegerField(_("protocol"), db_default=0, help_text=_("Job features it knows."))
@@ -110,6 +112,13 @@ class Heartbeat(PostgresModel):
             for stored in (self.queues, self.excluded_queues)
         )
         return None if self.queues is None else named, excluded
+
+    @property
+    def slots_of_queues(self) -> dict[str, int]:
+        """Number of jobs of a queue that it runs at once, by queue; ``"*"``: of all others together."""
+        stored = self.places if isinstance(self.places, dict) else {}
+        names = sorted(stored, key=lambda name: (name == EVERY_OTHER, name))
+        return {name: stored[name] for name in names if isinstance(stored[name], int)}
 
 
 class LeaderTerm(PostgresModel):

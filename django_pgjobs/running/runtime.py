@@ -31,6 +31,8 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import read_statements
 from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.store.keeping import Identity
+from django_pgjobs.values.built_in import OWN_QUEUE
+from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE
@@ -178,6 +180,9 @@ def _log_budget(worker: Worker, found: Identity, *others: Identity) -> None:
         worker.author.name, listed(served), worker.processes, worker.threads, worker.async_slots,
         total, allowed,
     )  # fmt: skip
+    if worker.places:
+        places = ", ".join(f"{queue}: {most}" for queue, most in worker.places.items())
+        log.info("worker runs at most so many jobs at once queue=%s: %s", listed(worker.places), places)
     if worker.options.databases:
         log.info("worker serves several databases alias=%s", listed(worker.options.databases))
     template = worker.options.template
@@ -226,6 +231,7 @@ class ServedDatabase:
             worker.frontier(),
             worker.claim_options(),
             frozenset(name for name in registry.names() if registry.get(name).is_async),
+            frozenset(worker.places and {*worker.places, OWN_QUEUE}) - {EVERY_OTHER},
         )
         admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
         freed = admitter.wake_up if admitter.declares else None
@@ -319,7 +325,9 @@ def _limits(worker: Worker) -> WorkerLimits:
         options.executor_max_jobs or conf.executor_max_jobs,
         options.executor_max_megabytes or conf.executor_max_megabytes,
     )
-    return WorkerLimits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
+    return WorkerLimits(
+        worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling, worker.places
+    )
 
 
 def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> LeaseKeeper:

@@ -14,6 +14,8 @@ from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.store import gates
 from django_pgjobs.store.finalising import Author
+from django_pgjobs.values.built_in import OWN_QUEUE
+from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.deaths import Deaths
 from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS
@@ -47,6 +49,7 @@ class WorkerOptions:
     until_idle: bool = False
     metrics_port: int | None = None
     metrics_host: str | None = None
+    places: Mapping[str, int] | None = None
     environment: Mapping[str, str] | None = None
     template: ExecutorTemplate | None = None
 
@@ -111,6 +114,7 @@ class Worker:
             "processes": self.processes,
             "threads": self.threads,
             "async_slots": self.async_slots,
+            "places": json.dumps(self.places) if self.places else None,
             "version": __version__,
             "release": self.author.release,
             "state": state,
@@ -119,6 +123,17 @@ class Worker:
             "protocol": gates.KNOWS_UNDO,
             **(deaths.facts() if deaths is not None else {}),
         }
+
+    @property
+    def places(self) -> dict[str, int | None]:
+        """Number of jobs of a queue that it runs at once, by queue, None for any; ``"*"``: of all others together.
+
+        Of the setting, only what is about queues that it serves.
+        """
+        if self.options.places is not None:
+            return dict(self.options.places)
+        serves, places = self.frontier().serves, self.conf.places.values
+        return {name: places[name] for name in places if name == EVERY_OTHER or (serves(name) and name != OWN_QUEUE)}
 
     def claim_options(self) -> ClaimOptions:
         """Return the parameters that all claims of this worker share."""

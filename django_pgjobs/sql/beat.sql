@@ -3,12 +3,12 @@
 -- Rows: 1; 0 for a heartbeat that arrives after the worker's last.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_heartbeat AS h (
-    id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, version, release, state, running, finished,
+    id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, places, version, release, state, running, finished,
     protocol, deaths, death, died_at, suspects, suspects_since
 )
 VALUES (
     %(id)s::uuid, %(name)s, %(host)s, %(pid)s::integer, %(queues)s::jsonb, %(excluded_queues)s::jsonb, %(processes)s::integer,
-    %(threads)s::integer, %(async_slots)s::integer, %(version)s, %(release)s, %(state)s, %(running)s::integer, %(finished)s::bigint,
+    %(threads)s::integer, %(async_slots)s::integer, %(places)s::jsonb, %(version)s, %(release)s, %(state)s, %(running)s::integer, %(finished)s::bigint,
     %(protocol)s::smallint, %(deaths)s::integer, %(death)s,
     statement_timestamp() - make_interval(secs => %(died_seconds)s::float8), %(suspects)s::jsonb,
     CASE WHEN %(suspects)s::jsonb IS NOT NULL THEN statement_timestamp() END

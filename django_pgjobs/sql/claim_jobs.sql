@@ -1,16 +1,16 @@
--- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for threads and another for the event loop; or the job with an id.
+-- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for each line of pairs, of jobs for threads or for the event loop; or the job with an id.
 -- Fence: creates (a claim_id made for this execution only).
 -- Rows: the claimed jobs, in no order, those of one kind in one row of columns, and the time of this statement; one without a queue if there are none.
 -- Clock: statement_timestamp().
 WITH found AS MATERIALIZED (
     -- Names as a set, not an array: a scan past 100,000 jobs compares each with one name, not with all.
     SELECT taken.id
-    FROM unnest(%(lines)s::boolean[], %(limits)s::integer[]) AS line (is_async, most),
+    FROM unnest(%(lines)s::boolean[], %(limits)s::integer[]) WITH ORDINALITY AS line (is_async, most, number),
     LATERAL (
         SELECT ready.id
         FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
-            %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[], %(pair_lines)s::boolean[])
-            AS pair (queue, priority, run_at, id, until_run_at, until_id, is_async),
+            %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[], %(pair_lines)s::bigint[])
+            AS pair (queue, priority, run_at, id, until_run_at, until_id, line),
         LATERAL (
             SELECT j.id
             FROM pgjobs_job AS j
@@ -34,7 +34,7 @@ WITH found AS MATERIALIZED (
             LIMIT line.most
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS ready
-        WHERE pair.is_async = line.is_async
+        WHERE pair.line = line.number
         LIMIT line.most
     ) AS taken
     LIMIT %(most)s::integer

@@ -5,7 +5,7 @@
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT
         h.id, h.name, h.queues, h.excluded_queues, h.running, h.processes::bigint * h.threads AS slots, h.last_beat_at,
-        h.processes, h.suspects, CASE WHEN h.suspects IS NOT NULL THEN h.suspects_since END AS suspects_since,
+        h.processes, h.suspects, h.places, CASE WHEN h.suspects IS NOT NULL THEN h.suspects_since END AS suspects_since,
         CASE
             WHEN h.state IN ('stopped', 'lost') THEN h.state
             WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
@@ -107,7 +107,7 @@ SELECT
         WHEN beat.suspects -> 'pending' @> to_jsonb(wanted.id) THEN 'pending'
         WHEN beat.suspects -> 'running' @> to_jsonb(wanted.id) THEN 'running'
     END,
-    workers.benched, workers.benched_since, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
+    workers.benched, workers.benched_since, workers.crowded, workers.places, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
     workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id, undo.id,
     of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
     of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
@@ -128,6 +128,8 @@ CROSS JOIN LATERAL (
         -- Their only executor takes nothing else.
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.processes = 1 AND seen.suspects_since IS NOT NULL) AS benched,
         min(seen.suspects_since) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.processes = 1) AS benched_since,
+        count(*) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.taken >= seen.places) AS crowded,
+        coalesce(sum(seen.places) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS places,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running') AS serving,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'draining') AS draining,
         coalesce(sum(seen.slots) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS slots,
@@ -139,8 +141,25 @@ CROSS JOIN LATERAL (
             known.status, known.running, known.last_beat_at, known.processes, known.suspects_since, known.slots, known.status IN ('running', 'draining') AS live,
             wanted.queue = 'pgjobs'
             OR (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
-            AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves
+            AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves,
+            given.places,
+            CASE
+                WHEN given.places IS NOT NULL AND known.status = 'running' AND wanted.state = 'ready'
+                THEN (
+                    SELECT count(*)
+                    FROM pgjobs_claim AS k
+                    CROSS JOIN LATERAL unnest(k.job_ids) AS claimed (id)
+                    JOIN pgjobs_job AS j ON j.id = claimed.id AND j.claim_id = k.claim_id
+                    WHERE k.worker = known.id
+                      AND j.outcome IS NULL
+                      AND (j.queue = wanted.queue OR NOT (known.places ? wanted.queue OR known.places ? j.queue OR j.queue = 'pgjobs'))
+                )
+            END AS taken
         FROM known
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN jsonb_typeof(stored) = 'number' AND wanted.queue <> 'pgjobs' THEN least(stored::numeric, 1000000) END AS places
+            FROM coalesce(known.places -> wanted.queue, known.places -> '*') AS stored
+        ) AS given
     ) AS seen
 ) AS workers
 LEFT JOIN LATERAL (

@@ -148,6 +148,10 @@ class Pair(NamedTuple):
     until: Spot | None = None
 
 
+LineKey = bool | tuple[bool, str]
+"""A line: the jobs of this colour; or, of one queue that has places of its own, those of this colour there."""
+
+
 class Line(NamedTuple):
     """Place where a claim scans for jobs of one colour, and the maximum number that it takes."""
 
@@ -191,7 +195,7 @@ def claim_jobs(
 
 def claim_lines(
     db: Database,
-    lines: Mapping[bool, Line],
+    lines: Mapping[LineKey, Line],
     async_names: Collection[str],
     *,
     claim_id: UUID,
@@ -202,7 +206,7 @@ def claim_lines(
     most: int | None = None,
     database: str = "",
 ) -> ClaimReply:
-    """Claim as ``claim_jobs``, from the line of jobs for the event loop (True) and from the line of all others (False).
+    """Claim as ``claim_jobs``, from lines of jobs for the event loop (True) and from lines of all others (False).
 
     ``async_names``: the jobs that run on the loop; a callback runs in a thread regardless of its job's name. ``most``:
     how many jobs all lines give together; beyond that, the last line gives fewer. ``database``: what the jobs say of
@@ -234,7 +238,7 @@ def claim_one(
 def _claim(
     db: Database,
     terms: Mapping[str, object],
-    lines: Mapping[bool, Line],
+    lines: Mapping[LineKey, Line],
     async_names: Collection[str],
     most: int | None,
     job_id: int | None,
@@ -243,9 +247,9 @@ def _claim(
     """Claim from these lines and the job ``job_id``; return the jobs in no order."""
     asked_at = clock.monotonic()
     params = {
-        "lines": array_of(lines),
+        "lines": array_of(map(on_loop, lines)),
         "limits": array_of(line.limit for line in lines.values()),
-        "pair_lines": array_of(is_async for is_async, line in lines.items() for _ in line.pairs),
+        "pair_lines": array_of(number for number, line in enumerate(lines.values(), 1) for _ in line.pairs),
         "async_names": array_of(async_names),
         "most": most,
         "id": job_id,
@@ -253,6 +257,11 @@ def _claim(
         **terms,
     }
     return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at, database)
+
+
+def on_loop(line: LineKey) -> bool:
+    """Return whether a line is of jobs for the event loop."""
+    return line if isinstance(line, bool) else line[0]
 
 
 def next_claimable(

@@ -62,6 +62,10 @@ class WhyFacts(NamedTuple):
     benched: int
     """Number of the ``serving`` workers that have only one executor, in which suspects run apart, and since when."""
     benched_since: datetime | None
+    crowded: int
+    """Number of the ``serving`` workers that run as many jobs of its queue as it has ``places`` there, and all places.
+    """
+    places: int
     live: int
     """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``draining`` while they serve it."""
     serving: int

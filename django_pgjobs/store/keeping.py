@@ -41,9 +41,12 @@ def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
     return [Flag(row[0], str(row[1]), *row[2:]) for row in db.fetch("read_flags", params)]
 
 
+_BEATS_WITHOUT = {"places": None, "deaths": 0, "death": "", "died_seconds": None, "suspects": None}
+
+
 def beat(db: Database, facts: Mapping[str, object]) -> None:
     """Write this worker's heartbeat row; ``facts``: its columns. A row with status *stopped* is the last."""
-    db.fetch("beat", {"deaths": 0, "death": "", "died_seconds": None, "suspects": None, **facts})
+    db.fetch("beat", {**_BEATS_WITHOUT, **facts})
 
 
 class Crash(NamedTuple):

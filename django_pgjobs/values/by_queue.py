@@ -1,7 +1,8 @@
 """Settings by queue: how many jobs a queue may hold, and how fast one process may register into it.
 
 Layer 0. ``conf`` reads ``CAPACITY`` and ``REGISTRATION_RATE`` with the rules here; ``capacity`` and ``token_bucket``
-enforce them. ``"*"`` stands for every queue that the setting does not name.
+enforce them. ``"*"`` stands for every queue that the setting does not name. The places that queues have in a worker are
+written likewise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ EVERY_OTHER = "*"
 MOST_JOBS = 1_000_000
 """The largest capacity: each registration counts up to it."""
 
+MOST_PLACES = 1_000_000
 MOST_TOKENS = 1_000_000
 MOST_TOKEN_SECONDS = 86_400.0
 

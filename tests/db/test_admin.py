@@ -373,6 +373,16 @@ def test_workers_are_shown_and_those_not_heard_from_are_silent_and_lost(root: Cl
     assert "2 × (4 threads + 50 async)" in text
 
 
+def test_places_of_queues_are_shown_with_a_worker(root: Client) -> None:
+    common: dict[str, Any] = {"host": "h", "pid": 1, "processes": 2, "threads": 4, "async_slots": 0, "version": "1"}
+    beat = Heartbeat.objects.create(name="w", places={"mail<": 2, "*": 5, "x": "forged"}, **common)
+    page = f"/admin/pgjobs/heartbeat/{beat.pk}/change/"
+    assert "mail&lt;: 2, *: 5<" in html(root.get(page)).replace("\n", "")
+    assert "mail&lt;: 2, *: 5" in html(root.get("/admin/pgjobs/overview/"))
+    Heartbeat.objects.filter(pk=beat.pk).update(places="forged")
+    assert root.get(page).status_code == 200
+
+
 def test_workers_are_read_only(root: Client) -> None:
     beat = Heartbeat.objects.create(name="w", host="h", pid=1, processes=1, threads=1, async_slots=0, version="1")
     url = f"/admin/pgjobs/heartbeat/{beat.pk}/change/"

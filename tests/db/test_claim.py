@@ -302,9 +302,10 @@ def test_a_row_that_changes_during_the_claim_is_not_claimed_by_its_old_version(
     gate.query("SELECT pg_advisory_lock(1)")
     claimer = db_connection(autocommit=False)
     text = statement("claim_jobs").replace(
-        "until_run_at, until_id, is_async),",
-        "until_run_at, until_id, is_async), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
+        "until_run_at, until_id, line),",
+        "until_run_at, until_id, line), (SELECT pg_advisory_xact_lock(1) IS NOT NULL OFFSET 0) AS gate (opened),",
     )
+    text = text.replace("WHERE j.queue = pair.queue", "WHERE gate.opened AND j.queue = pair.queue", 1)
     assert "gate" in text
     future = background(_claim_with, claimer, text)
     wait_until(lambda: blocked_by(raw, gate.pid), 5, "the claim waits at the gate")
@@ -459,14 +460,28 @@ def test_who_is_asked_about_is_the_first_that_a_claim_of_many_takes() -> None:
     first = " ".join(statement("next_claimable").split())
     for of_lines, of_one in (
         ("line.most", "1"),
-        (", %(pair_lines)s::boolean[]", ""),
-        ("until_id, is_async)", "until_id)"),
-        ("WHERE pair.is_async = line.is_async", ""),
+        (", %(pair_lines)s::bigint[]", ""),
+        ("until_id, line)", "until_id)"),
+        ("WHERE pair.line = line.number", ""),
         ("line.is_async", "%(is_async)s::boolean"),
     ):
         assert of_lines in candidates
         candidates = candidates.replace(of_lines, of_one)
     assert first in " ".join(candidates.split())
+
+
+def test_a_queue_with_places_has_lines_of_its_own(raw: RawDatabase) -> None:
+    """Each line of one colour gives what it is asked for, from its own queues only."""
+    mail, other = register(5, queue="mail"), register(5, priority=3)
+    lines: dict[claiming.LineKey, Line] = {
+        False: Line(from_the_beginning(("default", 3)), 3),
+        True: Line(from_the_beginning(("default", 3)), 3),
+        (False, "mail"): Line(from_the_beginning(("mail", 0)), 2),
+        (True, "mail"): Line(from_the_beginning(("mail", 0)), 2),
+    }
+    terms: Any = {"worker": WORKER, "lease_seconds": 30.0, "allowance_seconds": 5.0, "grace_seconds": 30.0}
+    claimed = claiming.claim_lines(raw, lines, [], claim_id=uuid4(), **terms)
+    assert [job.id for job in claimed.jobs] == [*other[:3], *mail[:2]], "in the order in which they start"
 
 
 def test_everything_works_in_a_transaction_of_django(committed: None) -> None:

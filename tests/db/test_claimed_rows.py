@@ -53,7 +53,7 @@ RARE: dict[str, Callable[[random.Random, datetime], Any]] = {
 
 
 def claim_all(db: Database) -> list[ClaimedJob]:
-    lines = {False: Line(from_the_beginning(("default", 0)), 1000)}
+    lines: dict[claiming.LineKey, Line] = {False: Line(from_the_beginning(("default", 0)), 1000)}
     return claiming.claim_lines(db, lines, (), claim_id=uuid4(), database="eu", **TERMS).jobs
 
 

@@ -16,7 +16,7 @@ def claimed_at_the_instant(raw: RawDatabase, offset: str) -> list[int]:
     [job_id] = register()
     params = {
         "queues": ["default"], "priorities": [0], "run_ats": ["-infinity"], "ids": [0], "until_run_ats": [None],
-        "until_ids": [None], "lines": [False], "limits": [9], "pair_lines": [False], "async_names": [], "most": 9,
+        "until_ids": [None], "lines": [False], "limits": [9], "pair_lines": [1], "async_names": [], "most": 9,
         "id": None, "claim_id": "00000000-0000-4000-8000-000000000009",
         "worker": "00000000-0000-4000-8000-000000000001", "lease": 30.0, "allowance": 5.0, "grace": 10.0,
         "inline": 1000, "chars": 1000, "bytes": 1000,

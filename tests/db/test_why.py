@@ -24,7 +24,7 @@ from django_pgjobs.store import finalising
 from django_pgjobs.store.explaining import MOST_COUNTED, read_why
 from django_pgjobs.testing import backdate
 from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, from_the_beginning, job, register
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -109,6 +109,38 @@ def test_due_behind_others_and_behind_busy_workers(raw: RawDatabase) -> None:
     code, words = said(first[1])
     assert code == "busy"
     assert "at their last heartbeats they ran 2 jobs in 2 threads. 3 due jobs of its queue go first." in words
+
+
+@pytest.mark.parametrize(
+    ("places", "others", "code"),
+    [
+        ({"default": 1}, 0, "places"),
+        ({"default": 2, "*": 1}, 0, "behind"),
+        ({"*": 1}, 0, "places"),
+        ({"mail": 5, "*": 2}, 1, "places"),  # one of another queue counts in the star, and those of mail do not
+        ({"default": None, "*": 1}, 0, "behind"),
+        ({"default": 1}, 1, "places"),
+        (None, 0, "behind"),
+        ("forged", 0, "behind"),
+        ({"default": "forged"}, 0, "behind"),
+    ],
+)
+def test_due_while_the_places_of_its_queue_are_taken(raw: RawDatabase, places: Any, others: int, code: str) -> None:
+    register(3)
+    [waiting] = register(delay_seconds=-1, priority=-1)
+    for queue in ("mail", "mail", *["other"] * others):
+        register(queue=queue)
+        assert len(claim(raw, 1, from_the_beginning((queue, 0))).ids) == 1
+    assert len(claim(raw, 1).ids) == 1
+    worker(id=WORKER, threads=9, places=places)
+    found = said(waiting)
+    assert found[0] == code, found
+    if code == "places":
+        assert (
+            f"as many jobs at once as its places allow: {sum(n for n in places.values() if n < 5)}. 2 due" in found[1]
+        )
+    worker("free")
+    assert said(waiting)[0] == "behind", "another worker has room"
 
 
 def test_what_runs_already_does_not_go_first(raw: RawDatabase) -> None:

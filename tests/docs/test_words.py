@@ -48,6 +48,12 @@ ALLOWED = {
     "forget_misses": "the registry's memory is no row that expires",
     "forget_found": "the registry's memory is no row that expires",
     "numbered": "rows that a statement has numbered",
+    "places": "the slots of a worker that a queue may take: the option --places and the setting PLACES",
+    "PLACES": "the setting itself",
+    "MOST_PLACES": "the largest number of these",
+    "_places": "what reads these",
+    "_check_places": "what refuses some of these",
+    "shown_places": "the field of the admin that shows these",
 }
 """Whole identifiers that may have such a word, and why."""
 

@@ -76,6 +76,7 @@ DEFAULTS: dict[str, Any] = {
     "executor_max_megabytes": None,
     "threads": 4,
     "async_slots": 50,
+    "places": {"values": {}},
     "capacity": {"values": {}},
     "queue_limits": {"values": {}},
     "registration_rate": {"values": {}},
@@ -127,6 +128,7 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("DEFAULT_BACKOFF", Backoff(1), Backoff(1)),
         ("CAPACITY", {"mail": 10, "*": None}, ByQueue({"mail": 10, "*": None})),
         ("CAPACITY", None, ByQueue()),
+        ("PLACES", {"mail": 2, "report": None, "*": 5}, ByQueue({"mail": 2, "report": None, "*": 5})),
         (
             "REGISTRATION_RATE",
             {"*": {"tokens": 5, "seconds_per_token": timedelta(seconds=2)}},
@@ -236,6 +238,8 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"MODULES": ["a", "*.jobs", "a..b", "a/b.py", ""]}, "range", "the first part without a * (found '*.jobs'"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
         ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
+        ({"PLACES": {"mail": 0}}, "range", 'PGJOBS["PLACES"]["mail"] must be from 1 to 1000000, not 0'),
+        ({"PLACES": [2]}, "type", 'must be a dict by queue, such as {"mail": 2, "*": 5}, or None, not [2]'),
         ({"CAPACITY": {"mail": 0}}, "range", 'PGJOBS["CAPACITY"]["mail"] must be from 1 to 1000000, not 0'),
         ({"CAPACITY": {"mail": True}}, "range", "must be a whole number, not True"),
         ({"CAPACITY": {"mail": "10"}}, "range", "not '10'"),
@@ -393,7 +397,7 @@ def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
 
 def test_there_are_few_settings() -> None:
     """Every bound is in ``BOUNDS``, and how long rows are kept in ``RETENTION``."""
-    assert len(RULES) <= 37
+    assert len(RULES) <= 38
 
 
 @pytest.mark.parametrize("kind", [JobBounds, OutcomeRetention, Retention])

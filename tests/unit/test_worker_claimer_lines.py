@@ -196,3 +196,41 @@ def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
     coloured._claim(DB, {False: 1, True: 3})
     assert tried == [{False: 1, True: 3}, {False: 1, True: 1}]
     assert (parked, coloured.room.unadopted) == ([8], {False: 1, True: 0})
+
+
+# Queues that have places
+
+
+def test_a_queue_that_is_full_is_not_asked_for_and_wakes_nobody(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ClaimOptions(
+        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
+    )
+    claimer = Claimer(lambda: DB, heard, Frontier(), options, queues=frozenset({"a", "pgjobs"}))
+    claimer.listening.set()
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("a", 0), ("b", 0), ("pgjobs", 0)])
+    asked: list[dict[Any, tuple[list[str], int]]] = []
+
+    def claim_lines(db: Any, lines: dict[Any, Line], names: Any, **_: Any) -> ClaimReply:
+        asked.append({key: ([pair.queue for pair in line.pairs], line.limit) for key, line in lines.items()})
+        ready = 2 if (False, "a") in lines else 0
+        return ClaimReply([claimed(id, queue="a") for id in range(ready)], DUE)
+
+    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
+    claimer.request(4, slots={"a": 2})
+    claim_as_wanted(claimer)
+    assert asked == [{False: (["b"], 1), (False, "a"): (["a"], 2), (False, "pgjobs"): (["pgjobs"], 1)}]
+    claimer.adopted([claimed(id, queue="a") for id in range(2)])
+    claimer.request(2, slots={"a": 0})
+    claim_as_wanted(claimer)
+    assert set(asked[1]) == {False, (False, "pgjobs")}
+    wakes: list[None] = []
+    monkeypatch.setattr(claimer.wake, "notify_all", lambda: wakes.append(None))
+    claimer.wake_for(("a", 0))
+    claimer.wake_for_released("a")
+    assert not wakes
+    assert claimer.serves("a")
+    assert claimer.serves("pgjobs")
+    claimer.request(2, slots={"a": 1})
+    assert wakes, "now there is room for what was announced"
+    claim_as_wanted(claimer)
+    assert (False, "a") in asked[2]

@@ -41,7 +41,7 @@ class Claimer:
         self.polls = 0
         self.paused: frozenset[str] = frozenset()
 
-    def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
+    def request(self, threads: int, loop: int = 0, *, most: int | None = None, slots: object = None) -> None:
         self.requests.append((threads, loop, most))
 
     def wake_for(self, pair: tuple[str, int]) -> None: ...

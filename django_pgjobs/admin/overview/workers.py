@@ -39,6 +39,7 @@ def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, object]:
         "running": beat.running,
         "slots": max(slots, 1),
         "use": _("%(running)s of %(slots)s") % {"running": grouped(beat.running), "slots": grouped(slots)},
+        "places": visible(", ".join(f"{name}: {most}" for name, most in beat.slots_of_queues.items())[:200]),
         "release": visible(beat.release[:100]) or "–",
         "jobs": [
             {

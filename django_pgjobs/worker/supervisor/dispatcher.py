@@ -9,6 +9,9 @@ other jobs, one group after the other on one executor, the *bench*; the other ex
 bench too, it is halved, until one job runs alone. A group waits until its dead executor has no server process left,
 since its last statement might commit beside the new run.
 
+A queue that has places starts no more runs than it has slots left (``queue_slots``). Those that find none are
+``crowded``, and keep no run of other queues waiting.
+
 No group waits for a suspect as long as it runs: after ``ALONE_SECONDS`` the next group starts beside it, and in the end
 other jobs do. Nor does a group wait longer for a bench to become empty. A suspect gets twice the time at each further
 death, and those that started last are first on the empty bench: so in the end the guilty one is alone.
@@ -17,7 +20,8 @@ death, and those that started last are first on the empty bench: so in the end t
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import insort
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -28,6 +32,7 @@ from django_pgjobs.worker.shared.deaths import MOST_SUSPECTS, Suspects
 from django_pgjobs.worker.shared.run_groups import groups_of
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
+from django_pgjobs.worker.supervisor.queue_slots import QueueSlots
 
 log = safe_logger("django_pgjobs")
 
@@ -52,9 +57,11 @@ class Dispatcher:
     Of several homes, each has its own. ``alias``: what the jobs of this one say, empty without others.
     """
 
-    def __init__(self, alias: str = "", numbers: RunNumbers | None = None) -> None:
+    def __init__(self, alias: str = "", numbers: RunNumbers | None = None, slots: QueueSlots | None = None) -> None:
         self.alias = alias
         self.numbers = numbers or RunNumbers()
+        self.slots = slots or QueueSlots()
+        self.crowded: dict[str, list[HeldRun]] = {group: [] for group in self.slots.most}
         self.outstanding = {False: 0, True: 0}
         """Runs that executors have, counted if there are other homes."""
 
@@ -68,7 +75,8 @@ class Dispatcher:
         self._bench: ExecutorProcess | None = None
 
     def __len__(self) -> int:
-        return len(self.waiting[False]) + len(self.waiting[True]) + sum(map(len, self.groups))
+        waiting = (*self.waiting.values(), *self.groups, *self.crowded.values())
+        return sum(map(len, waiting))
 
     @property
     def suspects(self) -> list[HeldRun]:
@@ -146,7 +154,10 @@ class Dispatcher:
         return self.numbers.last
 
     def count(self, runs: Iterable[HeldRun | None], sign: int) -> None:
-        """Count runs that executors have got, or have no more, if there are other homes."""
+        """Count runs that executors have got, or have no more, if there are other homes, or queues with places."""
+        if self.slots:
+            runs = list(runs)
+            self.slots.count(runs, sign)
         if self.alias:
             for run in runs:
                 if run is not None:
@@ -165,6 +176,8 @@ class Dispatcher:
     def dispatch(self, executors: list[ExecutorProcess], now: float, most: Mapping[bool, int] | None = None) -> None:
         """Send waiting jobs to executors that have room; at most so many for threads and for loops."""
         self._dispatch_suspects(executors, now)
+        if self.slots:
+            self._keep_to_slots()
         self._go_on(executors, now)
         for is_async in (False, True):
             left = math.inf if most is None else most[is_async]
@@ -173,6 +186,37 @@ class Dispatcher:
                 if not ready:
                     break
                 left -= self._spread(ready, is_async, now, left)
+
+    def _keep_to_slots(self) -> None:
+        """Leave only those runs waiting that have a slot of their queue; suspects have theirs before others."""
+        free = self.slots.free()
+        for run in self.suspects:
+            if (group := self.slots.group(run)) is not None:
+                free[group] -= 1
+        for group, crowded in self.crowded.items():
+            back = crowded[: max(free[group], 0)]
+            del crowded[: len(back)]
+            for is_async in (False, True):
+                if some := _of(back, is_async):
+                    self.waiting[is_async] = deque(sorted((*some, *self.waiting[is_async]), key=_rank))
+        for is_async, queue in self.waiting.items():
+            staying: deque[HeldRun] = deque()
+            for run in queue:
+                group = self.slots.group(run)
+                if group is None or free[group] > 0:
+                    staying.append(run)
+                    free |= {} if group is None else {group: free[group] - 1}
+                else:
+                    insort(self.crowded[group], run, key=_rank)
+            self.waiting[is_async] = staying
+
+    def waits(self) -> Counter[str]:
+        """Return how many runs of each group of queues with places wait here."""
+        runs = (*self.waiting[False], *self.waiting[True], *self.suspects)
+        waiting = Counter(group for group in map(self.slots.group, runs) if group is not None)
+        for group, crowded in self.crowded.items():
+            waiting[group] += len(crowded)
+        return waiting
 
     def _fresh(self, queue: deque[HeldRun], now: float) -> bool:
         return bool(queue) and _is_fresh(queue[0], now)
@@ -210,6 +254,9 @@ class Dispatcher:
         if not self.groups or any(child.exclusive or child.reserved for child in executors):
             self.reserved_at = None
             return
+        if self.slots and not self.slots.fitting(self.suspects):
+            self.reserved_at = None  # they wait for their queue, and others for no bench
+            return
         bench = _bench(executors)
         if bench is None:
             return
@@ -226,6 +273,7 @@ class Dispatcher:
             return
         slots = {False: bench.threads, True: bench.async_slots}
         sent = [run for on in slots for run in _of(group, on)[: max(slots[on] - bench.outstanding[on], 0)]]
+        sent = self.slots.fitting(sent) if self.slots else sent
         if sent:
             left = [run for run in group if run not in sent]
             at = self.groups.index(group)
@@ -271,6 +319,9 @@ class Dispatcher:
             if some:
                 taken += [run for run in queue if run in some]
                 self.waiting[is_async] = deque(run for run in queue if run not in some)
+        for group, crowded in self.crowded.items():
+            taken += filter(wanted, crowded)
+            self.crowded[group] = [run for run in crowded if not wanted(run)]
         taken += [run for run in self.suspects if wanted(run)]
         staying = ([run for run in group if not wanted(run)] for group in self.groups)
         self.groups = [group for group in staying if group]

@@ -16,6 +16,7 @@ from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, RunNumbers, f
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
 from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.supervisor.queue_slots import QueueSlots
 from django_pgjobs.worker.supervisor.run_events import EventSender, at_home
 from django_pgjobs.worker.supervisor.sharing import Demand, offers
 from django_pgjobs.worker.threads.admitter import Admitter
@@ -52,10 +53,10 @@ class Home:
     asked_at: float = 0.0
     claimed_at: float = 0.0
 
-    def join(self, numbers: RunNumbers, notify: EventSender) -> None:
-        """Take its place in a worker whose runs have ``numbers``."""
+    def join(self, numbers: RunNumbers, notify: EventSender, slots: QueueSlots | None = None) -> None:
+        """Take its place in a worker whose runs have ``numbers`` and take ``slots``."""
         self.notify = at_home(self.alias, notify) if self.alias else notify
-        self.dispatcher = Dispatcher(self.alias, numbers)
+        self.dispatcher = Dispatcher(self.alias, numbers, slots)
         self.held_jobs = HeldJobs(
             self.table,
             self.dispatcher,

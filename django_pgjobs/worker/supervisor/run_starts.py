@@ -150,9 +150,10 @@ class RunStarts:
         Callbacks stay, and so do suspects: claimed again, they would run in company once more.
         """
         late = now - NO_ROOM_SECONDS
-        self.ends.release(
-            self.dispatcher.withdraw(lambda run: run.job.ending is None and not run.alone and run.since < late)
-        )
+        stale = self.dispatcher.withdraw(lambda run: run.job.ending is None and not run.alone and run.since < late)
+        if stale and self.dispatcher.slots:
+            self.dispatcher.slots.waited(stale, NO_ROOM_SECONDS)
+        self.ends.release(stale)
 
     def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
         """Start no more paused jobs: ask executors to release them, and release or hold those that wait here."""

@@ -14,7 +14,8 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -32,6 +33,7 @@ from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProc
 from django_pgjobs.worker.supervisor.held_jobs import HeldByHome
 from django_pgjobs.worker.supervisor.home import LINES, Home, most_to_start, shared
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
+from django_pgjobs.worker.supervisor.queue_slots import QueueSlots
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
@@ -60,13 +62,17 @@ LEAVE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """Number of executors, and conditions on which a worker ends by itself: ``max_jobs`` ended, or ``until_idle``."""
+    """Number of executors, and conditions on which a worker ends by itself: ``max_jobs`` ended, or ``until_idle``.
+
+    ``places``: how many jobs of a queue it runs at once, None for any; ``"*"`` is all others together.
+    """
 
     processes: int
     max_jobs: int | None = None
     until_idle: bool = False
     drain_seconds: float = 25.0
     recycling: Recycling = Recycling()  # noqa: RUF009 (Recycling is frozen)
+    places: Mapping[str, int | None] | None = None
 
 
 class Supervisor:
@@ -82,10 +88,11 @@ class Supervisor:
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
         self.numbers = RunNumbers()
+        self.slots = QueueSlots(limits.places or {})
         children: list[ExecutorProcess] = []
         self.relay = SignalRelay(children)
         for home in homes:
-            home.join(self.numbers, self.relay.notify)
+            home.join(self.numbers, self.relay.notify, self.slots)
         first, *others = homes
         self.pool = ExecutorPool(
             recipe,
@@ -220,8 +227,12 @@ class Supervisor:
         for home in self.homes:
             if home not in homes:
                 home.claimer.request(0, 0, most=most if home is self.turn or most is None else 0)
+        slots = None
+        if self.slots and homes:
+            waiting = sum((home.dispatcher.waits() for home in self.homes), Counter[str]())
+            slots = self.slots.rooms(waiting, len(homes))
         for home, for_threads, for_loops in shared(homes, threads, loops, executors, now):
-            home.claimer.request(for_threads if wanted else 0, for_loops, most=most)
+            home.claimer.request(for_threads if wanted else 0, for_loops, most=most, slots=slots)
 
     def _take_turns(self) -> None:
         """With a number of jobs to end after, let the next home claim: claims of several might be too many."""

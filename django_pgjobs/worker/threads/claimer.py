@@ -5,7 +5,8 @@ answer was lost is in doubt (``claims_in_doubt``). If a claim fails on the data 
 row is left, claims that row by its id, and parks it if this fails too: two workers may do so at once.
 
 If the code has ``async def`` jobs, there are two *lines*: jobs for the loop (True) and all others (False), each with
-its own frontier. One statement claims from both, as many as main has room for (``claim_room``).
+its own frontier. A queue that has places has lines of its own. One statement claims from all lines, as many as main has
+room for (``claim_room``).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from django_pgjobs.execution.single_job import park_unclaimable
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import claiming
-from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, LineKey, on_loop
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import ReleasedJob
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
+from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claim_options import ClaimOptions, log_claimed
 from django_pgjobs.worker.threads.claim_room import ClaimRoom
@@ -70,16 +72,17 @@ class Claimer(Loop):
         frontier: Frontier,
         options: ClaimOptions,
         async_names: frozenset[str] = frozenset(),
+        queues: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(connect, inbox)
-        self.frontier = frontier
-        self.lines = {False: frontier}
         self.async_names = async_names
-        if async_names:
-            frontier.walks_past = True
-            self.lines[True] = Frontier(frontier.queues, frontier.excluded, walks_past=True)
+        self.room = ClaimRoom(async_names, queues)
+        self.frontier = frontier
+        frontier.walks_past = bool(async_names)
+        frontier.excluded |= queues
+        frontier.serves_own = OWN_QUEUE not in queues
+        self.lines: dict[LineKey, Frontier] = {line: frontier.of(line) for line in self.room.dry}
         self.options = options
-        self.room = ClaimRoom(async_names)
         self.halted = False
         self.paused: frozenset[str] = frozenset()
         self.listening = threading.Event()
@@ -87,8 +90,8 @@ class Claimer(Loop):
         self.notified = self.seen = 0
         self.unconfirmed: UUID | None = None
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
-        self.asked: tuple[bool, ...] = (False,)
-        self.left: dict[bool, bool] = {}
+        self.asked: tuple[LineKey, ...] = (False,)
+        self.left: dict[LineKey, bool] = {}
         """True for a line that surely has more: the last claim took as many as it might, or has not read it since."""
 
         self.next_due = NextDue()
@@ -100,15 +103,18 @@ class Claimer(Loop):
 
     # Called by other threads
 
-    def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
+    def request(
+        self, threads: int, loop: int = 0, *, most: int | None = None, slots: Mapping[str, int] | None = None
+    ) -> None:
         """Set how many jobs main has room for, including claimed ones it has not read of; replaces the last value.
 
-        ``most`` caps the total, regardless of the room.
+        ``most`` caps the total, regardless of the room, and ``slots`` what queues with places get of it.
         """
         with self.wake:
             before = self.room.is_free()
-            self.room.offer(threads, loop, most)
-            if self.room.is_free() and (not before or self.room.may_find_more()):
+            self.room.offer(threads, loop, most, slots)
+            news = bool(slots) and self.notified != self.seen  # of a queue that was full then
+            if self.room.is_free() and (not before or news or self.room.may_find_more()):
                 self.wake.notify_all()
 
     def adopted(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -121,7 +127,7 @@ class Claimer(Loop):
         with self.wake:
             if not self.hints.add(pair):
                 self.next_pairs = 0.0
-            self._wake_up()
+            self._wake_up(pair[0])
 
     def wake_for_admitted(self, pair: tuple[str, int]) -> None:
         """Record admitted jobs, perhaps older than those being claimed; called by the admitter."""
@@ -133,7 +139,7 @@ class Claimer(Loop):
         """Record released jobs, perhaps far older than those being claimed; called by the listen thread."""
         with self.wake:
             self.hints.add_released(queue)
-            self._wake_up()
+            self._wake_up(queue)
 
     def poll_now(self) -> None:
         """Make the next scan a full one: something may have become ready without a notification."""
@@ -158,8 +164,10 @@ class Claimer(Loop):
             self.settles_at = max(self.settles_at, self.busy_until)
             self.wake.notify_all()
 
-    def _wake_up(self) -> None:
+    def _wake_up(self, queue: str | None = None) -> None:
         self.notified += 1
+        if queue is not None and self.room.is_full(queue):
+            return  # the next room for it wakes the thread
         self.settles_at = max(self.settles_at, clock.monotonic() + POLL_AGAIN_SECONDS)
         self.wake.notify_all()
 
@@ -181,7 +189,14 @@ class Claimer(Loop):
         """
         silent = self.unconfirmed is not None and now > self.polled_at + SILENT_SECONDS
         able = self.reachable and not self.pausing and not silent
-        return able and (self.notified != self.seen or self.left.get(is_async, False))
+        if self.notified != self.seen or not self.room.queues:
+            return able and (self.notified != self.seen or self.left.get(is_async, False))
+        left = [line for line, more in self.left.copy().items() if more and on_loop(line) == is_async]
+        return able and any(self.room.of(line) > 0 for line in left)
+
+    def serves(self, queue: str) -> bool:
+        """Return whether this worker takes jobs of ``queue`` now."""
+        return any(frontier.serves(queue) for frontier in self.lines.values())
 
     # The thread
 
@@ -193,30 +208,30 @@ class Claimer(Loop):
             wanted, notified = self._until_wanted()
             if not wanted:
                 continue
-            if not self._claim(db, {is_async: min(room, BATCH) for is_async, room in wanted.items()}):
+            if not self._claim(db, {line: min(room, BATCH) for line, room in wanted.items()}):
                 self._rest(db, notified)
 
-    def _until_wanted(self) -> tuple[dict[bool, int], int]:
+    def _until_wanted(self) -> tuple[dict[LineKey, int], int]:
         with self.wake:
             while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
                 self.wake.wait()
             self.hints.hand_over(self.lines.values())
-            wanted = {} if self.stopping.is_set() else {line: n for line, n in self.room.wanted.items() if n > 0}
+            wanted = {} if self.stopping.is_set() else self.room.asked()
             if self.seen != self.notified:  # a line without room is not read, so this may be of that
                 self.left |= {line: True for line in self.lines if line not in wanted}
             self.seen = self.notified
             return wanted, self.notified
 
-    def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
+    def _claim(self, db: WorkerConnection, limits: Mapping[LineKey, int]) -> bool:
         """Claim up to these numbers from each line; return whether to claim again at once."""
         self.polled_at = asked_at = clock.monotonic()
         self.asked = tuple(limits)
         # A line without room was not read, so its jobs are unknown.
-        self.room.dry = {is_async: is_async in limits and self.room.dry[is_async] for is_async in self.lines}
+        self.room.dry = {line: line in limits and self.room.dry[line] for line in self.lines}
         for frontier in self.lines.values():
             frontier.pause(self.paused)
         self._refresh_pairs(db)
-        plans = {is_async: self.lines[is_async].plan(asked_at) for is_async in limits}
+        plans = {line: self.lines[line].plan(asked_at) for line in limits}
         claim_id = uuid4()
         with self.wake:
             # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs that no thread runs.
@@ -225,7 +240,7 @@ class Claimer(Loop):
                 self.room.dry, self.left = self.room.dry | dict.fromkeys(limits, True), {}
                 return False
             self.unconfirmed, most = claim_id, self.room.most
-        lines = {is_async: Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()}
+        lines = {line: Line([visit.pair for visit in plan], limits[line]) for line, plan in plans.items()}
         sent_at = clock.monotonic()
         try:
             claimed = claiming.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
@@ -233,8 +248,8 @@ class Claimer(Loop):
             self.unconfirmed = None  # the server says so: the claim took nothing
             now = clock.monotonic()
             if isinstance(error, psycopg.errors.QueryCanceled):
-                for is_async, plan in plans.items():
-                    self.lines[is_async].gave_up(plan, now, now - asked_at)
+                for line, plan in plans.items():
+                    self.lines[line].gave_up(plan, now, now - asked_at)
             raise
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
@@ -246,12 +261,12 @@ class Claimer(Loop):
             return True
         now = clock.monotonic()
         full = most is not None and len(claimed.jobs) >= most
-        for is_async, found in self.room.by_line(claimed.jobs).items():
-            if is_async in plans:
-                limit = len(found) if full else limits[is_async]
-                self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
-                self.left[is_async] = len(found) >= limit
-                self.room.dry[is_async] = not self.left[is_async] and self.lines[is_async].is_passed
+        for line, found in self.room.by_line(claimed.jobs).items():
+            if line in plans:
+                limit = len(found) if full else limits[line]
+                self.lines[line].saw(plans[line], found, limit, now, now - asked_at, claimed.scanned_at)
+                self.left[line] = len(found) >= limit
+                self.room.dry[line] = not self.left[line] and self.lines[line].is_passed
         self._hand_over(asked_at, claimed, now - sent_at)
         with self.wake:
             # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
@@ -269,7 +284,8 @@ class Claimer(Loop):
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:
         now = clock.monotonic()
-        if now < self.next_pairs and self.frontier.reaches:
+        known = sum(len(frontier.reaches) for line, frontier in self.lines.items() if not on_loop(line))
+        if now < self.next_pairs and known:
             return
         try:
             pairs = claiming.list_pairs(db)
@@ -277,9 +293,9 @@ class Claimer(Loop):
                 frontier.replace(pairs)
         except psycopg.errors.QueryCanceled:
             # Too many dead rows lie in the way; for now it claims from the known pairs.
-            if not self.frontier.reaches:
+            if not known:
                 raise
-            log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
+            log.warning("the list of queues takes too long, known ones are served pairs=%d", known)
         done = clock.monotonic()
         self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
 
@@ -299,20 +315,24 @@ class Claimer(Loop):
         self.wake_for_released(job.queue)
 
     def _isolate(
-        self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
+        self,
+        db: WorkerConnection,
+        plans: Mapping[LineKey, list[Visit]],
+        limits: Mapping[LineKey, int],
+        error: Exception,
     ) -> None:
         """Claim fewer and fewer jobs of ``plans``, until the row that makes the claim fail stands alone."""
         reason = one_line(error)
         limit = max(limits.values())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
-            self._claim(db, {is_async: max(1, most // 2) for is_async, most in limits.items()})
+            self._claim(db, {line: max(1, most // 2) for line, most in limits.items()})
             return
         # Use this very plan, as another starts with another queue. The row that failed may be parked by now, by another
         # worker doing the same: the row that is first now is innocent until its own claim fails.
-        for is_async, plan in plans.items():
+        for line, plan in plans.items():
             pairs = [visit.pair for visit in plan]
-            job_id = claiming.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
+            job_id = claiming.next_claimable(db, pairs, is_async=on_loop(line), async_names=self.async_names)
             if job_id is not None:
                 self._claim_one(db, job_id)
 
@@ -360,7 +380,7 @@ class Claimer(Loop):
         self.due_at = math.inf if due is None else now + due
         seconds = longest if due is None else min(longest, max(due, 0.0))
         # A line without room was not read; read it as soon as there is room.
-        asked = [self.lines[is_async] for is_async in self.asked]
+        asked = [self.lines[line] for line in self.asked]
         since, scanned = max(self.woken_at, self.settles_at), min(frontier.scanned() for frontier in asked)
         if scanned < since:
             # Never sleep before a full pass: rows come in behind the frontier.

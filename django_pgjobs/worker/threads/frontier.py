@@ -29,13 +29,13 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from django_pgjobs.store.claiming import ClaimedJob, Pair, Spot
+from django_pgjobs.store.claiming import ClaimedJob, LineKey, Pair, Spot
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.worker.threads.tour import MANY_PAIRS, Tour
 
@@ -235,13 +235,15 @@ class Reach:
 class Frontier:
     """The pairs that a worker claims from, and how far each claim has come.
 
-    ``walks_past``: it covers jobs of one colour only, among those of the other.
+    ``walks_past``: it covers jobs of one colour only, among those of the other. ``serves_own``: it also has this
+    package's own queue.
     """
 
     queues: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
     paused: frozenset[str] = frozenset()
     walks_past: bool = False
+    serves_own: bool = True
     reaches: dict[FrontierKey, Reach] = field(default_factory=dict)
     rotation: int = 0
     highest_id: int = 0
@@ -259,10 +261,18 @@ class Frontier:
         """True if claims have come past all pairs, with nothing left to be claimed at once."""
         return not self.are_many or self.tour.is_complete
 
+    def of(self, line: LineKey) -> Frontier:
+        """Return this for the line of all its queues, else a new one: of the other colour, or of one queue."""
+        if line is False:
+            return self
+        if line is True:
+            return replace(self, reaches={}, order=[], tour=Tour())
+        return Frontier(frozenset({line[1]}), walks_past=self.walks_past, serves_own=line[1] == OWN_QUEUE)
+
     def serves(self, queue: str) -> bool:
         """Return whether this worker takes jobs of ``queue`` now: those of this package's own queue always."""
         if queue == OWN_QUEUE:
-            return True
+            return self.serves_own
         if queue in self.excluded or queue in self.paused:
             return False
         return self.queues is None or queue in self.queues

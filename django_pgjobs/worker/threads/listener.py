@@ -114,7 +114,7 @@ class Listener(Loop):
             self.read_pauses()
             return
         word, _, queue = payload.partition(":")
-        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.frontier.serves(queue):
+        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.serves(queue):
             return
         if PRIORITY.fullmatch(word):
             self.claimer.wake_for((queue, int(word)))
