@@ -5,7 +5,7 @@
 SELECT EXISTS (
     SELECT
     FROM pg_dist_partition AS p
-    INNER JOIN pg_class AS c ON c.oid = p.logicalrel
+    INNER JOIN pg_class AS c ON c.oid = p.logicalrelid
     WHERE left(c.relname, 7) = 'pgjobs_'
       AND pg_table_is_visible(c.oid)
       AND NOT (p.partmethod = 'n' AND p.repmodel <> 't' AND p.colocationid = 0) -- known to Citus, and left where it is

@@ -158,7 +158,7 @@ def test_the_check_warns_of_tables_that_citus_has_distributed() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SET LOCAL allow_system_table_mods = on;"
-            'CREATE TABLE pg_catalog.pg_dist_partition (logicalrel regclass, partmethod "char", repmodel "char",'
+            'CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod "char", repmodel "char",'
             " colocationid integer);"
             "INSERT INTO pg_dist_partition VALUES ('pgjobs_job'::regclass, 'n', 's', 0)"
         )

@@ -1,4 +1,4 @@
-"""A server beside that of the suite, for tests that stop it."""
+"""A server beside that of the suite, for tests that stop it, and the nodes of Citus that the environment names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_pgjobs.embedded import EmbeddedServer
+from tests.e2e.citus import NODES, CitusNode, on_nodes
 from tests.e2e.elsewhere import ask, migrated
 from tests.plugins.fix_db import TABLES
 
@@ -25,3 +26,20 @@ def server(throwaway: EmbeddedServer) -> Iterator[EmbeddedServer]:
     ask(throwaway.url, f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
     yield throwaway
     throwaway.start()
+
+
+@pytest.fixture(scope="module")
+def citus_nodes() -> Iterator[list[CitusNode]]:
+    """A migrated schema of this module's own on each node, the coordinator's first."""
+    if not NODES:
+        pytest.skip("PGJOBS_CITUS_URLS names no nodes of Citus")
+    with on_nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(citus_nodes: list[CitusNode]) -> list[CitusNode]:
+    """These schemas, empty."""
+    for node in citus_nodes:
+        ask(node.url, f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY")
+    return citus_nodes

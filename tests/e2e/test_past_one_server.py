@@ -16,7 +16,7 @@ from tests.plugins.fix_worker import Workers
 ENGINE = "django.db.backends.postgresql"
 MADE_BY_CITUS = (
     "SET allow_system_table_mods = on;"
-    'CREATE TABLE pg_catalog.pg_dist_partition (logicalrel regclass, partmethod "char", repmodel "char",'
+    'CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod "char", repmodel "char",'
     " colocationid integer)"
 )
 UNMADE = "SET allow_system_table_mods = on; DROP TABLE pg_catalog.pg_dist_partition"

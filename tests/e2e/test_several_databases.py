@@ -25,10 +25,11 @@ from tests.plugins.ports import free_port
 BOTH = "--database=default,second"
 
 
-@pytest.fixture
-def second(server: EmbeddedServer) -> EmbeddedServer:
-    """What the alias *second* leads to."""
-    return server
+@pytest.fixture(params=["server", "nodes"])
+def second(request: pytest.FixtureRequest) -> EmbeddedServer:
+    """What the alias *second* leads to: a server of ours, or the last node of Citus where any is named."""
+    found = request.getfixturevalue(request.param)
+    return found if request.param == "server" else found[-1]  # type: ignore[no-any-return]
 
 
 def beside(server: EmbeddedServer | str) -> dict[str, str]:
@@ -114,27 +115,27 @@ def test_twins_whose_executor_is_killed_run_again_each_by_itself(
     assert ask(second.url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
 
 
-def test_two_databases_of_one_server_are_told_apart(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:
+def test_two_databases_of_one_server_are_told_apart(worker: Workers, server: EmbeddedServer, stage: Stage) -> None:
     """Their jobs have the same numbers, and whoever looks at the server sees whose connection is whose."""
-    ask(second.url, "CREATE DATABASE beside")
-    url = second.url.rpartition("/")[0] + "/beside"
+    ask(server.url, "CREATE DATABASE beside")
+    url = server.url.rpartition("/")[0] + "/beside"
     manage(url, "migrate", "-v0")
-    ids = [put(second.url, "notes_its_home", call("one")), put(url, "notes_its_home", call("two"))]
+    ids = [put(server.url, "notes_its_home", call("one")), put(url, "notes_its_home", call("two"))]
     assert ids == [1, 1]
-    process = worker(BOTH, env={"DATABASE_URL": second.url, **beside(url)})
+    process = worker(BOTH, env={"DATABASE_URL": server.url, **beside(url)})
     wait_until(lambda: stage.count("home") == 2, 20, "both have run")
     assert sorted(trace.words for trace in stage.traces("home")) == [
         ("home", "one", "default"),
         ("home", "two", "second"),
     ]
     named = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND application_name LIKE %s"
-    for name, alias in ((second.url.rpartition("/")[2], "default"), ("beside", "second")):
-        [(own,)] = ask(second.url, named, name, f"pgjobs {process.name} {alias} %")
+    for name, alias in ((server.url.rpartition("/")[2], "default"), ("beside", "second")):
+        [(own,)] = ask(server.url, named, name, f"pgjobs {process.name} {alias} %")
         assert 3 <= own <= 7, "a thread of the supervisor has one at most"
     assert process.stop() == 0
     assert ask(url, "SELECT outcome, attempt FROM pgjobs_job") == [("succeeded", 1)]
-    assert ask(second.url, "SELECT outcome, attempt FROM pgjobs_job") == [("succeeded", 1)]
-    ask(second.url, "DROP DATABASE beside WITH (FORCE)")
+    assert ask(server.url, "SELECT outcome, attempt FROM pgjobs_job") == [("succeeded", 1)]
+    ask(server.url, "DROP DATABASE beside WITH (FORCE)")
 
 
 def test_a_timeout_and_a_retry_are_of_one_home(worker: Workers, second: EmbeddedServer, stage: Stage) -> None:
