@@ -57,6 +57,9 @@ class Cancellation(Protocol):
     started: float
     interrupt: type[Interrupt] | None
 
+    @property
+    def stopping(self) -> Stopping: ...
+
 
 class JobContext(Durable):
     """The first argument of callbacks, and of jobs that annotate it so or declare ``takes_context=True``.
@@ -197,7 +200,7 @@ class JobContext(Durable):
 
     @property
     def cancelled(self) -> bool:
-        """True if this job was asked to stop: then raise ``Cancel()``; a job that returns has succeeded."""
+        """True if this job was asked to cancel: then raise ``Cancel()``; a job that returns has succeeded."""
         return self._cancellation.requested
 
     @property
@@ -212,14 +215,12 @@ class JobContext(Durable):
 
     @property
     def stopping(self) -> Stopping:
-        """True while the process is about to stop: then store how far the job is, and raise ``Snooze(0)``.
+        """True while the job is to stop: then store how far it is, and raise ``Release()``.
 
-        It runs again at once, elsewhere, uncharged. Says ``why``, how much time is ``remaining()``, and has an
-        ``event`` for ``async def`` jobs.
+        It runs again at once, elsewhere, uncharged; ``each`` does that by itself. Says ``why``, how much time is
+        ``remaining()``, and has an ``event`` for ``async def`` jobs.
         """
-        from django_pgjobs.values import stopping  # here for start-up time
-
-        return stopping.of_this_process
+        return self._cancellation.stopping
 
     @property
     def lease_is_trusted(self) -> bool:

@@ -7,9 +7,8 @@ waits it is *suspended*: no worker runs it, and its body restarts when it contin
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
@@ -18,32 +17,16 @@ from asgiref.sync import sync_to_async
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.call_options import EachOptions, StepOptions, check_call, check_name, checked
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from typing_extensions import TypedDict
-
-    class StepOptionsGiven(TypedDict, total=False):
-        """The options of ``context.step.using``."""
-
-        name: str | None
-        key: str | int | None
-        attempts: int | None
-        backoff: Backoff | None
-        atomic: bool
-        undo: Undo | None
-
+    from django_pgjobs.values.call_options import StepOptionsGiven
 
 Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-NAME_LIMIT = 200
-"""Characters of the name of a step or an event, its key included."""
-
-MOST_ATTEMPTS = 1000
 
 JOB_EVENTS = "job"
 """Prefix of the stored names of events of single jobs; no ``Event`` has this name."""
@@ -51,14 +34,6 @@ JOB_EVENTS = "job"
 
 known_events: dict[str, WeakSet[Any]] = {}
 """The events that this process has declared, by name: they know the types of their payloads."""
-
-
-class Undo(Protocol):
-    """A job definition whose jobs undo a step: ``definition.undo`` makes one."""
-
-    @property
-    def name(self) -> str: ...
-    def bind(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Called(Protocol[T_co]):
@@ -80,21 +55,6 @@ class EventName(Protocol[T_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """Options of the call of a step; None: not given. See ``Steps.using``."""
-
-    name: str | None = None
-    key: str | int | None = None
-    attempts: int | None = None
-    backoff: Backoff | None = None
-    atomic: bool = False
-    undo: Undo | None = None
-
-
-OPTIONS = frozenset(field.name for field in fields(StepOptions))
-
-
 class Memory(Protocol):
     """The memos of a running job; one implementation is in ``execution``, another in ``testing``."""
 
@@ -105,6 +65,8 @@ class Memory(Protocol):
     def wait_for(self, event: str, seconds: float) -> object: ...
     async def await_for(self, event: str, seconds: float) -> object: ...
     def version(self, name: str, number: int) -> int: ...
+    def each(self, rows: Iterable[Any], options: EachOptions) -> Iterator[Any]: ...
+    def aeach(self, rows: Iterable[Any], options: EachOptions) -> AsyncIterator[Any]: ...
     def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]: ...
     async def agather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]: ...
 
@@ -144,11 +106,11 @@ class Steps:
         commit what the step does in the database of the jobs together with its result, or not at all. ``undo``: a job
         that undoes the step, called with its arguments, if the job is abandoned or cancelled. Raises ``InvalidJob``.
         """
-        return Steps(self._memory, _checked(self._options, options, unnamed))
+        return Steps(self._memory, checked(self._options, options, unnamed))
 
     def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
         """Call ``func``, or return what it returned before."""
-        _check_call("step", func, args, kwargs)
+        check_call("step", func, args, kwargs)
         return cast(T, self._memory.step(self._options, func, args, kwargs))
 
 
@@ -163,7 +125,7 @@ class AsyncSteps:
 
     def using(self, *unnamed: Never, **options: Unpack[StepOptionsGiven]) -> AsyncSteps:
         """Return it with options for the next call; see ``Steps.using``. ``atomic`` needs a plain function."""
-        return AsyncSteps(self._memory, _checked(self._options, options, unnamed))
+        return AsyncSteps(self._memory, checked(self._options, options, unnamed))
 
     @overload
     def __call__(
@@ -173,70 +135,14 @@ class AsyncSteps:
     def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> Coroutine[Any, Any, T]: ...
     def __call__(self, func: Callable[..., object], /, *args: object, **kwargs: object) -> Coroutine[Any, Any, object]:
         """Call ``func``, or return what it returned before."""
-        _check_call("astep", func, args, kwargs)
+        check_call("astep", func, args, kwargs)
         return self._memory.astep(self._options, func, args, kwargs)
-
-
-def _check_call(call: str, func: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Refuse the value of a call instead of its function, and options of the step among the arguments."""
-    if not callable(func):
-        if inspect.iscoroutine(func):
-            func.close()
-        raise InvalidJob(
-            f"context.{call}() takes a function and its arguments, such as context.{call}(charge, order_id): "
-            f"this is a value, of type {type(func).__name__}"
-        )
-    if wrong := [name for name in kwargs if name in OPTIONS]:
-        taken = (None, *args) if getattr(func, "takes_context", False) else args
-        try:
-            inspect.signature(func).bind(*taken, **kwargs)
-        except ValueError:
-            pass  # a builtin without a signature
-        except TypeError as error:
-            instead = f"context.{call}.using({wrong[0]}=…)({getattr(func, '__name__', 'function')}, …)"
-            raise InvalidJob(f"step: {error}; for the option of the step write {instead}") from None
-
-
-def _checked(before: StepOptions, given: Mapping[str, Any], unnamed: tuple[object, ...]) -> StepOptions:
-    if unnamed or not given.keys() <= OPTIONS:
-        from django_pgjobs.values import cures  # here for start-up time
-
-        if unnamed:
-            raise cures.unnamed("context.step.using", "name", unnamed)
-        option = min(given.keys() - OPTIONS)
-        hint = cures.cure("step", option, given[option]) or f"a step has {', '.join(sorted(OPTIONS))}"
-        raise InvalidJob(f"step: unknown option {option!r}: {hint}")
-    options = replace(before, **given)
-    if options.name is not None:
-        check_name("name", options.name)
-    key: object = options.key
-    if key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
-        raise InvalidJob(f"step: key must be a text or a number, not {key!r}")
-    attempts: object = options.attempts
-    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int)):
-        raise InvalidJob(f"step: attempts must be a whole number, not {attempts!r}")
-    if isinstance(attempts, int) and not 1 <= attempts <= MOST_ATTEMPTS:
-        raise InvalidJob(f"step: attempts must be from 1 to {MOST_ATTEMPTS}, not {attempts}")
-    if options.backoff is not None and not isinstance(options.backoff, Backoff):
-        raise InvalidJob(f"step: backoff must be a Backoff, not {options.backoff!r}")
-    if options.backoff is not None and options.attempts is None:
-        raise InvalidJob("step: backoff needs attempts=…, or the step is tried again with the job")
-    if options.undo is not None and not hasattr(options.undo, "bind"):
-        raise InvalidJob(f"step: undo must be a job, made by @job or by a definition's undo, not {options.undo!r}")
-    return options
 
 
 def job_event(job_id: int, name: object) -> str:
     """Return under which name an event of one job is stored. Raises ``InvalidJob``."""
     words = "the name of an event of a job"
     return check_name(words, f"{JOB_EVENTS}:{job_id}:{check_name(words, name)}")
-
-
-def check_name(what: str, name: object) -> str:
-    """Return ``name`` if it can name a step or an event. Raises ``InvalidJob``."""
-    if not isinstance(name, str) or not name or len(name) > NAME_LIMIT or not name.isprintable():
-        raise InvalidJob(f"{what} must be a printable text of 1 to {NAME_LIMIT} characters, not {name!r:.300}")
-    return name
 
 
 def _seconds(what: str, given: float | timedelta) -> float:
@@ -288,6 +194,41 @@ class Durable:
     def astep(self) -> AsyncSteps:
         """``step`` for ``async def`` jobs: ``await context.astep(charge, order_id)``."""
         return AsyncSteps(self._remembered())
+
+    def each(
+        self,
+        rows: Iterable[T],
+        /,
+        *,
+        key: str = "pk",
+        every: int = 100,
+        atomic: bool = False,
+        name: str = "each",
+        total: int | None = None,
+    ) -> Iterator[T]:
+        """Go through ``rows``, and continue behind the last one that was done when the job runs again.
+
+        ``rows``: a queryset, in the order of its unique field ``key``, read ``every`` rows at a time; or an iterable
+        that yields the same keys in each run. The job's row keeps how far it is, also as its progress. While the job is
+        ``stopping`` it is released, uncharged; then ``JobSuspended`` leaves it: let it through. ``atomic``: commit
+        the effects of ``every`` rows together with that, so that each row has its effects once. ``name``: one for each
+        call. ``total``: how many rows there are, if they are not to be counted. Raises ``InvalidJob`` as ``step`` does,
+        and if it cannot continue.
+        """
+        return self._remembered().each(rows, EachOptions(key, every, atomic, name, total))
+
+    def aeach(
+        self,
+        rows: Iterable[T],
+        /,
+        *,
+        key: str = "pk",
+        every: int = 100,
+        name: str = "each",
+        total: int | None = None,
+    ) -> AsyncIterator[T]:
+        """``each`` for ``async def`` jobs: ``async for shop in context.aeach(…)``; it has no ``atomic``."""
+        return self._remembered().aeach(rows, EachOptions(key, every, False, name, total))
 
     def sleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
         """Continue after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits in the

@@ -9,9 +9,10 @@ from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 
-from django_pgjobs.durable import JOB_EVENTS, check_name, known_events
+from django_pgjobs.durable import JOB_EVENTS, known_events
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import BUILT_IN
+from django_pgjobs.values.call_options import check_name
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@
         ├── RolledBack
         └── SuspensionSwallowed
     RemoteTraceback           the cause of a JobFailed: the traceback of another process, as text
-    JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
+    JobControl                Snooze, Release, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
     ├── CancelRequested
@@ -298,6 +298,13 @@ class Snooze(JobControl):
         super().__init__(self.seconds)
 
 
+class Release(JobControl):
+    """Release this job: it is ready again at once, in its old place in the queue; costs no attempt.
+
+    For a job that is to stop and has stored how far it is; see ``JobContext.stopping``.
+    """
+
+
 class Cancel(JobControl):
     """End this job as cancelled; no further attempt. ``on_cancel`` runs."""
 
@@ -326,7 +333,7 @@ class JobInterrupted(BaseException):
 
 
 class JobSuspended(BaseException):
-    """The job sleeps or waits: its body restarts when it continues, and finds its memos.
+    """The job sleeps, waits or is released by itself: its body restarts when it continues, and finds what it remembers.
 
     A ``BaseException``, so that ``except Exception`` does not swallow it; ``finally`` blocks run. Let it through.
     """

@@ -141,6 +141,8 @@ def progress_bar(text: str) -> SafeString:
         n, total, message = progress["n"], progress.get("total"), str(progress.get("message") or "")[:200]
         amount = f"{float(n):g} / {float(total):g}" if total else f"{float(n):g}"
         share = min(max(float(n) / float(total), 0), 1) if total else 0
+        if not message and (left := progress.get("left")) is not None:
+            message = str(_("%(time)s left") % {"time": seconds(float(left))})
     except (UnreadablePayload, TypeError, LookupError, AttributeError, ArithmeticError, ValueError):
         return block(text)
     bar = format_html('<progress value="{}" max="1"></progress> ', f"{share:.3f}") if total else ""

@@ -22,7 +22,7 @@ from psycopg.pq import TransactionStatus
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import StepOptions, check_name, gatherer
+from django_pgjobs.durable import gatherer
 from django_pgjobs.exceptions import (
     INTERRUPTS,
     InvalidJob,
@@ -34,17 +34,19 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable, log_hook, one_transaction
-from django_pgjobs.execution.memos import Memos, new_memo, payload_of
+from django_pgjobs.execution.memos import new_memo, payload_of
 from django_pgjobs.execution.naming import Names
-from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.execution.retries import failure_of, released
 from django_pgjobs.execution.stepping import call_step, of_step, undo_call
 from django_pgjobs.execution.suspending import Suspending
+from django_pgjobs.execution.walks import Walks
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result
 from django_pgjobs.states import FlowFlag, MemoKind
 from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.memos import NewMemo, StoredMemo, Waited, finish_wait, write_memo
+from django_pgjobs.values.call_options import StepOptions, check_name
 
 if TYPE_CHECKING:
     from django_pgjobs.execution.prepared import Prepared
@@ -79,7 +81,7 @@ class Memories:
         return memory
 
 
-class DurableMemory(Memos):
+class DurableMemory(Walks):
     """The memory of one attempt. Not for several threads at once; tasks of an event loop may share it."""
 
     def __init__(self, prepared: Prepared, using: str) -> None:
@@ -199,16 +201,8 @@ class DurableMemory(Memos):
                 decide.Suspended(name, MemoKind.STEP, delay, failures=failures, failure=of_step(name, failure)), error
             )
         events.log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
-        new = NewMemo(
-            name,
-            MemoKind.STEP,
-            None,
-            clock.monotonic() - began,
-            int(FlowFlag.REMEMBERS),
-            None,
-            failures,
-            words or "failed",
-        )
+        seconds = clock.monotonic() - began
+        new = NewMemo(name, MemoKind.STEP, None, seconds, int(FlowFlag.REMEMBERS), None, failures, words or "failed")
         if not self._written(new):
             self._remembered_elsewhere(name)
         self.progressed = True
@@ -371,8 +365,9 @@ class DurableMemory(Memos):
             )
 
     def check_not_swallowed(self) -> None:
-        """Raise if the body has returned although it was suspended."""
+        """Raise if the body has returned although it was suspended, or without what it has done."""
         self.suspending.check_not_swallowed()
+        self.check_walked()
 
     def lost(self) -> NoReturn:
         """Stop this run of the job: its claim is lost."""
@@ -390,8 +385,10 @@ class DurableMemory(Memos):
         self._check_room(suspension.memo)
         self.suspending.suspend(suspension, cause)
 
-    def decision(self) -> decide.Suspended | None:
-        """Return the suspension of the attempt; None if it is not suspended."""
+    def decision(self) -> decide.Unwritten | None:
+        """Return the suspension of the attempt, or its release; None if it has neither."""
+        if self.suspending.released:
+            return released(self.prepared.context.stopping.why)
         return self.suspending.decision(progressed=self.progressed)
 
 

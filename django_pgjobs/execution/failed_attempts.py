@@ -17,6 +17,7 @@ from django_pgjobs.exceptions import (
     JobSuspended,
     MembersFailed,
     OtherArguments,
+    Release,
     Snooze,
     StepFailed,
     UnstorableResult,
@@ -56,8 +57,10 @@ _CAUSES: dict[type[Interrupt] | None, Cause] = {
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
     """Log the failed attempt and return the decision about it. Raises nothing."""
-    if prepared.memory is not None and prepared.memory.claim_lost:
-        return decide.Lost()
+    if prepared.memory is not None:
+        prepared.memory.close_walks(error)
+        if prepared.memory.claim_lost:
+            return decide.Lost()
     account = Account(error)
     try:
         decision = _decision(prepared, account)
@@ -72,7 +75,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
 
 
 def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
-    """Return what the job asked for by raising ``Cancel``, ``Snooze`` or ``Abandon``, or else retry or give up."""
+    """Return what the job asked for by raising a ``JobControl``, or else retry or give up."""
     # Use type(), never isinstance(), which reads the exception's own __class__.
     context, error, kind = prepared.context, account.error, type(account.error)
     if issubclass(kind, Cancel):
@@ -82,11 +85,13 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
             return decide.Cancelled()
         return decide.Cancelled("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
     if prepared.memory is not None and besides_suspension(error) is None:
-        suspension: decide.Suspended | None = prepared.memory.decision()
+        suspension: decide.Unwritten | None = prepared.memory.decision()
         if suspension is not None:
             return _suspension(prepared, suspension)
     if issubclass(kind, Snooze):
         return decide.Snoozed(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
+    if issubclass(kind, Release):
+        return decide.Released(RELEASE_REASON, kept(account))
     if issubclass(kind, (Abandon, UnstorableResult, OtherArguments, *REMEMBERED)):
         return decide.Abandoned(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:
@@ -112,8 +117,10 @@ def besides_suspension(error: BaseException) -> BaseException | None:
     return None if issubclass(kind, JobSuspended) else error
 
 
-def _suspension(prepared: Prepared, suspension: decide.Suspended) -> decide.Unwritten:
+def _suspension(prepared: Prepared, suspension: decide.Unwritten) -> decide.Unwritten:
     """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
+    if not isinstance(suspension, decide.Suspended):
+        return suspension
     until, waits = prepared.job.until, suspension.all
     if until is None or any(wait.event is not None or clock.monotonic() + wait.seconds < until for wait in waits):
         return suspension

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from django_pgjobs.durable import StepOptions, check_name
 from django_pgjobs.exceptions import InvalidJob, JobSuspended
 from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.values.call_options import StepOptions, check_name
 
 OUR_FILES.add(__file__)
 
@@ -54,8 +54,10 @@ class Names:
     """The names that one run of a job has used.
 
     ``body``: the task or thread that runs the body; None: the first that asks. ``remembers`` tells whether a step of a
-    name has an end.
+    name has an end. ``walks``: True while the job goes through rows, and begins behind others when it continues.
     """
+
+    walks = False
 
     def __init__(self, body: object, remembers: Callable[[str], bool]) -> None:
         self._body = body
@@ -74,6 +76,8 @@ class Names:
         base = options.name or name_of(func)
         if options.name is None and self._funcs.setdefault(base, func) != func:
             raise InvalidJob(f"step: two functions are called {base!r}: tell their steps apart by using(name=…)")
+        if options.key is None:
+            self._check_not_walking(f"step {base!r}", "using(key=…), such as the key of the row")
         mark = memo_name(base, key=options.key)
         if mark in self._in_flight:
             raise InvalidJob(f"step: {mark!r} is running: tell steps that run side by side apart by using(key=…)")
@@ -100,11 +104,21 @@ class Names:
         """Return the name of a sleep or a gather. Raises ``InvalidJob``."""
         self.check_outside(what)
         name = check_name("name", self._in_turn(check_name("name", base)))
+        if base == what.removeprefix("a") or name != memo_name(base):
+            self._check_not_walking(what, "a name=… with the key of the row")
         if name in self._used:
             self._refused.add(name)
         self._used.add(name)
         self.check_not_shared(what, name)
         return name
+
+    def _check_not_walking(self, what: str, cure: str) -> None:
+        """Raise ``InvalidJob`` inside ``context.each``: names that are made in turn would be those of other rows."""
+        if self.walks:
+            raise InvalidJob(
+                f"{what} inside context.each(): the job continues behind other rows, so turns do not count: give each "
+                f"call {cure}"
+            )
 
     def check_not_shared(self, what: str, name: str) -> None:
         """Raise ``InvalidJob`` if a second task or thread has asked for the name of this sleep or gather."""

@@ -21,6 +21,7 @@ from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.keys import FoundResult
+from django_pgjobs.values import stopping
 
 Definition = JobPolicy
 
@@ -47,6 +48,15 @@ class RunControl:
     decision: Decision | None = None
     trusted_until: float = math.inf
     started: float = 0.0
+    _stopping: stopping.Stopping | None = None
+
+    @property
+    def stopping(self) -> stopping.Stopping:
+        """The job's own notice that it is to stop, made when it is first asked for."""
+        made = self._stopping
+        if made is None:  # the control thread may ask at the same time
+            made = self.__dict__.setdefault("_stopping", stopping.of_this_process.of_job())
+        return made
 
 
 ReporterOf = Callable[[RunControl], Reporter]

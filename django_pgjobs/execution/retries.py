@@ -28,6 +28,11 @@ def retry(job: ClaimedJob, delay: float, failure: Failure, cause: str) -> Unwrit
     return decide.Retried(delay, failure, cause)
 
 
+def released(why: str) -> Unwritten:
+    """Return the release of a job that asks for it, since it is to stop."""
+    return decide.Released(RELEASE_REASON, Failure("", f"The job released itself ({why})."))
+
+
 def default_delay(job: ClaimedJob) -> float:
     """Return the seconds until a job's next attempt; this code may not know its definition."""
     definition = registry.find(job.name)

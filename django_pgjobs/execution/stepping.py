@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import Undo
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import check_has_run, encode_payload
+from django_pgjobs.values.call_options import Undo
 
 if TYPE_CHECKING:
     from django_pgjobs.execution.prepared import Prepared

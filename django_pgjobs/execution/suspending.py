@@ -33,6 +33,7 @@ class Suspending:
     def __init__(self) -> None:
         self._waits: dict[str, decide.Suspended] = {}
         self._leaving = False
+        self.released = False
         self._busy = 0
         self._idle = asyncio.Event()
 
@@ -43,7 +44,7 @@ class Suspending:
 
     def check_not_swallowed(self) -> None:
         """Raise if the body has returned although it was suspended."""
-        if self._waits:
+        if self._waits or self.released:
             raise SuspensionSwallowed
 
     def suspend(self, wait: decide.Suspended, cause: BaseException | None = None) -> NoReturn:
@@ -58,6 +59,11 @@ class Suspending:
         """Let the job be suspended, and none of its tasks do more."""
         self._waits[wait.memo] = wait
         self._leaving = True
+
+    def release(self) -> NoReturn:
+        """Raise ``JobSuspended``: the job is to stop, and restarts elsewhere."""
+        self.released = self._leaving = True
+        raise JobSuspended
 
     async def beside(self, call: Coroutine[Any, Any, T]) -> T:
         """Await a call of ours; if it suspends the job, let the other tasks come to their waits before."""

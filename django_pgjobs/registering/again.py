@@ -54,8 +54,13 @@ def _same(job: Any, using: str) -> NewJob:
         description=job.description,
         limit_key=job.limit_key,
         tags=job.tags,
-        options=job.options,
+        options=_without_cursors(job.options),
     )
+
+
+def _without_cursors(options: Any) -> Any:
+    """Return the options of a job without what it has done."""
+    return {name: options[name] for name in options if name != "each"} or None if isinstance(options, dict) else options
 
 
 def _payload(job: Any, using: str, stored: object) -> str:

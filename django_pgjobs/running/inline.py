@@ -90,12 +90,14 @@ class InlineWorker:
         self.duties: Sequence[Duty] = ()
 
     def post(self, message: InboxMessage) -> None:
-        """Receive a message of the keep thread; pass a cancel request or a lost lease to the running job."""
+        """Receive a message of the keep thread; pass requests or a lost lease to the running job."""
         control = self.control
         for flag in message.flags if isinstance(message, FlagsRead) else ():
             # Flags may arrive late, when another job runs already.
             if self.held.get(flag.id) == flag.claim_id:
                 control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
+                if flag.released:
+                    control.stopping.announce(stopping.RELEASE, None)
 
     def stop(self, *_: object) -> None:
         """Handle a signal: claim nothing more, and let the running job know."""

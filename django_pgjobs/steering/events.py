@@ -10,7 +10,7 @@ from typing import Any
 from django.db import OperationalError
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import NAME_LIMIT, check_name, known_events
+from django_pgjobs.durable import known_events
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -23,6 +23,7 @@ from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.values.call_options import NAME_LIMIT, check_name
 from django_pgjobs.values.json_types import described, problem_of
 
 log = safe_logger("django_pgjobs")

@@ -61,6 +61,31 @@ def write_memo(db: Database, job_id: int, claim_id: str, memo: NewMemo) -> bool:
     return bool(db.fetch("write_memo", {"id": job_id, "claim_id": claim_id, **memo._asdict()}))
 
 
+class Cursors(NamedTuple):
+    """The cursors of a job as JSON text, None if it has none, and how many bytes its other options take."""
+
+    text: str | None
+    others: int
+
+
+def read_cursors(db: Database, job_id: int, claim_id: str) -> Cursors | None:
+    """Return how far a job has come; None if the claim is lost."""
+    rows = db.fetch("read_cursors", {"id": job_id, "claim_id": claim_id})
+    return Cursors(rows[0][0], rows[0][1] or 0) if rows else None
+
+
+def write_cursor(
+    db: Database, job_id: int, claim_id: str, *, name: str, cursor: str, progress: str, idle: str | None = None
+) -> bool:
+    """Keep a cursor under ``name``, with the job's progress, both as JSON text; return False if the claim is lost.
+
+    ``idle``: after how long the server ends the open transaction if no COMMIT comes. Waits for a locked row, then
+    raises ``OperationalError``.
+    """
+    given = {"name": name, "cursor": cursor, "progress": progress, "idle": idle}
+    return bool(db.fetch("write_cursor", {"id": job_id, "claim_id": claim_id, **given}))
+
+
 class Waited(NamedTuple):
     """Result of a wait: ``sent``, ``timed_out``, ``slept``, or ``waiting`` if it continues.
 

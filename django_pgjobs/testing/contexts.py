@@ -16,7 +16,7 @@ from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.testing.fake_memory import FakeMemory
-from django_pgjobs.values.stopping import DRAIN, Stopping
+from django_pgjobs.values.stopping import DRAIN
 
 
 class FakeContext(JobContext):
@@ -28,7 +28,7 @@ class FakeContext(JobContext):
     same. Results are encoded and decoded as in a real job.
     """
 
-    __slots__ = ("_control", "_stopping", "_token", "reports")
+    __slots__ = ("_control", "_token", "reports")
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class FakeContext(JobContext):
     ) -> None:
         self.reports: list[tuple[float, float | None, str]] = []
         self._control = control
-        self._stopping = Stopping()
         self._token: Token[JobContext | Running] | None = None
 
         def report(n: float, total: float | None, message: str) -> None:
@@ -54,14 +53,9 @@ class FakeContext(JobContext):
         """Make ``cancelled`` True from now on, for a body that checks more than once."""
         self._control.requested, self._control.by, self._control.reason = True, by, reason
 
-    @property
-    def stopping(self) -> Stopping:
-        """False until ``stop()``."""
-        return self._stopping
-
     def stop(self, *, why: str = DRAIN, seconds: float | None = None) -> None:
         """Make ``stopping`` True from now on; ``seconds``: the time that the job has left."""
-        self._stopping.announce(why, None if seconds is None else clock.monotonic() + seconds)
+        self._control.stopping.announce(why, None if seconds is None else clock.monotonic() + seconds)
 
     def __enter__(self) -> Self:
         self._token = activate(self)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.validation import did_you_mean
-from django_pgjobs.durable import Settled, StepOptions, check_name
+from django_pgjobs.durable import Settled
 from django_pgjobs.exceptions import (
     INTERRUPTS,
     Cancel,
@@ -28,10 +29,12 @@ from django_pgjobs.execution.attempt import value_of
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.execution.naming import Names
 from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.execution.walks import Walk
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.payload import check_has_run, decode_result, encode_result
-from django_pgjobs.store.memos import NewMemo
+from django_pgjobs.store.memos import Cursors, NewMemo
+from django_pgjobs.values.call_options import EachOptions, StepOptions, check_name
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
@@ -130,6 +133,23 @@ class FakeMemory(DurableMemory):
         if isinstance(given, BaseException):
             raise given
         return decode_result(encode_result(given, get_conf().bounds.event_bytes, "payload", "BOUNDS['event_bytes']"))
+
+    def each(self, rows: Iterable[Any], options: EachOptions) -> Iterator[Any]:
+        """Go through rows, again if the test calls the function again."""
+        self._walks.pop(options.name, None)
+        return super().each(rows, options)
+
+    def _read_cursors(self) -> Cursors:
+        return Cursors(None, 0)
+
+    def _write_cursor(self, name: str, cursor: str, progress: str, idle: str | None) -> bool:
+        return True
+
+    @contextmanager
+    def _batch(self, walk: Walk[Any]) -> Iterator[None]:
+        """Begin no transaction."""
+        yield
+        walk.kept = walk.n
 
     def version(self, name: str, number: int) -> int:
         """Return the number that the test gives for this name; else ``number``, as a job that begins now does."""

@@ -1,22 +1,23 @@
-"""Notice that the process of the running jobs is about to stop: one for each process."""
+"""Notice that running jobs are about to be stopped: one for the process, and one for each job that asks for its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from contextlib import suppress
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from django_pgjobs import clock
 
-DRAIN, RECYCLE = "drain", "recycle"
+DRAIN, RECYCLE, RELEASE = "drain", "recycle", "release"
 
 
 class Stopping:
-    """Why this process stops: ``drain``, its worker stops, or ``recycle``, another executor takes its place.
+    """Why a job is to stop: ``drain``, its worker stops, ``recycle``, another executor takes the place of its own, or
+    ``release``, an operator wants it released.
 
-    False while it does not stop; ``why`` is empty then. ``until``: the instant of ``django_pgjobs.clock.monotonic()``
-    at which the process is killed, None if it waits for its jobs.
+    False while it is not to stop; ``why`` is empty then. ``until``: the instant of ``django_pgjobs.clock.monotonic()``
+    at which it is stopped by force, None if it is waited for.
     """
 
     def __init__(self) -> None:
@@ -24,6 +25,7 @@ class Stopping:
         self.until: float | None = None
         self._lock = threading.RLock()  # a handler of signals may announce it, too
         self._events: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Event] = WeakKeyDictionary()
+        self._of_jobs: WeakSet[Stopping] = WeakSet()
 
     def __bool__(self) -> bool:
         return bool(self.why)
@@ -32,12 +34,12 @@ class Stopping:
         return f"<Stopping {self.why or 'not now'}>"
 
     def remaining(self) -> float | None:
-        """Return the seconds until the process is killed, 0.0 after that; None if it is not to be killed."""
+        """Return the seconds until the job is stopped by force, 0.0 after that; None if it is waited for."""
         return None if self.until is None else max(self.until - clock.monotonic(), 0.0)
 
     @property
     def event(self) -> asyncio.Event:
-        """The event of the running loop that is set when the process is about to stop, for ``async def`` jobs."""
+        """The event of the running loop that is set when the job is to stop, for ``async def`` jobs."""
         with self._lock:
             for loop in list(self._events):
                 if loop.is_closed():  # its event would keep it
@@ -51,10 +53,20 @@ class Stopping:
         """Let jobs know. Called in any thread; a later call replaces why and until when."""
         with self._lock:
             self.until, self.why = until, why
-            events = list(self._events.items())
+            events, jobs = list(self._events.items()), list(self._of_jobs)
+        for job in jobs:
+            job.announce(why, until)
         for loop, event in events:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
+
+    def of_job(self) -> Stopping:
+        """Return one for a job of this process, which hears what the process hears, and what is announced to it."""
+        with self._lock:
+            made = Stopping()
+            made.why, made.until = self.why, self.until
+            self._of_jobs.add(made)
+            return made
 
 
 of_this_process = Stopping()

@@ -320,14 +320,34 @@ def reports(world: World, actor: Actor) -> None:
     world.answer(actor, len(finalising.write_progress(actor, [(end.id, end.claim_id, '{"n": 1}')])))
 
 
+def keeps_its_cursor(world: World, actor: Actor) -> None:
+    """The owner commits a batch together with its cursor."""
+    [end] = world.end()
+    actor.raw.query("BEGIN")
+    kept = memos.write_cursor(
+        actor, end.id, end.claim_id, name="each", cursor='{"n": 1}', progress='{"n": 1}', idle=atomic.IDLE_TIMEOUT
+    )
+    actor.query("COMMIT" if kept else "ROLLBACK")
+    world.answer(actor, int(kept))
+
+
+def reads_its_cursors(world: World, actor: Actor) -> None:
+    """The owner asks where to continue: refused as soon as the claim is gone."""
+    [end] = world.end()
+    _needs_a_right(world, end, memos.read_cursors(actor, end.id, end.claim_id) is not None)
+
+
 def reads_payload(world: World, actor: Actor) -> None:
     """The owner's executor fetches a big payload: refused as soon as the claim is gone."""
     [end] = world.end()
-    payload = finalising.read_payload(actor, end.id, end.claim_id)
+    _needs_a_right(world, end, finalising.read_payload(actor, end.id, end.claim_id) is not None)
+
+
+def _needs_a_right(world: World, end: End, was_read: bool) -> None:
     ours = world.db.query(
         "SELECT 1 FROM pgjobs_job WHERE id = %s AND claim_id = %s AND outcome IS NULL", [end.id, end.claim_id]
     )
-    assert (payload is not None) == bool(ours), "a payload was read without a right to it"
+    assert was_read == bool(ours), "a row was read without a right to it"
 
 
 def renews(world: World, actor: Actor) -> None:
@@ -413,6 +433,7 @@ OWNER = (succeeds, succeeds_fast, remembers, leaves_nothing, leaves_nothing_fast
          succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, suspends, remembers_a_step,
          remembers_an_event, begins_to_gather, goes_on, goes_on_in_its_transaction,
          releases, parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews,
+         keeps_its_cursor, reads_its_cursors,
          forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
@@ -421,7 +442,7 @@ LEAVES_NO_ROW = (leaves_nothing, leaves_nothing_fast, leaves_its_result)
 
 IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
 LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, suspends, remembers_a_step, goes_on, goes_on_in_its_transaction,
-             releases, parks, reports,
+             releases, parks, reports, keeps_its_cursor,
              reads_payload, renews)  # fmt: skip
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,

@@ -71,6 +71,8 @@ PROGRAM_OF: dict[str, Program] = {
     "release_jobs": scenes.releases,
     "write_progress": scenes.reports,
     "read_payload": scenes.reads_payload,
+    "write_cursor": scenes.keeps_its_cursor,
+    "read_cursors": scenes.reads_its_cursors,
     "rescue_jobs": scenes.rescues,
 }
 """Who runs each fenced statement."""

@@ -54,6 +54,10 @@ WRITES: dict[str, Callable[[Database, End], object]] = {
     "write_progress": lambda db, end: finalising.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
     "suspend_jobs": lambda db, end: memos.suspend_jobs(db, [replace(end, columns=LATER)], AUTHOR),
     "write_memo": lambda db, end: memos.write_memo(db, end.id, end.claim_id, NewMemo("pay", "step", "1", 0, 32)),
+    "write_cursor": lambda db, end: memos.write_cursor(
+        db, end.id, end.claim_id, name="each", cursor='{"n": 1}', progress='{"n": 1}'
+    ),
+    "read_cursors": lambda db, end: memos.read_cursors(db, end.id, end.claim_id),
     "finish_wait": lambda db, end: _finish_wait(db, end),
     "begin_gather": lambda db, end: memos.begin_gather(
         db, end.id, end.claim_id, name="gather", event="done", before=None, result="{}", seconds=60

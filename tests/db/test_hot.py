@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from django_pgjobs.models import Job
-from django_pgjobs.store import finalising, keeping, registering, steering
+from django_pgjobs.store import finalising, keeping, memos, registering, steering
 from django_pgjobs.store.new_jobs import NewJob, NewJobs
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, autovacuum_off, claim, register
 
@@ -120,8 +120,10 @@ def test_requests_progress_and_releases_are_hot(raw: RawDatabase) -> None:
     with hot_share(raw, 0.9):
         for claimed in claims[:4]:
             steering.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="late", with_callback=[])
-        for claimed in claims[4:8]:
+        for claimed in claims[4:7]:
             finalising.write_progress(raw, [(job, fence, '{"n": 1, "total": 10}') for job, fence in claimed.fences()])
+        for fence in claims[7].fences():
+            assert memos.write_cursor(raw, *fence, name="each", cursor='{"n": 1, "at": 7}', progress='{"n": 1}')
         for claimed in claims[8:12]:
             finalising.release_jobs(raw, claimed.ends(), AUTHOR)
         for claimed in claims[12:16]:

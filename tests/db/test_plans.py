@@ -124,6 +124,10 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "write_progress": lambda db, held: finalising.write_progress(
         db, [(job, fence, "1") for job, fence in held.fences()]
     ),
+    "write_cursor": lambda db, held: memos.write_cursor(
+        db, _first(held), str(held.claim_id), name="each", cursor="1", progress='{"n": 1}'
+    ),
+    "read_cursors": lambda db, held: memos.read_cursors(db, _first(held), str(held.claim_id)),
     "read_fences": lambda db, held: finalising.read_fences(db, held.fences()),
     "read_flags": lambda db, held: keeping.read_flags(db, held.fences()),
     "read_claim": lambda db, held: claiming.read_claim(db, held.claim_id),

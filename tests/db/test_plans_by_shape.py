@@ -230,6 +230,8 @@ def remembered() -> None:
     fence = (some.pk, str(some.claim_id))
     assert memos.read_memos(db, some.pk)
     assert memos.write_memo(db, *fence, NewMemo("pay", "step", "1", 0.0, 32))
+    assert memos.read_cursors(db, *fence)
+    assert memos.write_cursor(db, *fence, name="each", cursor="1", progress='{"n": 1}')
     waited = memos.finish_wait(db, *fence, name="wait", kind="event", event="shapes.approval:7")
     assert waited is not None
     before = f"pgjobs.gathered:{some.pk}"

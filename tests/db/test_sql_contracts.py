@@ -22,8 +22,8 @@ PACKAGE = Path(django_pgjobs.__file__).parent
 
 FAST = ("finalise_delete_fast", "finalise_success_fast")
 
-ATOMIC = ("end_atomic",)
-"""The end inside the transaction of a job's own body."""
+ATOMIC = ("end_atomic", "write_cursor")
+"""The end inside the transaction of a job's own body, or of a part of that."""
 
 REMEMBERING = ("begin_gather", "finish_wait", "write_memo")
 """What a job's own body writes about its one job."""

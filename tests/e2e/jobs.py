@@ -52,6 +52,7 @@ from tests.e2e import (  # noqa: F401 (their jobs are registered)
     stormy,
     surroundings,
     tenants,
+    walking,
 )
 from tests.e2e.values import RESULTS
 

@@ -23,6 +23,7 @@ from django_pgjobs import (
 )
 from django_pgjobs.canvas import Canvas, chain, chord, group
 from django_pgjobs.durable import Settled
+from django_pgjobs.exceptions import Release
 from django_pgjobs.flows.flow import Node
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.models import CronEntry, Job, JobQuerySet, QueueState
@@ -105,6 +106,21 @@ def swept_twice() -> None: ...
 
 @job(takes_context=False)
 def without_context(path: str) -> None: ...
+
+
+@job(takes_context=True)
+def goes_through(context: JobContext) -> None:
+    for one in context.each(Job.objects.filter(queue="mail"), key="pk", every=10, atomic=True):
+        assert_type(one, Job)
+    for path in context.each(["a", "b"], name="paths", total=2):
+        assert_type(path, str)
+
+
+@job(takes_context=True)
+async def goes_through_async(context: JobContext) -> None:
+    async for one in context.aeach(Job.objects.all()):
+        assert_type(one, Job)
+    raise Release
 
 
 @send.on_abandon

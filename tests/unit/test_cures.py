@@ -13,7 +13,6 @@ from django_pgjobs import Cron, JobContext, Limit, Unique
 from django_pgjobs import job as declare
 from django_pgjobs.canvas import chain
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
-from django_pgjobs.durable import OPTIONS
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.jobs.guessed import GUESSED
@@ -21,6 +20,7 @@ from django_pgjobs.schedules import ScheduleOptions
 from django_pgjobs.tasks import policy as task_policy
 from django_pgjobs.testing import context as running
 from django_pgjobs.testing import isolated_registry
+from django_pgjobs.values.call_options import OPTIONS
 from django_pgjobs.values.cures import CURES
 
 job: Any = declare

@@ -8,7 +8,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.testing import context
-from django_pgjobs.values.stopping import DRAIN, RECYCLE, Stopping
+from django_pgjobs.values.stopping import DRAIN, RECYCLE, RELEASE, Stopping
 
 
 def test_a_process_that_does_not_stop_says_so() -> None:
@@ -54,6 +54,18 @@ def test_loops_that_are_closed_are_forgotten() -> None:
         return len(stopping._events)
 
     assert [asyncio.run(waits()) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_job_hears_what_its_process_hears_and_what_is_said_to_it_alone() -> None:
+    """One that is made too late hears it as well."""
+    process = Stopping()
+    one, two = process.of_job(), process.of_job()
+    one.announce(RELEASE, None)
+    assert [each.why for each in (process, one, two)] == ["", "release", ""]
+    process.announce(DRAIN, 125.0)
+    assert [(each.why, each.until) for each in (one, two, process.of_job())] == [("drain", 125.0)] * 3
+    del one, two
+    assert not process._of_jobs
 
 
 def test_a_test_lets_a_job_stop() -> None:

@@ -94,7 +94,7 @@ def test_a_soft_limit_counts_from_where_the_jobs_own_code_begins(child: Executor
     [
         (TIMEOUT, [(1.0, INTERRUPT), (3.0, signal.SIGTERM), (LADDER_SECONDS, signal.SIGKILL)]),
         (LOST, [(0.0, FLAG), (1.0, INTERRUPT), (3.0, signal.SIGTERM), (LADDER_SECONDS, signal.SIGKILL)]),
-        (RELEASED, [(0.0, INTERRUPT), (2.0, signal.SIGTERM), (4.0, signal.SIGKILL)]),
+        (RELEASED, [(0.0, FLAG), (1.0, INTERRUPT), (3.0, signal.SIGTERM), (LADDER_SECONDS, signal.SIGKILL)]),
         ("ask", [(0.0, FLAG)]),
         ("interrupt", [(0.0, INTERRUPT)]),
         ("kill", [(0.0, signal.SIGKILL)]),

@@ -436,6 +436,15 @@ def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     ]  # fmt: skip
 
 
+def test_a_release_is_announced_to_the_job_that_it_is_about(working: Executor) -> None:
+    """``context.stopping``: it has a second until it is interrupted."""
+    buffer(working, (FUTURE, 1), (FUTURE, 2))
+    first, second = [working.buffers.next(slot, rouse=False) for slot in (0, 1)]
+    working._obey(StopRun(1, "flag", "released", "", "it was taken from this worker"))
+    assert (first.stopping.why, second.stopping.why, first.requested) == ("release", "", False)
+    assert 0 < (first.stopping.remaining() or 0.0) <= 1
+
+
 def test_what_arrives_wakes_an_idle_thread_and_that_one_the_next(working: Executor) -> None:
     started: list[int] = []
 

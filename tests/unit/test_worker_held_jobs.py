@@ -208,6 +208,11 @@ def test_a_job_that_is_handed_back_again_and_again_is_told(
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("job was released while it ran, once more times=3 ")
     assert "job=7" in line
+    caplog.clear()
+    [run] = held_jobs.table.adopt(0.0, under("behind a row", [claimed(7)]))
+    by_itself = End(7, run.claim.claim_id, cause="released", failure=decide.Failure("", "The job released itself."))
+    held_jobs.stored(RELEASE, [(run, by_itself, ReleasedJob(7, "default", 0, 4))])
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
@@ -417,7 +422,9 @@ def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(
     asked = [message.runs for message in end_of(child).sent if isinstance(message, ReleaseRuns)]
     stops = [message for message in end_of(child).sent if isinstance(message, StopRun)]
     assert asked == [[1], [2], [3]]
-    assert [(stop.run, stop.cause) for stop in stops if stop.rung == "flag"] == [(1, "lost"), (2, "cancelled")]
+    assert [(stop.run, stop.cause) for stop in stops if stop.rung == "flag"] == [
+        (1, "lost"), (2, "cancelled"), (3, "released"),
+    ]  # fmt: skip
     assert {run.job.id: set(run.stops) for run in child.runs.values()} == {
         1: {"lost"}, 2: {"cancelled"}, 3: {"released"}, 4: set(),
     }  # fmt: skip

@@ -67,7 +67,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     TrustUntil,
 )
 from django_pgjobs.worker.shared.identity import TableIdentity, identity_of
-from django_pgjobs.worker.shared.ladders import CANCELLED, INTERRUPT, LOST
+from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, INTERRUPT_SECONDS, LOST, RELEASED
 
 log = safe_logger("django_pgjobs")
 
@@ -174,6 +174,8 @@ class Executor:
     def _stop(self, control: RunControl, stop: StopRun) -> None:
         if stop.cause in (CANCELLED, LOST):
             control.by, control.reason, control.requested = stop.by, stop.reason, True
+        elif stop.cause == RELEASED and stop.rung == FLAG:
+            control.stopping.announce(stopping.RELEASE, clock.monotonic() + INTERRUPT_SECONDS)
         kind = KINDS.get(stop.cause) if stop.rung == INTERRUPT else None
         if kind is None or control.interrupt is kind:
             return

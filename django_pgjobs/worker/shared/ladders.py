@@ -27,7 +27,7 @@ _TO_THE_END: Rungs = ((INTERRUPT_SECONDS, INTERRUPT), (TERM_SECONDS, TERM), (LAD
 LADDERS: dict[str, Rungs] = {
     TIMEOUT: _TO_THE_END,
     LOST: ((0.0, FLAG), *_TO_THE_END),
-    RELEASED: tuple((seconds - INTERRUPT_SECONDS, rung) for seconds, rung in _TO_THE_END),
+    RELEASED: ((0.0, FLAG), *_TO_THE_END),
     # A cancel's own, by its mode. To be seen within a second: what was asked for comes at once.
     "ask": ((0.0, FLAG),),
     "interrupt": ((0.0, INTERRUPT),),

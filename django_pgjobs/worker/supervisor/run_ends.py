@@ -101,14 +101,16 @@ class RunEnds:
         if kind.final:
             self.table.ended += len(entries)
         else:
-            for run, _, row in entries:
+            for run, end, row in entries:
                 if isinstance(row, Rescheduled | ReleasedJob):
                     self.wake_for((row.queue, row.priority))
                 if isinstance(row, SuspendedJob | SteppedJob) and row.priority is not None:
                     self.wake_for((row.queue, row.priority))
                 if isinstance(row, SteppedJob) and row.refused:
                     events.step_refused(run.job.facts)
-                if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED:
+                # One that releases itself has stored how far it is.
+                by_itself = end.failure is not None and not end.failure.kind
+                if isinstance(row, ReleasedJob) and row.times >= RELEASES_LOGGED and not by_itself:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, run.job.facts)
         if kind.signals:
             self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries], kind.signals)
