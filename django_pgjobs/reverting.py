@@ -97,7 +97,7 @@ def revert(action_id: int, *, by: object, database: str, at_once: int | None = N
 
 def _refusal(action: Action, at_once: int | None = None) -> str:
     head = f"Action {action.pk} cannot be undone: "
-    if action.verb not in PERMISSIONS or action.kind == "cron":
+    if action.verb not in PERMISSIONS or action.kind in ("cron", "worker"):
         return f"{head}{INSTEAD.get(action.verb, OTHERWISE)}."
     if action.verb == "resume" and _former_pause(action) is None:
         return f"{head}the pause that it has ended is not on record any more: pause it again."

@@ -38,6 +38,7 @@ VERBS: dict[str, object] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
     "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
+    "quiet": _("quiet"), "drain": _("drain"), "recycle": _("recycle"),
     "close": _("close"), "move": _("move"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
 
@@ -173,6 +174,7 @@ class ActionAdmin(ReadOnlyAdmin):
     def shown_of(self, action: Action) -> object:
         """The filter of a bulk action, or the queue, job, cron entry or event."""
         kinds = {"queue": _("queue"), "job": _("job"), "cron": _("cron entry"), "event": _("event")}
+        kinds["worker"] = _("worker")
         if action.kind in kinds:
             return format_html("{} {}", kinds[action.kind], action.subject)
         return short(action.asked, 200) if action.asked else _("chosen jobs")

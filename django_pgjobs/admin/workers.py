@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import badge, below, format_html, short, when
-from django_pgjobs.admin.readonly import ReadOnlyAdmin, column
-from django_pgjobs.inspection.liveness import STATUS_LABELS
+from django_pgjobs.admin.display import badge, below, format_html, person, short, when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
+from django_pgjobs.admin.trail import VERBS
+from django_pgjobs.inspection.liveness import LIVE, STATUS_LABELS
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.models import Heartbeat
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering import workers
+from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
@@ -24,9 +28,12 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         "shown_name", "shown_state", "shown_beat", "shown_work", "shown_queues", "capacity", "shown_release",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
+    actions: Any = ("quiet", "resume", "drain", "recycle")
+    has_steer_permission = may("steer_worker")
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_state", "id", "shown_version", "shown_release")}),
         (_("Work"), {"fields": ("shown_queues", "capacity", "shown_places", "shown_work")}),
+        (_("Requests"), {"fields": ("shown_control", "shown_taken")}),
         (_("Executors"), {"fields": ("shown_deaths", "shown_suspects")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
@@ -57,7 +64,10 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
         """The state that it reports while its heartbeats arrive, else *silent* or *lost*; below it *leader*."""
-        return below(badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)), _("leader") if beat.leads else "")
+        words = [str(_("leader"))] if beat.leads else []
+        if beat.is_asked and beat.status in LIVE:
+            words.append(str(_("asked: %(what)s") % {"what": VERBS.get(beat.control, beat.control[:100])}))
+        return below(badge(beat.status, STATUS_LABELS.get(beat.status, beat.status)), ", ".join(words))
 
     @admin.display(description=_("queues"))
     def shown_queues(self, beat: Heartbeat) -> str:
@@ -77,6 +87,65 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """The number of jobs of a queue that it runs at once."""
         places = [f"{name}: {grouped(most)}" for name, most in beat.slots_of_queues.items()]
         return short(visible(", ".join(places)), 1000) if places else "–"
+
+    @admin.display(description=_("last request"))
+    def shown_control(self, beat: Heartbeat) -> str:
+        """The last request of an operator: for what, by whom, when and why."""
+        if not beat.control or beat.controlled_at is None:
+            return "–"
+        head = format_html("{} · {}", str(VERBS.get(beat.control, beat.control[:100])), when(beat.controlled_at))
+        return below(head, format_html("{} {}", person(beat.control_by), short(beat.control_reason, 500)))
+
+    @admin.display(description=_("taken up"))
+    def shown_taken(self, beat: Any) -> str:
+        """The time at which it took that up, or that it has not."""
+        if not beat.control_number:
+            return "–"
+        if not beat.is_asked:
+            return str(when(beat.taken_at)) if beat.taken_at else "–"
+        return str(_("at its next heartbeat") if beat.status in LIVE else _("no, it has not been heard from since"))
+
+    @admin.action(description=_("Quiet: claim nothing more"), permissions=["steer"])
+    def quiet(self, request: HttpRequest, queryset: Any) -> None:
+        """Ask the chosen workers."""
+        self._ask(request, queryset, "quiet")
+
+    @admin.action(description=_("Resume: claim again"), permissions=["steer"])
+    def resume(self, request: HttpRequest, queryset: Any) -> None:
+        """Ask the chosen workers."""
+        self._ask(request, queryset, "resume")
+
+    @admin.action(description=_("Drain and exit"), permissions=["steer"])
+    def drain(self, request: HttpRequest, queryset: Any) -> None:
+        """Ask the chosen workers."""
+        self._ask(request, queryset, "drain")
+
+    @admin.action(description=_("Recycle executors"), permissions=["steer"])
+    def recycle(self, request: HttpRequest, queryset: Any) -> None:
+        """Ask the chosen workers."""
+        self._ask(request, queryset, "recycle")
+
+    def _ask(self, request: HttpRequest, queryset: Any, verb: str) -> None:
+        """Ask workers for something, in the name of the user, and say which are gone."""
+        chosen = list(queryset)
+        with recorded_as(ADMIN):
+            found = workers.ask(self.written, [beat.pk for beat in chosen], verb, by=request.user)
+        asked = {each.id for each in found if each.was}
+        for beat in chosen:
+            if beat.pk in asked:
+                self.log_change(request, beat, gettext("Asked: %(what)s.") % {"what": verb})
+        names = ", ".join(visible(each.name[:200]) for each in found if each.was)
+        if names:
+            text = gettext("Asked: %(names)s. Each takes it up at its next heartbeat.") % {"names": names}
+            self.message_user(request, text, messages.SUCCESS)
+        gone = ", ".join(
+            f"{visible(each.name[:200])} ({STATUS_LABELS.get(each.status, each.status)})"
+            for each in found
+            if not each.was
+        )
+        if gone:
+            text = gettext("Not asked, as they drain or are gone: %(names)s.") % {"names": gone}
+            self.message_user(request, text, messages.WARNING)
 
     @admin.display(description=_("deaths"))
     def shown_deaths(self, beat: Heartbeat) -> str:

@@ -67,7 +67,7 @@ def _of_queues(db: Database, using: str, limits: Limits, workers: list[KnownWork
     for due in counting.count_due(db, most=SAMPLED, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (limits.queues or [due.queue]):
             continue
-        if not any(worker.status == "running" and worker.serves(due.queue) for worker in workers):
+        if not any(worker.status in ("running", liveness.QUIET) and worker.serves(due.queue) for worker in workers):
             words = f"Queue {due.queue} has due jobs, but no worker that serves it was heard from lately."
             yield HealthProblem("no_worker", words, due.queue, due.queue)
         if due.oldest_seconds > limits.max_latency:
@@ -87,6 +87,8 @@ def _of_workers(workers: list[KnownWorker], limits: Limits) -> Iterator[HealthPr
                 f"Worker {worker.name} was last heard from {beat_age} ago, and has not stopped.",
                 subject=worker.name,
             )
+        if worker.status == liveness.QUIET:
+            yield _of_quiet(worker)
         yield from _of_executors(worker, limits)
     if (most := limits.max_lost) is not None:
         since = limits.since
@@ -96,6 +98,15 @@ def _of_workers(workers: list[KnownWorker], limits: Limits) -> Iterator[HealthPr
             yield HealthProblem(
                 "lost", f"{len(lost)} of the workers heard from within {span(since)} are lost: {names}."
             )
+
+
+def _of_quiet(worker: KnownWorker) -> HealthProblem:
+    """Return the note that an operator keeps a worker from claiming."""
+    by = f", asked by {worker.control_by[:100]}" if worker.control_by else ""
+    since = f" {span(worker.control_seconds)} ago" if worker.control_seconds is not None else ""
+    why = f": {worker.control_reason[:200]}" if worker.control_reason else "."
+    words = f"Worker {worker.name} is quiet{by}{since}, and claims nothing{why}"
+    return HealthProblem("quiet", words, subject=worker.name, is_note=True, worker=worker.id)
 
 
 def _of_executors(worker: KnownWorker, limits: Limits) -> Iterator[HealthProblem]:

@@ -68,6 +68,7 @@ def with_workers(counted: dict[str, Any], workers: list[KnownWorker]) -> dict[st
         **counted,
         "workers": {
             "live": len(live),
+            "quiet": sum(worker.status == "quiet" for worker in live),
             "draining": sum(worker.status == "draining" for worker in live),
             "silent": sum(worker.status == "silent" for worker in workers),
             "slots": sum(worker.slots for worker in live),

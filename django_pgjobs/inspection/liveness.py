@@ -15,12 +15,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.conf import get_conf
 
+QUIET = "quiet"
 SILENT = "silent"
 LOST = "lost"
-LIVE = ("running", "draining")
+LIVE = ("running", "quiet", "draining")
 
 STATUS_LABELS: dict[str, object] = {
     "running": _("running"),
+    "quiet": _("quiet"),
     "draining": _("draining"),
     SILENT: _("silent"),
     LOST: _("lost"),

@@ -197,7 +197,7 @@ def _workers_line(workers: dict[str, int]) -> str:
     if not live:
         return f"No worker was heard from within {lately}."
     many = f"{live} worker{'' if live == 1 else 's'} {'was' if live == 1 else 'were'}"
-    draining = f", {workers['draining']} draining" if workers["draining"] else ""
+    draining = "".join(f", {n} {state}" for state in ("quiet", "draining") if (n := workers.get(state, 0)))
     held = f"{_jobs(workers['running'])} in {workers['slots']} threads"
     return f"{many} heard from within {lately}{draining}, with {held} at the last heartbeat."
 

@@ -1,24 +1,37 @@
-"""``manage.py pgjobs workers``: the workers, their last heartbeats, and which are silent or lost."""
+"""``manage.py pgjobs workers``: the workers, their last heartbeats, and which are silent or lost; and what to ask them.
+
+A request goes into one row of a worker, and holds for the whole worker: of several databases, it is that of the first
+that answers and has the worker.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import databases, filters, output, watching
 from django_pgjobs.management.output import Options
-from django_pgjobs.presentation.fleet import workers_of
+from django_pgjobs.presentation.fleet import listed_workers, named_workers, workers_of
+from django_pgjobs.steering import workers as steering
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
 COLUMNS = (
     "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots", "places",
     "running", "finished", "version", "release", "started_at", "last_beat_at", "deaths", "died_at", "death",
-    "suspects", "suspects_since",
+    "suspects", "suspects_since", "control", "control_by", "control_reason", "controlled_at", "taken_at",
 )  # fmt: skip
 """The columns of a worker; their order is that of the JSON fields."""
+
+HELP = {
+    "quiet": "Ask workers to claim nothing more; their jobs run to the end.",
+    "resume": "Ask quiet workers to claim again.",
+    "drain": "Ask workers to drain and to exit, as after SIGTERM.",
+    "recycle": "Ask workers to replace their executors one after the other, each successor first.",
+}
 
 
 def add_subcommands(subcommands: object) -> None:
@@ -29,6 +42,14 @@ def add_subcommands(subcommands: object) -> None:
     parser.add_argument("--all", action="store_true", help="Include workers that stopped within a day.")
     watching.add_watch(parser)
     filters.add_output(parser)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for verb, text in HELP.items():
+        steers = filters.declare(verbs, verb, partial(ask, verb), text)
+        steers.add_argument("names", metavar="WORKER", nargs="*", help="Names or ids of workers.")
+        steers.add_argument("--all", action="store_true", dest="everyone", help="All workers that have not stopped.")
+        steers.add_argument("--reason", metavar="TEXT", default="", help="Why.")
+        filters.add_author(steers)
+        filters.add_output(steers)
 
 
 def show_workers(command: BaseCommand, options: Options) -> None:
@@ -50,6 +71,46 @@ def show_workers(command: BaseCommand, options: Options) -> None:
         watching.watch(command, options, options["watch"], draw)
 
 
+def ask(verb: str, command: BaseCommand, options: Options) -> None:
+    """Ask workers for something, and say who was asked; exit with 1 if one was not."""
+    names = options["names"]
+    if bool(names) == options["everyone"]:
+        raise CommandError("Name workers, or give --all.", returncode=output.WRONG)
+
+    def find(alias: str) -> list[Any]:
+        return (
+            list(listed_workers(alias).values_list("pk", "name"))
+            if options["everyone"]
+            else named_workers(alias, names)
+        )
+
+    replies = databases.asked(databases.aliases_of(options), find)
+    unknown, seen, lines, fields = set(names), set(), [], []
+    for reply in replies:
+        here = [(key, name) for key, name in reply.answer or () if key not in seen]
+        seen |= {key for key, _ in here}
+        unknown -= {name for _, name in here} | {text for text in names for key, _ in here if _is(text, key)}
+        with output.shown_at(databases.shown(reply.alias)):
+            for each in steering.ask(
+                reply.alias, [key for key, _ in here], verb, by=options["by"], reason=options["reason"]
+            ):
+                fields.append(
+                    output.located({"id": each.id, "name": each.name, "status": each.status, "asked": each.was})
+                )
+                age = span(each.beat_age_seconds)
+                gone = f"is {each.status}, last heard from {age} ago: it was not asked"
+                lines.append(f"{each.name} {'is asked, and takes it up at its next heartbeat' if each.was else gone}")
+    lines += [f"There is no worker {name!r}." for name in sorted(unknown)]
+    answer = {"verb": verb, "workers": fields, "unknown": sorted(unknown)}
+    output.answer(command, options, answer, map(output.plain, lines))
+    troubled = databases.complain(command, replies)
+    output.exit_if(troubled or unknown or not all(each["asked"] for each in fields))
+
+
+def _is(text: str, key: object) -> bool:
+    return text.replace("-", "").lower() == str(key).replace("-", "")
+
+
 def _fields_of(worker: Any) -> dict[str, Any]:
     fields = {column: getattr(worker, column) for column in COLUMNS}
     return {**fields, "leads": worker.leads, "beat_age_seconds": worker.beat_age.total_seconds()}
@@ -62,7 +123,9 @@ def _cells(worker: Any) -> tuple[str, ...]:
     without = "".join(f",-{name}" for name in excluded) + "".join(f",{name}={most}" for name, most in places.items())
     return (
         output.short(worker.name, 60),
-        output.plain(worker.status) + (", leads" if worker.leads else ""),
+        output.plain(worker.status)
+        + (f", asked to {output.short(worker.control, 20)}" if worker.is_asked else "")
+        + (", leads" if worker.leads else ""),
         f"{span(worker.beat_age.total_seconds())} ago",
         output.short(f"{served}{without}", 60),
         str(worker.running),

@@ -142,7 +142,10 @@ FLEET_OLDEST_READY = Metric(
 )
 FLEET_QUEUE_WORKERS = Metric("pgjobs_fleet_queue_workers", "gauge", "Workers that claim from the queue.", ("queue",))
 FLEET_WORKERS = Metric(
-    "pgjobs_fleet_workers", "gauge", "Workers by their heartbeats: `running`, `draining`, `silent`.", ("state",)
+    "pgjobs_fleet_workers",
+    "gauge",
+    "Workers by their heartbeats: `running`, `quiet`, `draining`, `silent`.",
+    ("state",),
 )
 FLEET_SLOTS = Metric("pgjobs_fleet_slots", "gauge", "Threads for jobs, in all live workers.")
 FLEET_SLOTS_BUSY = Metric("pgjobs_fleet_slots_busy", "gauge", "Jobs held by live workers at their last heartbeats.")

@@ -85,8 +85,9 @@ def _states(found: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _workers(found: Mapping[str, int]) -> list[Family]:
-    draining = found["draining"]
-    by_state = {"running": found["live"] - draining, "draining": draining, "silent": found["silent"]}
+    draining, quiet = found["draining"], found.get("quiet", 0)
+    running = found["live"] - draining - quiet
+    by_state = {"running": running, "quiet": quiet, "draining": draining, "silent": found["silent"]}
     return [
         Family(m.FLEET_WORKERS, [Point((state,), number) for state, number in by_state.items()]),
         one(m.FLEET_SLOTS, found["slots"]),

@@ -596,6 +596,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         choices=[
                             ("running", "running"),
+                            ("quiet", "quiet"),
                             ("draining", "draining"),
                             ("stopped", "stopped"),
                             ("lost", "lost"),
@@ -617,12 +618,20 @@ class Migration(migrations.Migration):
                 ("died_at", models.DateTimeField(null=True, verbose_name="last death of an executor")),
                 ("suspects", models.JSONField(null=True, verbose_name="suspects")),
                 ("suspects_since", models.DateTimeField(null=True, verbose_name="suspects run apart since")),
+                ("control", models.TextField(db_default="", verbose_name="last request")),
+                ("control_number", models.IntegerField(db_default=0, verbose_name="number of requests")),
+                ("control_by", models.TextField(db_default="", verbose_name="requested by")),
+                ("control_reason", models.TextField(db_default="", verbose_name="reason")),
+                ("controlled_at", models.DateTimeField(null=True, verbose_name="requested at")),
+                ("control_taken", models.IntegerField(db_default=0, verbose_name="last request taken up")),
+                ("taken_at", models.DateTimeField(null=True, verbose_name="taken up at")),
             ],
             options={
                 "verbose_name": "worker",
                 "verbose_name_plural": "workers",
                 "db_table": "pgjobs_heartbeat",
                 "default_permissions": ("view",),
+                "permissions": (("steer_worker", "Can steer workers"),),
                 "required_db_vendor": "postgresql",
             },
         ),

@@ -62,6 +62,7 @@ class Heartbeat(PostgresModel):
         """The stages of a worker's life."""
 
         RUNNING = "running", _("running")
+        QUIET = "quiet", _("quiet")
         DRAINING = "draining", _("draining")
         STOPPED = "stopped", _("stopped")
         LOST = "lost", _("lost")
@@ -89,6 +90,13 @@ class Heartbeat(PostgresModel):
     death = models.TextField(_("how it died"), db_default="")
     suspects = models.JSONField(_("suspects"), null=True)
     suspects_since = models.DateTimeField(_("suspects run apart since"), null=True)
+    control = models.TextField(_("last request"), db_default="")
+    control_number = models.IntegerField(_("number of requests"), db_default=0)
+    control_by = models.TextField(_("requested by"), db_default="")
+    control_reason = models.TextField(_("reason"), db_default="")
+    controlled_at = models.DateTimeField(_("requested at"), null=True)
+    control_taken = models.IntegerField(_("last request taken up"), db_default=0)
+    taken_at = models.DateTimeField(_("taken up at"), null=True)
 
     if TYPE_CHECKING:
         objects: ClassVar[HeartbeatManager]
@@ -100,6 +108,7 @@ class Heartbeat(PostgresModel):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
+        permissions = (("steer_worker", _("Can steer workers")),)
 
     def __str__(self) -> str:
         return visible(self.name[:200])
@@ -112,6 +121,11 @@ class Heartbeat(PostgresModel):
             for stored in (self.queues, self.excluded_queues)
         )
         return None if self.queues is None else named, excluded
+
+    @property
+    def is_asked(self) -> bool:
+        """True if it has not taken up the last request."""
+        return self.control_number > self.control_taken
 
     @property
     def slots_of_queues(self) -> dict[str, int]:

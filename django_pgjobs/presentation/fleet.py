@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from django_pgjobs.models import Heartbeat
 from django_pgjobs.store import explaining
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.explaining import RunningJob
 from django_pgjobs.values.built_in import OWN_QUEUE
+
+_IS_ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
 def listed_workers(using: str, *, everyone: bool = False) -> QuerySet[Any]:
@@ -25,6 +28,13 @@ def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = Fal
     """Return those that serve any of these queues, None for all; see ``listed_workers``."""
     found = listed_workers(using, everyone=everyone)
     return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
+
+
+def named_workers(using: str, names: Sequence[str]) -> list[tuple[UUID, str]]:
+    """Return id and name of the workers with these names or ids, those that have left last."""
+    ids = [UUID(name) for name in names if _IS_ID.fullmatch(name)]
+    found = listed_workers(using, everyone=True).filter(Q(name__in=names) | Q(pk__in=ids))
+    return list(found.values_list("pk", "name"))
 
 
 def _serves(worker: Heartbeat, queue: str) -> bool:

@@ -36,6 +36,7 @@ from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE
+from django_pgjobs.worker.shared.controls import Controls
 from django_pgjobs.worker.shared.deaths import CrashWriter
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -236,7 +237,9 @@ class ServedDatabase:
         admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
         freed = admitter.wake_up if admitter.declares else None
         finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
-        self.keeper = keeper = _keeper(worker, inbox, table, claimer)
+        controls = Controls()
+        self.keeper = keeper = _keeper(worker, inbox, table, claimer, controls)
+        controls.beat_now = keeper.beat_now
         self.leader = leader = Leader(worker.author)
         crashes = CrashWriter(table.deaths, worker.author)
         common = duties(
@@ -267,12 +270,13 @@ class ServedDatabase:
             outage = Outage()
             for loop in loops:
                 loop.belong(worker.alias, outage)
-        self.home = Home(worker.alias, inbox, table, claimer, finaliser, identity, admitter, loops, tallies)
+        self.home = Home(worker.alias, inbox, table, claimer, finaliser, identity, admitter, loops, tallies, controls)
 
     def farewell(self, state: str) -> None:
         """Write the last heartbeat."""
         table = self.home.table
-        self.keeper.farewell(self.worker.facts(state, 0, table.ended, table.deaths), self.worker.author.worker)
+        facts = self.worker.facts(state, 0, table.ended, table.deaths, self.home.controls.taken)
+        self.keeper.farewell(facts, self.worker.author.worker)
 
 
 def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Event) -> int:
@@ -330,12 +334,12 @@ def _limits(worker: Worker) -> WorkerLimits:
     )
 
 
-def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> LeaseKeeper:
+def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer, controls: Controls) -> LeaseKeeper:
     conf = worker.conf
 
     def facts() -> dict[str, object]:
-        state = "draining" if claimer.halted else "running"
-        return worker.facts(state, len(table.held), table.ended, table.deaths)
+        state = "draining" if claimer.halted else "quiet" if controls.quiet else "running"
+        return worker.facts(state, len(table.held), table.ended, table.deaths, controls.taken)
 
     return LeaseKeeper(
         lambda: worker.connect("keep"),

@@ -100,7 +100,12 @@ class Worker:
         return replace(self, options=replace(self.options, database=alias), alias=alias)
 
     def facts(
-        self, state: str = "running", running: int = 0, finished: int = 0, deaths: Deaths | None = None
+        self,
+        state: str = "running",
+        running: int = 0,
+        finished: int = 0,
+        deaths: Deaths | None = None,
+        control_taken: int = 0,
     ) -> dict[str, object]:
         """Return the columns of the heartbeat row."""
         options = self.options
@@ -121,6 +126,7 @@ class Worker:
             "running": running,
             "finished": finished,
             "protocol": gates.KNOWS_UNDO,
+            "control_taken": control_taken,
             **(deaths.facts() if deaths is not None else {}),
         }
 

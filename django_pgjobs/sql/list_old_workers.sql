@@ -5,6 +5,6 @@
 SELECT h.name
 FROM pgjobs_heartbeat AS h
 WHERE h.protocol < %(protocol)s::smallint
-  AND h.state IN ('running', 'draining')
+  AND h.state IN ('running', 'quiet', 'draining')
   AND h.last_beat_at > statement_timestamp() - make_interval(secs => %(silent)s::float8)
 ORDER BY h.name

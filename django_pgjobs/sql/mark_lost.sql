@@ -16,7 +16,7 @@ WHERE h.id = ANY (
                 WHERE a.cause = 'lost'
             )
         )
-          AND silent.state IN ('running', 'draining')
+          AND silent.state IN ('running', 'quiet', 'draining')
           AND silent.last_beat_at <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
           AND NOT EXISTS (
             SELECT FROM pgjobs_claim AS k WHERE k.worker = silent.id AND k.lease_expires_at > statement_timestamp()

@@ -107,7 +107,7 @@ SELECT
         WHEN beat.suspects -> 'pending' @> to_jsonb(wanted.id) THEN 'pending'
         WHEN beat.suspects -> 'running' @> to_jsonb(wanted.id) THEN 'running'
     END,
-    workers.benched, workers.benched_since, workers.crowded, workers.places, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
+    workers.benched, workers.benched_since, workers.crowded, workers.places, workers.live, workers.serving, workers.quiet, workers.draining, workers.slots, workers.running,
     workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id, undo.id,
     of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
     of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
@@ -131,6 +131,7 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running' AND seen.taken >= seen.places) AS crowded,
         coalesce(sum(seen.places) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS places,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running') AS serving,
+        count(*) FILTER (WHERE seen.serves AND seen.status = 'quiet') AS quiet,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'draining') AS draining,
         coalesce(sum(seen.slots) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS slots,
         coalesce(sum(seen.running) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS running,
@@ -138,7 +139,7 @@ CROSS JOIN LATERAL (
         max(seen.last_beat_at) AS last_beat_at
     FROM (
         SELECT
-            known.status, known.running, known.last_beat_at, known.processes, known.suspects_since, known.slots, known.status IN ('running', 'draining') AS live,
+            known.status, known.running, known.last_beat_at, known.processes, known.suspects_since, known.slots, known.status IN ('running', 'quiet', 'draining') AS live,
             wanted.queue = 'pgjobs'
             OR (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
             AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves,

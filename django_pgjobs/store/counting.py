@@ -35,8 +35,8 @@ class Counted(NamedTuple):
 class KnownWorker(NamedTuple):
     """A worker that has not stopped, from its heartbeat; ``queues``: None for all.
 
-    ``status``: *running* or *draining*; *silent* after two missed heartbeats; *lost* if its leases ran out or it has
-    been silent for long. ``running``: its jobs at its last heartbeat, ``beat_age_seconds`` ago.
+    ``status``: *running*, *quiet* or *draining*; *silent* after two missed heartbeats; *lost* if its leases ran out or
+    it has been silent for long. ``running``: its jobs at its last heartbeat, ``beat_age_seconds`` ago.
     """
 
     name: str
@@ -53,14 +53,19 @@ class KnownWorker(NamedTuple):
     suspect_seconds: float | None = None
     """For how long suspects have run apart, after that; None without any."""
     suspect_ids: Sequence[int] = ()
+    control: str = ""
+    """The last request of an operator to it: for what, by whom, why, and how many seconds ago."""
+    control_by: str = ""
+    control_reason: str = ""
+    control_seconds: float | None = None
 
     @property
     def live(self) -> bool:
         """True if its last heartbeat is recent and it has lost no job since."""
-        return self.status in ("running", "draining")
+        return self.status in ("running", "quiet", "draining")
 
     def serves(self, queue: str) -> bool:
-        """Return whether it claims jobs of this queue, or would if it were not draining."""
+        """Return whether it claims jobs of this queue, or would if it were not draining or quiet."""
         if queue == OWN_QUEUE:
             return True
         return (self.queues is None or queue in self.queues) and queue not in self.excluded
@@ -172,10 +177,10 @@ def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -
     return [
         KnownWorker(
             name, status, _names(queues), _names(excluded) or [], slots, running, beat_age, worker_id, death, died,
-            suspect_seconds, _suspects(suspects),
+            suspect_seconds, _suspects(suspects), *control,
         )
-        for name, status, queues, excluded, slots, running, beat_age, worker_id, death, died, suspect_seconds, suspects
-        in rows
+        for name, status, queues, excluded, slots, running, beat_age, worker_id, death, died, suspect_seconds, suspects,
+        *control in rows
     ]  # fmt: skip
 
 

@@ -67,8 +67,10 @@ class WhyFacts(NamedTuple):
     """
     places: int
     live: int
-    """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``draining`` while they serve it."""
+    """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``quiet`` or ``draining`` while they
+    serve it."""
     serving: int
+    quiet: int
     draining: int
     slots: int
     """Number of threads of the serving workers, and of jobs that were ``running`` there at their last heartbeats."""

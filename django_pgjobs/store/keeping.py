@@ -41,12 +41,53 @@ def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
     return [Flag(row[0], str(row[1]), *row[2:]) for row in db.fetch("read_flags", params)]
 
 
-_BEATS_WITHOUT = {"places": None, "deaths": 0, "death": "", "died_seconds": None, "suspects": None}
+class Control(NamedTuple):
+    """A request to this worker: its number, 0 if there was none, what it asks for, by whom and why."""
+
+    number: int
+    verb: str
+    by: str
+    reason: str
 
 
-def beat(db: Database, facts: Mapping[str, object]) -> None:
-    """Write this worker's heartbeat row; ``facts``: its columns. A row with status *stopped* is the last."""
-    db.fetch("beat", {**_BEATS_WITHOUT, **facts})
+_BEATS_WITHOUT = {
+    "places": None, "deaths": 0, "death": "", "died_seconds": None, "suspects": None, "control_taken": 0,
+}  # fmt: skip
+
+
+def beat(db: Database, facts: Mapping[str, object]) -> Control | None:
+    """Write this worker's heartbeat row, and return the last request to it; ``facts``: its columns.
+
+    A row with status *stopped* is the last: None if there is one already.
+    """
+    rows = db.fetch("beat", {**_BEATS_WITHOUT, **facts})
+    return Control._make(rows[0]) if rows else None
+
+
+class Controlled(NamedTuple):
+    """A worker that was to be asked for something: its status, whether it ``was`` asked, and its last heartbeat."""
+
+    id: UUID
+    name: str
+    status: str
+    was: bool
+    beat_age_seconds: float
+
+
+def control_workers(
+    db: Database,
+    ids: Sequence[UUID],
+    control: str,
+    *,
+    by: str,
+    reason: str,
+    silent_seconds: float,
+    stale_seconds: float,
+) -> list[Controlled]:
+    """Ask these workers for something; those that are gone or drain are not asked. Unknown ones are left out."""
+    words = {"control": control, "by": by, "reason": reason}
+    params = {"ids": list(ids), **words, "silent": silent_seconds, "stale": stale_seconds}
+    return [Controlled._make(row) for row in db.fetch("control_workers", params)]
 
 
 class Crash(NamedTuple):

@@ -173,8 +173,15 @@ def stats_options() -> str:
 
 
 def workers_options() -> str:
-    """What ``pgjobs workers`` takes."""
-    return _options_of("workers")
+    """What ``pgjobs workers`` takes, without a verb."""
+    actions = [a for a in _subparser("workers")._actions if a.option_strings and "--help" not in a.option_strings]
+    rows = [(code(", ".join(a.option_strings)), (a.help or "") % vars(a)) for a in actions]
+    return table(("option", "meaning"), rows)
+
+
+def workers_steer_options() -> str:
+    """What the verbs of ``pgjobs workers`` take."""
+    return _options_of_verbs("workers")
 
 
 def check_options() -> str:
@@ -199,7 +206,11 @@ def send_event_options() -> str:
 
 def crons_options() -> str:
     """What the verbs of ``pgjobs crons`` take."""
-    verbs = next(a for a in _subparser("crons")._actions if hasattr(a, "_choices_actions")).choices
+    return _options_of_verbs("crons")
+
+
+def _options_of_verbs(name: str) -> str:
+    verbs = next(a for a in _subparser(name)._actions if hasattr(a, "_choices_actions")).choices
     found: dict[tuple[str, str], list[str]] = {}
     for verb, parser in verbs.items():
         for action in parser._actions:

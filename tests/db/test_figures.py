@@ -102,7 +102,7 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
     }
     assert (found["mail"]["scheduled"], found["mail"]["workers"], found["mail"]["oldest_ready_seconds"]) == (1, 2, None)
     told = figures.measure(raw, silent_seconds=20, stale_seconds=60)["workers"]
-    assert told == {"live": 3, "draining": 1, "silent": 1, "slots": 6, "running": 3}
+    assert told == {"live": 3, "quiet": 0, "draining": 1, "silent": 1, "slots": 6, "running": 3}
 
 
 def test_jobs_that_are_tried_again_are_told_from_those_that_never_ran(raw: RawDatabase) -> None:
@@ -409,7 +409,7 @@ def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
     Heartbeat.objects.update(last_beat_at=Now() - timedelta(seconds=25))
     found = stats()
     assert found["measured_by"] == "test worker"
-    assert found["workers"] == {"live": 0, "draining": 0, "silent": 1, "slots": 0, "running": 0}
+    assert found["workers"] == {"live": 0, "quiet": 0, "draining": 0, "silent": 1, "slots": 0, "running": 0}
     assert found["queues"][0]["workers"] == 0
     lines = pgjobs("stats")[1].partition("\n\n")[2].splitlines()
     assert lines[1] == "No worker was heard from within 20 s."

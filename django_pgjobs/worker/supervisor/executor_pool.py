@@ -104,6 +104,7 @@ class ExecutorPool:
         self.guard = guard
         self.booted = False
         self.draining = False
+        self.recycled_at, self.recycled_by = 0.0, ""
         self.boot_failures = 0
         self.boot_delays = 0
         self.boot_after = 0.0
@@ -148,10 +149,15 @@ class ExecutorPool:
         if changing or len(self.children) >= 2 * self.processes:
             return
         for child in self.children:
-            if child.state == READY and (why := self.recycling.why(child, now)):
+            asked = self.recycled_by if child.started_at <= self.recycled_at else ""
+            if child.state == READY and (why := asked or self.recycling.why(child, now)):
                 child.leaving = why
                 log.info("executor is recycled, its successor starts first pid=%d: %s", child.pid, why)
                 return
+
+    def recycle(self, why: str, now: float) -> None:
+        """Replace all executors that there are now, one after the other."""
+        self.recycled_at, self.recycled_by = now, why
 
     def spawn(self) -> None:
         """Start one more executor."""

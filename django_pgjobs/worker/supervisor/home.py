@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from django_pgjobs import clock
+from django_pgjobs.worker.shared.controls import Controls
 from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, RunNumbers, free
@@ -45,6 +46,7 @@ class Home:
     admitter: Admitter
     loops: Sequence[Loop]
     tallies: Tallies
+    controls: Controls = field(default_factory=Controls)
     dispatcher: Dispatcher = field(init=False)
     held_jobs: HeldJobs = field(init=False)
     notify: EventSender = field(init=False)

@@ -24,9 +24,11 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger, speaking_of
 from django_pgjobs.states import Outcome
-from django_pgjobs.store.keeping import Rescued
+from django_pgjobs.steering.trail import signed
+from django_pgjobs.store.keeping import Control, Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.controls import QUIET
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers, free
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
@@ -40,6 +42,7 @@ from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
 from django_pgjobs.worker.threads.inbox_messages import (
     BackendsEnded,
     Claimed,
+    ControlRead,
     FlagsRead,
     HomeOpened,
     Idle,
@@ -222,7 +225,10 @@ class Supervisor:
         homes = [
             home
             for home in self.homes
-            if home.takes_jobs and home.executors(executors) and (most is None or home is self.turn)
+            if home.takes_jobs
+            and not home.controls.quiet
+            and home.executors(executors)
+            and (most is None or home is self.turn)
         ]
         for home in self.homes:
             if home not in homes:
@@ -253,6 +259,24 @@ class Supervisor:
         home.claimer.pause(pauses.queues)
         home.held_jobs.starts.pause(pauses, self.pool.children)
         home.knows_pauses = True
+
+    def _on_control(self, home: Home, control: Control) -> None:
+        """Do what an operator asks for, and let the heartbeats say so at once; in this home that it is taken up."""
+        why = signed(control.by, control.reason)
+        log.info("worker takes up the request of an operator: %s %s", control.verb, why)
+        match control.verb:
+            case "quiet" | "resume":
+                for each in self.homes:
+                    each.controls.quiet = control.verb == QUIET
+            case "drain":
+                self.drain(f"an operator asked for it {why}")
+            case "recycle":
+                self.pool.recycle(f"an operator asked for it {why}", clock.monotonic())
+            case _:
+                log.warning("worker does not know this request, newer code wrote it: %s", control.verb)
+        home.controls.taken = control.number
+        for each in self.homes:
+            each.controls.beat_now()
 
     def _on_rescued(self, home: Home, rescued: list[Rescued]) -> None:
         home.admitter.wake_up()
@@ -323,6 +347,8 @@ class Supervisor:
                 home.dispatcher.backends_ended(message.application_name)
             case PausesRead():
                 self._on_pauses(home, message.pauses)
+            case ControlRead():
+                self._on_control(home, message.control)
             case JobsRescued():
                 self._on_rescued(home, message.rescued)
             case JobsExpired():

@@ -13,7 +13,7 @@ from datetime import datetime
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.keeping import ExpiredJob, Flag, Rescued
+from django_pgjobs.store.keeping import Control, ExpiredJob, Flag, Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.runs import HeldRun
 
@@ -97,6 +97,13 @@ class PausesRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlRead:
+    """From the keep thread: an operator asks this worker for something, after what it has obeyed."""
+
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
 class JobsRescued:
     """From the maintenance thread: these jobs were taken from workers whose leases had run out."""
 
@@ -125,6 +132,7 @@ InboxMessage = (
     | RefusedEnds
     | BackendsEnded
     | PausesRead
+    | ControlRead
     | JobsRescued
     | JobsExpired
     | NothingHeld

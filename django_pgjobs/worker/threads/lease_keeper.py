@@ -2,8 +2,8 @@
 
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. While the worker holds no job and
 the check finds no pause, it reads none, as the notification of one wakes it. Three answers: renewed, lost,
-unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
-``Renewed``, ``FlagsRead`` and ``PausesRead``.
+unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. The answer to a
+heartbeat has the last request of an operator. Posts ``Renewed``, ``FlagsRead``, ``PausesRead`` and ``ControlRead``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import finalising, keeping, pausing
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
-from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
+from django_pgjobs.worker.threads.inbox_messages import ControlRead, FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -78,6 +78,13 @@ class LeaseKeeper(Loop):
         self.next_flags = 0.0
         self.next_pauses = 0.0
         self.pauses: Pauses | None = None
+        self.control_read = 0
+
+    def beat_now(self) -> None:
+        """Write a heartbeat now, as it has news; called by the main thread."""
+        with self.wake:
+            self.next_beat = 0.0
+            self.wake.notify_all()
 
     def read_pauses_now(self) -> None:
         """Read the pauses now, as one was written or ended; called by the listen thread."""
@@ -107,13 +114,22 @@ class LeaseKeeper(Loop):
                 self._read_pauses(db, now)
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row held elsewhere must not be asked for again
-                keeping.beat(db, self.facts())
+                self._beat(db)
             pause, slept_at = self._pause_seconds(), clock.monotonic()
             with self.wake:
-                self.wake.wait_for(lambda: self.stopping.is_set() or not self.next_pauses, timeout=pause)
+                self.wake.wait_for(self._is_woken, timeout=pause)
             overslept = clock.monotonic() - slept_at - pause
             if overslept > LONG_WAIT_SECONDS:
                 db.waited(clock.monotonic(), overslept)  # stopped, or suspended with its machine
+
+    def _is_woken(self) -> bool:
+        return self.stopping.is_set() or not self.next_pauses or not self.next_beat
+
+    def _beat(self, db: WorkerConnection) -> None:
+        control = keeping.beat(db, self.facts())
+        if control is not None and control.number > self.control_read:
+            self.control_read = control.number
+            self.inbox.post(ControlRead(control))
 
     def holds(self) -> list[str]:
         """Return the claims this worker holds; for the rescue, in its thread."""
