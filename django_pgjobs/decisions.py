@@ -139,10 +139,14 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The job's name is paused: hold the job until the pause ends; the attempt is not charged."""
+    """The job's name is paused: hold the job until the pause ends; the attempt is not charged.
+
+    ``limited``: it is not paused, but an operator's limit must count it, and admit it, before it starts.
+    """
 
     outcome: ClassVar[str] = "held"
     reason: str
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from django.contrib import admin
 from django_pgjobs.admin.crons import CronEntryAdmin
 from django_pgjobs.admin.events import EventAdmin
 from django_pgjobs.admin.jobs import JobAdmin
+from django_pgjobs.admin.limits import LimitOverrideAdmin
 from django_pgjobs.admin.overview.page import OverviewAdmin
 from django_pgjobs.admin.pauses import QueueStateAdmin
 from django_pgjobs.admin.trail import ActionAdmin
 from django_pgjobs.admin.workers import HeartbeatAdmin
-from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, LimitOverride, QueueState
 from django_pgjobs.models.workers import Overview
 
 admin.site.register(Overview, OverviewAdmin)
@@ -25,6 +26,7 @@ admin.site.register(CronEntry, CronEntryAdmin)
 admin.site.register(Heartbeat, HeartbeatAdmin)
 admin.site.register(EventState, EventAdmin)
 admin.site.register(QueueState, QueueStateAdmin)
+admin.site.register(LimitOverride, LimitOverrideAdmin)
 admin.site.register(Action, ActionAdmin)
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "EventAdmin",
     "HeartbeatAdmin",
     "JobAdmin",
+    "LimitOverrideAdmin",
     "OverviewAdmin",
     "QueueStateAdmin",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -110,9 +110,11 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         label=_("Pause this queue although nothing seems to use it"), required=False, widget=forms.HiddenInput
     )
 
+    unknown = _("No job or setting knows a queue %(queue)s%(hint)s. To pause it anyway, check the box below.")
+
     class Meta:
         model = QueueState
-        fields = ("kind", "name", "reason", "until")
+        fields: tuple[str, ...] = ("kind", "name", "reason", "until")
 
     def clean_until(self) -> object:
         """Refuse an instant in the past; the database's clock has the last word."""
@@ -128,9 +130,10 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error("until", _("Choose how long, or name a time, not both."))
         if "kind" in given and "name" in given:
             try:
-                if given["kind"] == QueueState.Kind.JOB:
+                is_queue = given["kind"] == QueueState.Kind.QUEUE
+                if not is_queue:
                     registry.get(given["name"])  # a user who types a name does not choose which module is imported here
-                pauses.names_of(given["kind"], given["name"])
+                pauses.names_of("queue" if is_queue else "job", given["name"])
             except (InvalidJob, UnknownJob) as error:
                 self.add_error("name", visible(error))
             else:
@@ -144,9 +147,8 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         known = pauses.known_queues(cast(Any, self.fields["name"].widget).database)
         if given["name"] not in known:
             self.fields["anyway"].widget = forms.CheckboxInput()
-            text = _("No job or setting knows a queue %(queue)s%(hint)s. To pause it anyway, check the box below.")
             words = {"queue": repr(given["name"]), "hint": did_you_mean(given["name"], known)}
-            self.add_error("name", text % words)
+            self.add_error("name", str(self.unknown) % words)
 
 
 class QueueStateAdmin(ReadOnlyAdmin):
@@ -156,7 +158,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
     fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "lasts", "until")}),)
-    readonly_fields = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
+    readonly_fields: ClassVar[Any] = list_display
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
     actions: Any = ("resume",)

@@ -39,6 +39,7 @@ VERBS: dict[str, object] = {
     "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
     "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
     "quiet": _("quiet"), "drain": _("drain"), "recycle": _("recycle"),
+    "limit": _("set the limit"), "restore limit": _("restore the limit"),
     "close": _("close"), "move": _("move"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
 
@@ -173,8 +174,10 @@ class ActionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("of what"))
     def shown_of(self, action: Action) -> object:
         """The filter of a bulk action, or the queue, job, cron entry or event."""
-        kinds = {"queue": _("queue"), "job": _("job"), "cron": _("cron entry"), "event": _("event")}
-        kinds["worker"] = _("worker")
+        kinds = {
+            "queue": _("queue"), "job": _("job"), "key": _("each key of a job"), "cron": _("cron entry"),
+            "event": _("event"), "worker": _("worker"),
+        }  # fmt: skip
         if action.kind in kinds:
             return format_html("{} {}", kinds[action.kind], action.subject)
         return short(action.asked, 200) if action.asked else _("chosen jobs")

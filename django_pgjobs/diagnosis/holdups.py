@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from django_pgjobs.definition.declared_limits import declared, numbers, subject
 from django_pgjobs.diagnosis.problem import NAMED, HealthProblem, Limits
 from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.models import QueueState
 from django_pgjobs.states import Hold, Outcome
-from django_pgjobs.store import claiming, counting, troubles
+from django_pgjobs.store import claiming, counting, limiting, troubles
 from django_pgjobs.store.database import Database
 
 RECENT_SECONDS = 300.0
@@ -32,6 +33,7 @@ def problems(db: Database, using: str, limits: Limits) -> Iterator[HealthProblem
     held = troubles.count_held(db, pairs, most=limits.most)
     yield from _parked(db, held, limits)
     yield from _limited(held, limits)
+    yield from _overridden(db, limits)
     yield from _paused(db, using, held, limits)
     yield from _moving(held)
     yield from _retrying(db, held, limits)
@@ -76,6 +78,20 @@ def _limited(held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthPr
         since = "" if each.seconds is None else f"; the first could have run {span(each.seconds)} ago"
         words = f"In queue {each.queue} {_jobs(each.jobs, more=each.more)} held by limits{since}."
         yield _held("limited", words, each.queue, is_note=(each.seconds or 0.0) <= limits.max_limited)
+
+
+def _overridden(db: Database, limits: Limits) -> Iterator[HealthProblem]:
+    """Yield a note for each limit that an operator has set in place of the code's."""
+    for each in limiting.read_limits(db)[:NAMED]:
+        queue = each.name if each.kind == "queue" else None
+        if queue is not None and not limits.count(queue):
+            continue
+        said, code = numbers(each.concurrency, each.rate, each.per), declared(each.kind, each.name)
+        by = each.set_by[:100] or "an operator"
+        until = "" if each.until is None else f" until {each.until.isoformat(' ', 'seconds')}"
+        idle = "" if code.applies else ", which has no job that it could count"
+        words = f"The limit of {subject(each.kind, each.name)} is {said}, set by {by}{until}; {code.words}{idle}."
+        yield HealthProblem("limit_set", words, queue, f"{each.kind}:{each.name}", is_note=True)
 
 
 def _paused(db: Database, using: str, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:

@@ -23,7 +23,7 @@ from django_pgjobs.ends.kinds import (
     SUSPEND,
     EndKind,
 )
-from django_pgjobs.states import Cause, Outcome
+from django_pgjobs.states import Cause, Hold, Outcome
 from django_pgjobs.store.finalising import End, FenceReading
 
 
@@ -54,8 +54,8 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             )
         case decide.Parked(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
-        case decide.Held(reason=reason):
-            return HOLD, End(job_id, claim_id, reason=reason)
+        case decide.Held(reason=reason, limited=limited):
+            return HOLD, End(job_id, claim_id, reason=reason, outcome=Hold.LIMITED if limited else "")
         case decide.Released(failure=failure):
             return RELEASE, End(job_id, claim_id, seconds, cause=Cause.RELEASED if failure else None, failure=failure)
         case decide.Abandoned() | decide.Cancelled():

@@ -1,7 +1,8 @@
 """Admission of jobs that limits hold: which limits apply, where the scan of the keys continues, when to scan again.
 
-The worker's admitter and ``runjobs --inline`` use it. It applies the limits of the code that runs here, and leaves jobs
-with unknown names to workers that know them. Losing its memory does no harm: each turn counts the admitted jobs in the
+The worker's admitter and ``runjobs --inline`` use it. It applies the limits of the code that runs here, unless an
+operator has set others: the statement that admits reads those. It leaves jobs with unknown names to workers that know
+them. Losing its memory does no harm: each turn counts the admitted jobs in the
 database again, one transaction at a time (ADR-0013).
 """
 
@@ -18,9 +19,11 @@ from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import admitting
+from django_pgjobs.store import admitting, limiting
 from django_pgjobs.store.admitting import Admitted, Bounds, Lane, StartRate, Terms
 from django_pgjobs.store.database import Database, Transacting
+from django_pgjobs.store.pausing import LimitInForce
+from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.values.limit import Limit
 
 log = safe_logger("django_pgjobs")
@@ -36,6 +39,9 @@ GROUPS = 1000
 """Groups (queue and name) that one turn scans at most; the next turn continues after them."""
 
 FIRST = "", ""
+
+Rated = frozenset[tuple[str, str]]
+"""Kind and name of each rate that an operator has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +135,30 @@ class AdmissionScan:
     unknown: set[str] = field(default_factory=set)
     """Names of held jobs that this code does not know, so not their limits either."""
 
+    overrides: frozenset[LimitInForce] = frozenset()
+    """Limits that operators have set, as far as this process knows: whether to look, never which numbers apply."""
+
     rates: list[StartRate] = field(init=False)
-    """The rates that this code declares. Each turn dates their starts, even if no job is held."""
+    """The rates that this code or an operator sets. Each turn dates their starts, even if no job is held."""
 
     def __post_init__(self) -> None:
-        self.rates = [*_rates_of_queues(self.conf), *_rates_of_jobs()]
+        self._find_rates()
+
+    def _find_rates(self) -> None:
+        rated = frozenset((each.kind, each.name) for each in self.overrides if each.rate is not None)
+        self.rates = [*_rates_of_queues(self.conf, rated), *_rates_of_jobs(rated)]
+
+    def learn(self, overrides: frozenset[LimitInForce]) -> bool:
+        """Learn which limits operators have set; return whether that is new."""
+        changed, self.overrides = overrides != self.overrides, overrides
+        if changed:
+            self._find_rates()
+        return changed
 
     def declares(self) -> bool:
-        """Return whether this code has any limit."""
+        """Return whether this code or an operator sets any limit."""
+        if self.overrides:
+            return True
         return bool(self.conf.queue_limits) or any(definition.limits for definition in registry.definitions())
 
     def list_groups(self, db: Database) -> list[tuple[str, str]]:
@@ -166,7 +188,10 @@ class AdmissionScan:
         With very many groups or lanes a turn scans some of them; only a full round shows that nothing is due.
         """
         began = clock.monotonic()
+        counted = limiting.limit_running(db, limit=BATCH) if self.overrides else 0
         turn, seen = self._turn(db, self.list_groups(db), began)
+        if counted == BATCH:
+            turn = replace(turn, again=True)
         seen = seen if self.seen is None else self.seen.joined(seen)
         if self.behind != FIRST:
             self.seen = seen
@@ -227,16 +252,20 @@ def _bounds(limit: Limit | None) -> Bounds:
     return Bounds(limit.concurrency, limit.rate, None if limit.rate is None else limit.per)
 
 
-def _rates_of_queues(conf: Conf) -> Iterator[StartRate]:
+def _rates_of_queues(conf: Conf, rated: Rated) -> Iterator[StartRate]:
     limits = conf.queue_limits.values
     if any(limit is not None and limit.rate is not None for limit in limits.values()):
         for queue, limit in limits.items():
             yield StartRate("queue", _bounds(limit).per, queue=queue)
+    elif any(kind == "queue" for kind, _ in rated):
+        yield StartRate("queue", None, queue=EVERY_OTHER)  # the statement reads the others
 
 
-def _rates_of_jobs() -> Iterator[StartRate]:
+def _rates_of_jobs(rated: Rated) -> Iterator[StartRate]:
     for definition in registry.definitions():
+        names = (definition.name, *definition.aliases)
         for kind, limit in (("job", definition.limits.own), ("key", definition.limits.keyed)):
-            if limit is not None and limit.rate is not None:
-                for name in (definition.name, *definition.aliases):
-                    yield StartRate(f"{kind}:{definition.name}", limit.per, name=name, keyed=kind == "key")
+            if (limit is not None and limit.rate is not None) or any((kind, name) in rated for name in names):
+                for name in names:
+                    per = _bounds(limit).per
+                    yield StartRate(f"{kind}:{definition.name}", per, name=name, keyed=kind == "key", names=names)

@@ -144,9 +144,9 @@ class Performer:
         """Release a claimed job, uncharged; if it was cancelled in the meantime, end it."""
         return self._decided(job, decide.Released())
 
-    def hold(self, job: ClaimedJob, reason: str) -> WrittenEnd:
-        """Hold a claimed job whose name is paused, uncharged; if it was cancelled in the meantime, end it."""
-        return self._decided(job, decide.Held(reason))
+    def hold(self, job: ClaimedJob, reason: str, *, limited: bool = False) -> WrittenEnd:
+        """Hold a job whose name is paused, or that a limit must count, uncharged; if it was cancelled, end it."""
+        return self._decided(job, decide.Held(reason, limited))
 
     def _attempt(self, job: ClaimedJob) -> Decision:
         partly = job.ending is not None

@@ -19,7 +19,7 @@ from django_pgjobs.definition.policy import CallbackDecorators
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_callback, check_function, location_of, names_context
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.jobs.guessed import GUESSED, Elsewhere
+from django_pgjobs.jobs.methods import GUESSED, Elsewhere, SteeredByName
 from django_pgjobs.registering.encode import Arguments, Row, row_of
 from django_pgjobs.registering.register import register_all, register_one
 from django_pgjobs.states import BUILT_IN
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.plans import Plans, Variant
     from django_pgjobs.jobs.job_of import JobOf as JobOf
-    from django_pgjobs.models import QueueState
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
-    from django_pgjobs.steering.until import Until
 
     V = TypeVar("V")
     Result = TypeVar("Result")
@@ -48,7 +46,7 @@ if not TYPE_CHECKING:
     Returned = TypeVar("Returned")
 
 
-class JobDefinition(CallbackDecorators[P], Generic[P, R]):
+class JobDefinition(SteeredByName, CallbackDecorators[P], Generic[P, R]):
     """A function that you can register as a job, and still call.
 
     ``backoff``, ``retry_on``, ``give_up_on`` and the callbacks are read from the code that runs the job. ``queue``,
@@ -175,36 +173,6 @@ class JobDefinition(CallbackDecorators[P], Generic[P, R]):
         ``ImportError`` where there is no ``django.tasks``.
         """
         return made_task(self, backend)
-
-    # Pausing
-
-    def pause(
-        self, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
-    ) -> QueueState:
-        """Stop jobs of this definition from starting, in any queue and under its former names; return the pause.
-
-        In the caller's transaction. ``by``, ``reason`` and ``until`` are those of ``Queue.pause``; ``database``: an
-        alias. Raises ``InvalidJob`` as that does. Repeatable.
-        """
-        from django_pgjobs.queues import pauses  # here for start-up time
-
-        return pauses.pause("job", self.name, by=by, reason=reason, until=until, database=database)
-
-    def resume(self, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
-        """Resume jobs of this definition, in the caller's transaction; return whether they were paused. Repeatable."""
-        from django_pgjobs.queues import pauses  # here for start-up time
-
-        return pauses.resume("job", self.name, by=by, reason=reason, database=database)
-
-    async def apause(
-        self, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
-    ) -> QueueState:
-        """``pause`` for async callers."""
-        return await sync_to_async(self.pause)(by=by, reason=reason, until=until, database=database)
-
-    async def aresume(self, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
-        """``resume`` for async callers."""
-        return await sync_to_async(self.resume)(by=by, reason=reason, database=database)
 
     # Many at once
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django_pgjobs import clock
 from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.store import notifying, pausing
+from django_pgjobs.store import limiting, notifying, pausing
 from django_pgjobs.store.database import Database
 
 log = safe_logger("django_pgjobs")
@@ -42,8 +42,11 @@ KEPT_SECONDS = 86_400.0
 
 
 def expire_pauses(db: Database) -> int:
-    """Delete the pauses that ended long ago; return how many. A duty of the leader."""
+    """Delete pauses, and limits set by operators, that ended long ago; return how many. A duty of the leader."""
     expired = pausing.expire_pauses(db, kept_seconds=KEPT_SECONDS)
     for kind, name in expired:
         log.debug("old pause expired %s", facts("queue=%s", name) if kind == "queue" else facts("name=%s", name))
-    return len(expired)
+    limits = limiting.expire_limits(db, kept_seconds=KEPT_SECONDS)
+    for kind, name in limits:
+        log.debug("old limit expired %s", facts("queue=%s", name) if kind == "queue" else facts("name=%s", name))
+    return len(expired) + len(limits)

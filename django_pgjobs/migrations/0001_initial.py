@@ -761,6 +761,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LimitOverride",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[("queue", "queue"), ("job", "job"), ("key", "each key of a job")], verbose_name="kind"
+                    ),
+                ),
+                ("name", models.TextField(verbose_name="name")),
+                ("concurrency", models.IntegerField(blank=True, null=True, verbose_name="jobs at once")),
+                ("rate", models.IntegerField(blank=True, null=True, verbose_name="starts")),
+                ("per", models.FloatField(blank=True, null=True, verbose_name="in so many seconds")),
+                ("set_at", models.DateTimeField(db_default=Now(), verbose_name="set at")),
+                ("set_by", models.TextField(db_default="", verbose_name="set by")),
+                ("reason", models.TextField(db_default="", verbose_name="reason")),
+                ("until", models.DateTimeField(null=True, verbose_name="until")),
+            ],
+            options={
+                "verbose_name": "limit set by an operator",
+                "verbose_name_plural": "limits set by operators",
+                "db_table": "pgjobs_limit",
+                "permissions": (("limit_queue", "Can set the limits of queues and jobs"),),
+                "default_permissions": ("view",),
+                "required_db_vendor": "postgresql",
+                "constraints": [models.UniqueConstraint(fields=("kind", "name"), name="pgjobs_limit_name")],
+            },
+        ),
+        migrations.CreateModel(
             name="Admission",
             fields=[
                 (

@@ -18,7 +18,13 @@ from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import StoredResult
 from django_pgjobs.models.memos import EventState, Memo
-from django_pgjobs.models.operators import Action, QueueState, QueueStateQuerySet
+from django_pgjobs.models.operators import (
+    Action,
+    LimitOverride,
+    LimitOverrideQuerySet,
+    QueueState,
+    QueueStateQuerySet,
+)
 from django_pgjobs.models.workers import Heartbeat, LeaderTerm
 
 __all__ = [
@@ -31,6 +37,8 @@ __all__ = [
     "Job",
     "JobQuerySet",
     "LeaderTerm",
+    "LimitOverride",
+    "LimitOverrideQuerySet",
     "Memo",
     "QueueState",
     "QueueStateQuerySet",

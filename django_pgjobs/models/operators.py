@@ -55,6 +55,56 @@ class QueueState(PostgresModel):
         """Accept a name that is already paused: pausing again replaces who, why and until when."""
 
 
+class LimitOverrideQuerySet(models.QuerySet["LimitOverride"]):
+    """Limits that operators have set, also those that are over."""
+
+    def current(self) -> LimitOverrideQuerySet:
+        """Keep those that are in force, by the database's clock: queues first, by name."""
+        return self.filter(Q(until=None) | Q(until__gt=Now())).order_by("-kind", "name")
+
+
+class LimitOverride(PostgresModel):
+    """The limit of a queue, of a job or of each of its keys that an operator has set in place of the code's numbers.
+
+    A number that is null is the code's. ``rate`` and ``per`` go together.
+    """
+
+    class Kind(models.TextChoices):
+        """Kind of what is limited."""
+
+        QUEUE = "queue", _("queue")
+        JOB = "job", _("job")
+        KEY = "key", _("each key of a job")
+
+    # Not (kind, name): Django's admin does not support composite primary keys.
+    id = models.BigAutoField(primary_key=True)
+    kind = models.TextField(_("kind"), choices=Kind.choices)
+    name = models.TextField(_("name"))
+    concurrency = models.IntegerField(_("jobs at once"), null=True, blank=True)
+    rate = models.IntegerField(_("starts"), null=True, blank=True)
+    per = models.FloatField(_("in so many seconds"), null=True, blank=True)
+    set_at = models.DateTimeField(_("set at"), db_default=Now())
+    set_by = models.TextField(_("set by"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    until = models.DateTimeField(_("until"), null=True)
+
+    objects = LimitOverrideQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_limit"
+        verbose_name = _("limit set by an operator")
+        verbose_name_plural = _("limits set by operators")
+        default_permissions = ("view",)
+        permissions = (("limit_queue", _("Can set the limits of queues and jobs")),)
+        constraints = (models.UniqueConstraint(name="pgjobs_limit_name", fields=["kind", "name"]),)
+
+    def __str__(self) -> str:
+        return visible(f"{self.kind} {self.name}")
+
+    def validate_constraints(self, exclude: object = None) -> None:
+        """Accept a name that has a limit already: setting it again replaces all of it."""
+
+
 class Action(PostgresModel):
     """One action of an operator: a cancel, retry, abandon, release, reschedule, pause or the like.
 

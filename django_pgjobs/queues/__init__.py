@@ -1,6 +1,6 @@
-"""A queue as a whole: pause and resume it, look at its jobs, cancel one of them.
+"""A queue as a whole: pause and resume it, set its limit, look at its jobs, cancel one of them.
 
-``Queue`` and ``QueueStatus`` are public; ``pauses`` is internal, and also pauses jobs by name.
+``Queue`` and ``QueueStatus`` are public; ``pauses`` and ``limits`` are internal, and also steer jobs by name.
 """
 
 from __future__ import annotations

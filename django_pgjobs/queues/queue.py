@@ -22,14 +22,16 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition.validation import check_allowed_queue, check_queue
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
-from django_pgjobs.models import Job, QueueState
-from django_pgjobs.queues import pauses
+from django_pgjobs.models import Job, LimitOverride, QueueState
+from django_pgjobs.queues import limits, pauses
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.states import Hold, JobState, Outcome
 from django_pgjobs.values.invalid_option import InvalidOption
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from django_pgjobs.models.jobs import JobQuerySet
     from django_pgjobs.steering.batching import Steered
     from django_pgjobs.steering.until import Until
@@ -110,6 +112,55 @@ class Queue:
     async def aresume(self, *, by: object = None, reason: str = "") -> bool:
         """``resume`` for async callers."""
         return await sync_to_async(self.resume)(by=by, reason=reason)
+
+    # Its limit
+
+    def limit(
+        self,
+        concurrency: int | None = None,
+        rate: int | None = None,
+        per: float | timedelta | None = None,
+        *,
+        by: object = None,
+        reason: str = "",
+        until: Until = None,
+    ) -> LimitOverride:
+        """Set another limit in place of the code's, in the caller's transaction; return it.
+
+        Every worker goes by it within a second or two; no running job is stopped. A number that is left out stays the
+        code's; ``per`` is that of the code's rate, or 60. ``by``, ``reason`` and ``until`` are those of ``pause``.
+        Setting it again replaces all of it. Raises ``InvalidJob`` for a number that no ``Limit`` may have. Repeatable.
+        """
+        return limits.override(
+            "queue", self.name, concurrency=concurrency, rate=rate, per=per, by=by, reason=reason, until=until,
+            database=self.database,
+        )  # fmt: skip
+
+    def restore_limit(self, *, by: object = None, reason: str = "") -> bool:
+        """Let the code's limit apply again; return whether another one was in force. Repeatable."""
+        return limits.restore("queue", self.name, by=by, reason=reason, database=self.database)
+
+    @property
+    def limited(self) -> LimitOverride | None:
+        """The limit in place of the code's, None if there is none; reads the database each time."""
+        return limits.current(self.database).filter(kind="queue", name=self.name).first()
+
+    async def alimit(
+        self,
+        concurrency: int | None = None,
+        rate: int | None = None,
+        per: float | timedelta | None = None,
+        *,
+        by: object = None,
+        reason: str = "",
+        until: Until = None,
+    ) -> LimitOverride:
+        """``limit`` for async callers."""
+        return await sync_to_async(self.limit)(concurrency, rate, per, by=by, reason=reason, until=until)
+
+    async def arestore_limit(self, *, by: object = None, reason: str = "") -> bool:
+        """``restore_limit`` for async callers."""
+        return await sync_to_async(self.restore_limit)(by=by, reason=reason)
 
     # Its jobs
 

@@ -183,13 +183,14 @@ class InlineWorker:
     def _admit(self, db: WorkerConnection) -> Turn:
         """Admit jobs that limits hold: before each job if the code declares limits, otherwise now and then."""
         now = clock.monotonic()
-        if not self.limited and now < self.polled_at + DEAF_POLL_SECONDS:
+        if not self.limited and not self.admission.overrides and now < self.polled_at + DEAF_POLL_SECONDS:
             return Turn()
         self.polled_at = now
         return self.admission.turn(db)
 
     def _one(self, db: WorkerConnection) -> bool:
         pauses = pausing.read_pauses(db)
+        self.admission.learn(pauses.limits)
         self.frontier.pause(pauses.queues)
         self.frontier.replace(claiming.list_pairs(db))
         self.frontier.scan_all()
@@ -206,6 +207,9 @@ class InlineWorker:
         for job in jobs:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, pauses.names[job.name])
+                finalising.delete_claims(db, [job.claim_id])
+            elif job.ending is None and not job.cancelled and pauses.must_count(job.queue, job.name, job.limit_key):
+                Performer(db, self.worker.author).hold(job, "", limited=True)
                 finalising.delete_claims(db, [job.claim_id])
             else:
                 self._perform(db, job, HeldClaim(job.claim_id, sent_at, 1, scanned_at=scanned_at))

@@ -2,9 +2,25 @@
 -- Fence: none (only held jobs, checked under the row lock; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
 -- Rows: one per group that is not paused: how many were admitted, at which priorities, and how far it scanned.
 -- Clock: statement_timestamp().
-WITH terms AS MATERIALIZED (
+WITH in_force AS MATERIALIZED (
+    -- Numbers that operators have set in place of the code's; nearly always none.
+    SELECT o.kind, o.name, o.concurrency, o.rate, o.per
+    FROM pgjobs_limit AS o
+    WHERE o.until IS NULL OR o.until > statement_timestamp()
+),
+terms AS MATERIALIZED (
     -- Each group (queue and name) with its limits: of the queue, of the job, of each key; and the lane after which the scan continues.
-    SELECT *
+    SELECT
+        g.queue, g.name, g.job, g.names, g.position, g.after_key, g.after_priority,
+        coalesce(of_queue.concurrency, g.queue_concurrency) AS queue_concurrency,
+        coalesce(of_queue.rate, g.queue_rate) AS queue_rate,
+        CASE WHEN of_queue.rate IS NULL THEN g.queue_per ELSE of_queue.per END AS queue_per,
+        coalesce(of_job.concurrency, g.job_concurrency) AS job_concurrency,
+        coalesce(of_job.rate, g.job_rate) AS job_rate,
+        CASE WHEN of_job.rate IS NULL THEN g.job_per ELSE of_job.per END AS job_per,
+        coalesce(of_key.concurrency, g.key_concurrency) AS key_concurrency,
+        coalesce(of_key.rate, g.key_rate) AS key_rate,
+        CASE WHEN of_key.rate IS NULL THEN g.key_per ELSE of_key.per END AS key_per
     FROM json_to_recordset(%(terms)s::json) AS g (
         queue text, name text, job text, names text[], position integer,
         queue_concurrency bigint, queue_rate bigint, queue_per float8,
@@ -12,6 +28,21 @@ WITH terms AS MATERIALIZED (
         key_concurrency bigint, key_rate bigint, key_per float8,
         after_key text, after_priority smallint
     )
+    LEFT JOIN in_force AS of_queue ON of_queue.kind = 'queue' AND of_queue.name = g.queue
+    LEFT JOIN LATERAL (
+        SELECT o.concurrency, o.rate, o.per
+        FROM in_force AS o
+        WHERE o.kind = 'job' AND o.name = ANY (g.names)
+        ORDER BY array_position(g.names, o.name)
+        LIMIT 1
+    ) AS of_job ON true
+    LEFT JOIN LATERAL (
+        SELECT o.concurrency, o.rate, o.per
+        FROM in_force AS o
+        WHERE o.kind = 'key' AND o.name = ANY (g.names)
+        ORDER BY array_position(g.names, o.name)
+        LIMIT 1
+    ) AS of_key ON true
 ),
 unpaused AS MATERIALIZED (
     -- The groups that are not paused; none if lock_admission did not get its lock, and then nothing below does anything.

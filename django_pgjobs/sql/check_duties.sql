@@ -1,6 +1,6 @@
 -- check_duties: what there is to do for the duties of workers, and if asked for the leader's, by one probe of an index each.
 -- Fence: none (reads).
--- Rows: 1 = whether a lease runs out within some seconds, pauses hold jobs, a gate is due, limits hold jobs, there is a pause, no worker leads; and for the leader whether a job has expired, a cron entry is to be fired or planned within some seconds, there is any entry.
+-- Rows: 1 = whether a lease runs out within some seconds, pauses hold jobs, a gate is due, limits hold jobs, there is a pause or an operator's limit, no worker leads; and for the leader whether a job has expired, a cron entry is to be fired or planned within some seconds, there is any entry.
 -- Clock: statement_timestamp().
 SELECT
     EXISTS (
@@ -13,7 +13,8 @@ SELECT
     (SELECT true FROM pgjobs_job AS j WHERE j.hold = 'paused' ORDER BY j.name LIMIT 1) IS NOT NULL,
     (SELECT true FROM pgjobs_gate AS g WHERE g.due ORDER BY g.job_id LIMIT 1) IS NOT NULL,
     (SELECT true FROM pgjobs_job AS j WHERE j.hold = 'limited' ORDER BY j.queue, j.name, j.limit_key LIMIT 1) IS NOT NULL,
-    EXISTS (SELECT FROM pgjobs_queue_state AS s WHERE s.until IS NULL OR s.until > statement_timestamp()),
+    EXISTS (SELECT FROM pgjobs_queue_state AS s WHERE s.until IS NULL OR s.until > statement_timestamp())
+    OR EXISTS (SELECT FROM pgjobs_limit AS o WHERE o.until IS NULL OR o.until > statement_timestamp()),
     NOT EXISTS (SELECT FROM pgjobs_leader_term AS t WHERE t.id = 1 AND t.expires_at > statement_timestamp()),
     %(leads)s::boolean AND (
         SELECT true

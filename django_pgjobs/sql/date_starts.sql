@@ -2,10 +2,32 @@
 -- Fence: none (changes no job; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
 -- Rows: 1 = how many queues, names and keys have such starts.
 -- Clock: statement_timestamp().
-WITH rates AS MATERIALIZED (
-    SELECT *
-    FROM json_to_recordset(%(rates)s::json) AS g (subject text, per float8, queue text, name text, keyed boolean)
+WITH in_force AS MATERIALIZED (
+    -- Rates that operators have set in place of the code's; nearly always none.
+    SELECT o.kind, o.name, o.per
+    FROM pgjobs_limit AS o
+    WHERE o.rate IS NOT NULL
+      AND (o.until IS NULL OR o.until > statement_timestamp())
+      AND current_setting('pgjobs.admits', true) = 'true'
+),
+rates AS MATERIALIZED (
+    SELECT g.subject, coalesce(of_job.per, g.per) AS per, g.queue, g.name, g.keyed
+    FROM json_to_recordset(%(rates)s::json) AS g (
+        subject text, per float8, queue text, name text, keyed boolean, names text[]
+    )
+    LEFT JOIN LATERAL (
+        SELECT o.per
+        FROM in_force AS o
+        WHERE o.kind = CASE WHEN g.keyed THEN 'key' ELSE 'job' END AND o.name = ANY (g.names)
+        ORDER BY array_position(g.names, o.name)
+        LIMIT 1
+    ) AS of_job ON true
     WHERE current_setting('pgjobs.admits', true) = 'true'
+      AND NOT EXISTS (SELECT FROM in_force AS o WHERE o.kind = 'queue' AND o.name = g.queue)
+    UNION ALL
+    SELECT 'queue', o.per, o.name, NULL, false
+    FROM in_force AS o
+    WHERE o.kind = 'queue'
 ),
 waiting AS MATERIALIZED (
     SELECT queue, name, limit_key, count(*) AS jobs
@@ -40,7 +62,7 @@ subjects AS MATERIALIZED (
         SELECT CASE WHEN rates.keyed THEN rates.subject || chr(10) || waiting.limit_key ELSE rates.subject END, rates.per, waiting.jobs
         FROM rates
         JOIN waiting ON waiting.name = rates.name
-        WHERE NOT rates.keyed OR waiting.limit_key <> ''
+        WHERE (NOT rates.keyed OR waiting.limit_key <> '') AND rates.per IS NOT NULL
     ) AS counted
     GROUP BY subject
 ),

@@ -1,4 +1,4 @@
--- hold_jobs: hold claimed jobs whose name is paused, or that this code cannot run; the attempt does not count.
+-- hold_jobs: hold claimed jobs whose name is paused, that this code cannot run, or that an operator's limit must count before they start; the attempt does not count.
 -- Fence: required.
 -- Rows: one per job held; a missing one was locked, lost, cancelled in the meantime, or held before.
 -- Clock: none.
@@ -23,6 +23,7 @@ SET claim_id = NULL,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = %(hold)s::text,
+    limit_key = CASE WHEN %(hold)s::text = 'limited' THEN coalesce(j.limit_key, '') ELSE j.limit_key END,
     hold_reason = locked.reason,
     hold_fingerprint = coalesce(locked.fingerprint, j.hold_fingerprint),
     progress = NULL,

@@ -69,6 +69,8 @@ class StartRate(NamedTuple):
     queue: str | None = None
     name: str | None = None
     keyed: bool = False
+    names: Sequence[str] = ()
+    """All names of the job, under any of which an operator may have set another rate."""
 
 
 class Admitted(NamedTuple):

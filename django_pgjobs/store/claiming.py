@@ -95,6 +95,11 @@ class ClaimedJob(NamedTuple):
         return None if self.extras is None else self.extras.get("expires")
 
     @property
+    def limit_key(self) -> str | None:
+        """The key of its limits, empty if they have none; None if no limit counts it."""
+        return None if self.extras is None else self.extras.get("limit_key")
+
+    @property
     def idempotency_key(self) -> str | None:
         """Its idempotency key, None without one."""
         return None if self.extras is None else self.extras.get("idempotency_key")

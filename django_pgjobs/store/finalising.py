@@ -277,11 +277,18 @@ def park_jobs(db: Database, ends: Sequence[End], author: Author | None = None) -
 
 
 def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
-    """Hold jobs whose name is paused, uncharged, with ``reason``."""
-    return _hold(db, Hold.PAUSED, [end.as_json("reason", "suspect") for end in ends])
+    """Hold jobs whose name is paused, uncharged, with ``reason``; those whose ``outcome`` says so by limits instead."""
+    limited = [end for end in ends if end.outcome == Hold.LIMITED]
+    paused = [end for end in ends if end.outcome != Hold.LIMITED] if limited else ends
+    return [
+        *_hold(db, Hold.PAUSED, [end.as_json("reason", "suspect") for end in paused]),
+        *_hold(db, Hold.LIMITED, [end.as_json("reason", "suspect") for end in limited]),
+    ]
 
 
 def _hold(db: Database, hold: Hold, ends: Sequence[str]) -> list[int]:
+    if not ends:
+        return []
     return [row[0] for row in db.fetch("hold_jobs", {"hold": hold, "items": as_array(ends)})]
 
 

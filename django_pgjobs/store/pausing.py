@@ -1,4 +1,7 @@
-"""Pauses of queues and of jobs by name: operators write them, every worker reads them, the leader deletes old ones."""
+"""Pauses of queues and of jobs by name: operators write them, every worker reads them, the leader deletes old ones.
+
+With them workers read the limits that operators have set.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,42 @@ class Pause(NamedTuple):
     until: datetime | None
 
 
+class LimitInForce(NamedTuple):
+    """A limit that an operator has set, as a worker knows it; see ``limiting.Override``."""
+
+    kind: str
+    name: str
+    concurrency: int | None
+    rate: int | None
+    per: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The current pauses: queues, and names of jobs with the reason that a held job gets."""
+    """The current pauses: queues, and names of jobs with the reason that a held job gets; and operators' limits."""
 
     queues: frozenset[str] = frozenset()
     names: Mapping[str, str] = field(default_factory=dict)
+    limits: frozenset[LimitInForce] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.queues or self.names)
+        return bool(self.queues or self.names or self.limits)
 
     def cover(self, queue: str, name: str) -> bool:
         """Return whether a pause keeps a job of this queue and name from starting."""
         return queue in self.queues or name in self.names
+
+    def must_count(self, queue: str, name: str, limit_key: str | None) -> bool:
+        """Return whether an operator's limit must count a job before it starts: its registration knew of no limit."""
+        return (
+            bool(self.limits)
+            and limit_key is None
+            and not is_built_in(name)
+            and any(
+                each.name == queue if each.kind == "queue" else each.kind == "job" and each.name == name
+                for each in self.limits
+            )
+        )
 
 
 def pause(
@@ -63,12 +89,13 @@ def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:
 
 
 def read_pauses(db: Database) -> Pauses:
-    """Return the current pauses, by the database's clock."""
+    """Return the current pauses and the limits in force, by the database's clock."""
     # None of our own, regardless of who wrote one: what is held or undone elsewhere hangs on these jobs.
     rows = [row for row in db.fetch("read_pauses", {}) if row[1] != OWN_QUEUE and not is_built_in(row[1])]
     return Pauses(
-        frozenset(name for kind, name, *_ in rows if kind == "queue"),
-        {name: _words(by, reason) for kind, name, by, reason in rows if kind == "job"},
+        frozenset(name for kind, name, _by, _reason, is_limit, *_ in rows if kind == "queue" and not is_limit),
+        {name: _words(by, why) for kind, name, by, why, is_limit, *_ in rows if kind == "job" and not is_limit},
+        frozenset(LimitInForce(row[0], row[1], *row[5:8]) for row in rows if row[4]),
     )
 
 

@@ -93,7 +93,10 @@ TABLES = (
         "keys, limits, needs",
         ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission", "pgjobs_gate", "pgjobs_link"),
     ),
-    ("cron, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
+    (
+        "cron, operators",
+        ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_limit", "pgjobs_action", "pgjobs_action_part"),
+    ),
     (
         "workers, events",
         ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic", "pgjobs_event"),

@@ -199,6 +199,11 @@ def pause_options() -> str:
     return _options_of("pause")
 
 
+def limit_options() -> str:
+    """What ``pgjobs limit`` takes."""
+    return _options_of("limit")
+
+
 def send_event_options() -> str:
     """What ``pgjobs send-event`` takes."""
     return _options_of("send-event")

@@ -28,7 +28,7 @@ from tests.plugins.fix_worker import ROOT, WorkerProcess, Workers
 DATABASE = "test_chaos"
 OUR_TABLES = (
     *("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_heartbeat", "pgjobs_cron_entry"),
-    *("pgjobs_memo", "pgjobs_event", "pgjobs_gate", "pgjobs_link", "pgjobs_queue_state"),
+    *("pgjobs_memo", "pgjobs_event", "pgjobs_gate", "pgjobs_link", "pgjobs_queue_state", "pgjobs_limit"),
     *("pgjobs_action", "pgjobs_action_part"),
     *audit.TABLES,
 )

@@ -18,8 +18,9 @@ from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import Pages
 from django_pgjobs.admin.pauses import PauseForm
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, LimitOverride, QueueState
 from django_pgjobs.notifying.notice import notice_of
+from django_pgjobs.queues import Queue
 from django_pgjobs.states import STEER
 from django_pgjobs.testing import run_jobs
 from tests.db.test_two_databases import alias
@@ -73,6 +74,7 @@ def rows(twins: tuple[Job, Job]) -> None:
             finished_at=now_plus(-5), attempt=1, cron_entry="report:a", fire_at=now_plus(-9))  # fmt: skip
         put(using, pk=19, run_at=now_plus(-10), key="k1")
         QueueState.objects.using(using).create(kind="queue", name="mail", paused_at=now_plus(-9))
+        LimitOverride.objects.using(using).create(kind="queue", name="mail", concurrency=2)
         worker = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
         Heartbeat.objects.using(using).create(pk=WORKER, name="web-1", **worker)
         EventState.objects.using(using).create(name="order.ok:7", waits=1)
@@ -111,6 +113,7 @@ def act(client: Client, query: str, ids: list[str], name: str = "cancel", **data
 PAGES = [
     "job/?database=eu1", "job/?database=eu1&state=cancelled", "job/eu1:17/change/", "job/eu1:18/change/",
     "job/eu1:19/change/", "job/eu1:17/history/", "heartbeat/?database=eu1", f"heartbeat/eu1:{WORKER}/change/",
+    "limitoverride/?database=eu1", "limitoverride/eu1:1/change/", "limitoverride/add/?database=eu1",
     "queuestate/?database=eu1", "queuestate/eu1:1/change/", "queuestate/add/?database=eu1", "eventstate/?database=eu1",
     "eventstate/eu1:order.ok_3A7/change/", "eventstate/eu1:order.ok_3A7/history/", "cronentry/?database=eu1",
     "cronentry/eu1:report_3Aa/change/", "cronentry/eu1:report_3Aa/history/", "cronentry/add/?database=eu1",
@@ -167,7 +170,10 @@ def test_the_page_of_a_job_is_of_its_database(root: Client, twins: tuple[Job, Jo
     assert root.get(f"{LIST}eu1_3A17/change/").status_code == 200, "as Django writes it from a history entry"
 
 
-@pytest.mark.parametrize("name", ["heartbeat", "queuestate", "eventstate", "cronentry", "action", "job", "overview"])
+@pytest.mark.parametrize(
+    "name",
+    ["heartbeat", "queuestate", "limitoverride", "eventstate", "cronentry", "action", "job", "overview"],
+)
 def test_a_database_that_is_not_served_is_not_found(root: Client, name: str) -> None:
     paths = ["?database=asia1", "?database=default%00", "asia1:1/change/", "other:1/change/", "asia1:1/history/"]
     paths = paths[:2] if name == "overview" else paths
@@ -290,6 +296,19 @@ def test_permissions_are_as_for_one(twins: tuple[Job, Job]) -> None:
 
 
 # --- Pauses, schedules, events ---------------------------------------------------------------------------------------
+
+
+def test_a_limit_is_set_and_restored_where_the_form_says(root: Client) -> None:
+    given = {"kind": "queue", "name": "mail", "concurrency": "2", "anyway": "on", "until_0": "", "until_1": ""}
+    answer = root.post(f"{ADMIN}/limitoverride/add/?database=eu1", given)
+    assert goes_to(answer) == f"{ADMIN}/limitoverride/?database=eu1"
+    limit = LimitOverride.objects.using("eu1").get()
+    assert not LimitOverride.objects.exists()
+    Queue("mail", database="default").limit(3)
+    answer = root.post(f"{ADMIN}/limitoverride/eu1:{limit.pk}/restore/")
+    assert goes_to(answer) == f"{ADMIN}/limitoverride/?database=eu1"
+    found = [LimitOverride.objects.using(each).current().count() for each in ("default", "eu1")]
+    assert found == [1, 0]
 
 
 def test_a_pause_is_made_and_ended_where_the_form_says(root: Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from django_pgjobs.models import Action, Attempt, CronEntry, EventState, Heartbeat, Job, QueueState
+from django_pgjobs.models import Action, Attempt, CronEntry, EventState, Heartbeat, Job, LimitOverride, QueueState
 from django_pgjobs.models.numbers import Minute
 from django_pgjobs.states import TREND
 from tests.db.test_overview import beginning, lead
@@ -45,6 +45,7 @@ def rows() -> dict[str, Job]:
         last_beat_at=now_plus(-30),
     )  # fmt: skip
     QueueState.objects.create(kind="queue", name="mail", paused_by=HUGE, reason=HUGE)
+    LimitOverride.objects.create(kind="queue", name="mail", concurrency=2, set_by=HUGE, reason=HUGE)
     cron = CronEntry(
         name="nightly", job_name="shop.charge", declared_expression="0 7 * * 1", declared_zone="UTC", broken=HUGE,
         declared_payload={"args": [HUGE], "kwargs": {}}, declared_options={},
@@ -61,7 +62,7 @@ def rows() -> dict[str, Job]:
 
 
 def test_pages_stay_small_and_show_no_mark_raw(root: Client, rows: dict[str, Job]) -> None:
-    models: Any = (Heartbeat, QueueState, CronEntry, Action, EventState)
+    models: Any = (Heartbeat, QueueState, LimitOverride, CronEntry, Action, EventState)
     paths = [f"{model._meta.model_name}/" for model in (*models, Job)]
     paths += ["overview/", "job/?state=running", "job/?state=cancelled", "job/?state=abandoned", "job/?state=retrying"]
     paths += [f"{model._meta.model_name}/{model._base_manager.first().pk}/change/" for model in models]

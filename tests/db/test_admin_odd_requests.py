@@ -16,7 +16,7 @@ from tests.plugins.fix_admin import html, make, now_plus
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
 
-MODELS = ("job", "heartbeat", "queuestate", "cronentry", "action", "eventstate")
+MODELS = ("job", "heartbeat", "queuestate", "limitoverride", "cronentry", "action", "eventstate")
 PAGES = {"overview"}
 """Registered without rows."""
 NO_IDS = ("\0", "a\0b", "-1", "abc", "9" * 40, "0" * 5000, "٣", "1 OR 1=1")
@@ -37,6 +37,7 @@ def a_row_of_every_kind(charge_known: None) -> None:
     row = make(outcome="abandoned", finished_at=now_plus(-1))
     Job.objects.filter(pk=row.pk).retry(by="anna")
     Queue("default").pause()
+    Queue("default").limit(2)
     Heartbeat.objects.create(name="web-1", host="h", pid=1, processes=1, threads=1, async_slots=1, version="1")
     CronEntry.objects.bulk_create([
         CronEntry(

@@ -17,7 +17,8 @@ from django_pgjobs import clock
 from django_pgjobs.maintenance.checking import LEADER_SECONDS, OTHERS_SECONDS, TROUBLE_SECONDS, Checker
 from django_pgjobs.maintenance.duties import UNNEEDED_SECONDS, TimedDuty, duties
 from django_pgjobs.maintenance.leader import ASK_SECONDS, Leader
-from django_pgjobs.store import admitting, firing, gates, keeping, leading, pausing, pruning
+from django_pgjobs.store import admitting, firing, gates, keeping, leading, limiting, pausing, pruning
+from django_pgjobs.store.admitting import Bounds
 from django_pgjobs.store.database import Params, Rows, statement
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.keeping import ThereIs
@@ -73,6 +74,10 @@ def leave_due(raw: RawDatabase) -> None:
     raw.query("INSERT INTO pgjobs_gate (job_id, due) VALUES (%s, true)", register())
 
 
+def be_limited(raw: RawDatabase) -> None:
+    limiting.override_limit(raw, "queue", ["mail"], Bounds(2), by="", reason="")
+
+
 def be_paused(raw: RawDatabase) -> None:
     pausing.pause(raw, "queue", ["mail"], by="", reason="")
 
@@ -97,6 +102,7 @@ CAUSES: dict[str, tuple[Callable[[RawDatabase], object], set[str]]] = {
     "a parked job": (hold("parked"), set()),
     "a gate that is due": (leave_due, {"gates"}),
     "a pause": (be_paused, {"pauses"}),
+    "an operator's limit": (be_limited, {"pauses"}),
     "a job that has expired": (run_late, {"expired_jobs"}),
     "an entry without a plan": (declare, {"fires", "crons"}),
     "an entry that is due": (be_due, {"fires", "crons"}),
@@ -161,7 +167,10 @@ ENTRIES = {
     "max_fires": ["NULL", "3"],
 }
 CLAIMS = {"lease_expires_at": INSTANTS, "check_at": INSTANTS}
-TABLES = ("pgjobs_job", "pgjobs_claim", "pgjobs_gate", "pgjobs_queue_state", "pgjobs_leader_term", "pgjobs_cron_entry")
+TABLES = (
+    "pgjobs_job", "pgjobs_claim", "pgjobs_gate", "pgjobs_queue_state", "pgjobs_limit", "pgjobs_leader_term",
+    "pgjobs_cron_entry",
+)  # fmt: skip
 
 
 class Dice:
@@ -204,6 +213,9 @@ class Dice:
                 "INSERT INTO pgjobs_queue_state (kind, name, paused_at, paused_by, reason, until) "
                 f"VALUES ('{kind}', '{name}', now(), '', '', {until})"
             )
+        for _ in few():
+            until = self.dice.choice(["NULL", "'infinity'", *INSTANTS])
+            self.write(f"INSERT INTO pgjobs_limit (kind, name, concurrency, until) VALUES ('queue', 'a', 2, {until})")
         for _ in few():
             leading.take_term(self.raw, RIVAL, seconds=self.dice.choice([-1, 60]))
 

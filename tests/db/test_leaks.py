@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
-from django_pgjobs.queues import pauses
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, LimitOverride, QueueState
+from django_pgjobs.queues import limits, pauses
 from tests.plugins.fix_admin import WORKER, html, make, make_one_of_each, now_plus, user_with
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
@@ -18,6 +18,7 @@ CARD, UNKNOWN, ERROR, NAME = "4111-secret", "kwarg-secret", "error-secret", "sho
 
 NEEDED = {
     "job/": "view_job", "overview/": "view_job", "heartbeat/": "view_heartbeat", "queuestate/": "view_queuestate",
+    "limitoverride/": "view_limitoverride",
     "cronentry/": "view_cronentry", "action/": "view_action", "eventstate/": "view_eventstate",
 }  # fmt: skip
 """Page → the permission that it needs."""
@@ -39,6 +40,7 @@ def filled() -> dict[str, Job]:
     rows["failed"] = make(payload=secret, **ended)
     EventState.objects.create(name="approval", payload={"card": CARD})
     pauses.pause("job", "shop.charge", by="anna", reason="bank")
+    limits.override("job", "shop.charge", concurrency=2, by="anna", reason="bank")
     rows["failed"].retry(by="anna", reason="again")
     Heartbeat.objects.filter(pk=WORKER).update(running=1)
     CronEntry.objects.bulk_create([
@@ -52,7 +54,7 @@ def filled() -> dict[str, Job]:
 
 def pages(rows: dict[str, Job]) -> list[str]:
     """Every page of ours, and every way to ask a list."""
-    models: Any = (Heartbeat, QueueState, CronEntry, Action, EventState)
+    models: Any = (Heartbeat, QueueState, LimitOverride, CronEntry, Action, EventState)
     found = [*NEEDED, "overview/?span=day", ""]
     found += [f"job/{row.pk}/{page}/" for row in rows.values() for page in ("change", "history")]
     found += [f"{model._meta.model_name}/{model._base_manager.first().pk}/change/" for model in models]

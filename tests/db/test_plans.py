@@ -24,6 +24,7 @@ from django_pgjobs.store import (
     gates,
     keeping,
     leading,
+    limiting,
     memos,
     pausing,
     pruning,
@@ -100,6 +101,11 @@ def _suspended(held: Claimed) -> list[End]:
         end.columns = f'{{{wait}, "progressed": true}}'
         end.failure, end.cause = (FAILURE, "failed") if end.id % 2 else (None, None)
     return ends
+
+
+def _limits_running(db: Any) -> int:
+    limiting.override_limit(db, "queue", ["default", "mail"], Bounds(2), by="", reason="")
+    return limiting.limit_running(db, limit=BATCH)
 
 
 STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
@@ -180,6 +186,7 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
         lookahead=1000,
         notify=False,
     ),
+    "limit_running": lambda db, _: _limits_running(db),
     "admit_jobs": lambda db, _: admitting.admit_jobs(
         db, [LIMITED], lanes=BATCH, limit=BATCH, lookahead=1000, notify=False
     ),

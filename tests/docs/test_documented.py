@@ -52,6 +52,7 @@ SUBCOMMAND_PARTS = {
     "send-event": ["send_event_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
+    "limit": ["limit_options"],
 }
 """Subcommand → what is generated of its options."""
 

@@ -54,6 +54,7 @@ TABLES = (
     "pgjobs_leader_term",
     "pgjobs_cron_entry",
     "pgjobs_queue_state",
+    "pgjobs_limit",
     "pgjobs_stored_result",
     "pgjobs_key_window",
     "pgjobs_known_job",

@@ -15,7 +15,7 @@ from django_pgjobs.canvas import chain
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.jobs.guessed import GUESSED
+from django_pgjobs.jobs.methods import GUESSED
 from django_pgjobs.schedules import ScheduleOptions
 from django_pgjobs.tasks import policy as task_policy
 from django_pgjobs.testing import context as running

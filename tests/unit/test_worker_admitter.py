@@ -13,6 +13,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan, Ring, Scanned, Turn
 from django_pgjobs.store import admitting
 from django_pgjobs.store.admitting import Admitted, StartRate
+from django_pgjobs.store.pausing import LimitInForce
 from django_pgjobs.worker.threads import admitter as admitter_module
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage, NothingHeld
@@ -37,10 +38,15 @@ class Turns:
         self.declared = declared
         self.held: list[tuple[str, str]] = []
         self.rates: list[StartRate] = []
+        self.overrides: frozenset[LimitInForce] = frozenset()
         self.begun = 0
 
     def declares(self) -> bool:
-        return self.declared
+        return self.declared or bool(self.overrides)
+
+    def learn(self, overrides: frozenset[LimitInForce]) -> bool:
+        changed, self.overrides = overrides != self.overrides, overrides
+        return changed
 
     def list_groups(self, db: object) -> list[tuple[str, str]]:
         return self.held
@@ -257,3 +263,21 @@ def test_an_alias_counts_under_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "get", lambda name: definition)
     terms = AdmissionScan(lambda queue: True, get_conf())._terms("q", "old")
     assert (terms.name, terms.job, terms.names) == ("old", "new", ("new", "old"))
+
+
+def test_a_limit_that_an_operator_sets_makes_it_take_turns_until_it_is_restored() -> None:
+    """In a worker whose code has none; each change is followed by a turn at once."""
+    made = admitter(declared=False)
+    limit = LimitInForce("queue", "mail", 2, None, None)
+    assert not made.goes_on()
+    made.learn(frozenset({limit}))
+    assert made.goes_on()
+    assert (made.declares, made.wake_ups) == (True, 1)
+    assert made._pause_after(Turn()) == admitter_module.HELD_SECONDS
+    made.learn(frozenset({limit}))
+    assert made.wake_ups == 1
+    made.learn(frozenset({limit._replace(concurrency=3)}))
+    assert made.wake_ups == 2
+    made.learn(frozenset())
+    assert (made.declares, made.wake_ups, made.goes_on()) == (False, 3, True)
+    assert made._pause_after(Turn()) == admitter_module.LONGEST_SECONDS

@@ -19,7 +19,7 @@ from django_pgjobs.ends.lines import jobs_log
 from django_pgjobs.store import claiming
 from django_pgjobs.store.finalising import End, ReleasedJob
 from django_pgjobs.store.keeping import Flag
-from django_pgjobs.store.pausing import Pauses
+from django_pgjobs.store.pausing import LimitInForce, Pauses
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, SignalEvent, StopRun
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, SENT, HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -370,6 +370,28 @@ def test_after_the_pause_everything_starts_as_before(held_jobs: HeldJobs, finali
     held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known")]))
     assert not finaliser.puts
     assert len(held_jobs.dispatcher) == 2
+
+
+LIMITED = Pauses(limits=frozenset({LimitInForce("queue", "mail", 2, None, None)}))
+
+
+def test_what_an_operators_limit_does_not_count_yet_is_held_and_does_not_start(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
+    """Claimed, or waiting here when the worker learns of it; what is counted, or only calls back, starts."""
+    waits = [claimed(1, queue="mail"), claimed(2, queue="mail", extras={"limit_key": ""}), claimed(3)]
+    held_jobs.adopt(0.0, under("a", waits))
+    held_jobs.starts.pause(LIMITED, [])
+    later = [claimed(4, queue="mail"), claimed(5, queue="mail", extras={"limit_key": "k"}), claimed(6)]
+    held_jobs.adopt(0.0, under("b", [*later, claimed(7, queue="mail", ending="abandoned", ending_attempt=1)]))
+    assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(HOLD, 1, "limited"), (HOLD, 4, "limited")]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [2, 3, 5, 6, 7]
+
+
+def test_a_pause_goes_before_a_limit(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    held_jobs.starts.pause(Pauses(PAUSED.queues, PAUSED.names, LIMITED.limits), [])
+    held_jobs.adopt(0.0, under("a", [claimed(1, queue="mail"), claimed(2, name="holding.known")]))
+    assert ends(finaliser) == BACK
 
 
 def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(held_jobs: HeldJobs) -> None:

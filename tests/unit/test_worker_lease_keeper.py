@@ -14,7 +14,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.store import finalising, keeping, pausing
-from django_pgjobs.store.pausing import Pauses
+from django_pgjobs.store.pausing import LimitInForce, Pauses
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import CHECKED_SECONDS, PAUSES_SECONDS, LeaseKeeper
 from tests.unit.worker_fakes import Heard
@@ -231,6 +231,15 @@ def test_a_pause_heard_of_whose_reading_failed_is_read_on_the_next_connection(
     assert [each.pauses for each in stage.heard.of(PausesRead)] == [Pauses(), mail]
     failed_at, read_at = stage.server.when("pauses")[1:3]
     assert read_at - failed_at <= 2.5, "after a quarter of the period of renewals"
+
+
+def test_a_limit_that_an_operator_has_changed_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another number, too: the admitter has a turn at once."""
+    numbers = [Pauses(limits=frozenset({LimitInForce("queue", "mail", n, None, None)})) for n in (2, 3)]
+    answers = iter([Pauses(), numbers[0], numbers[0], numbers[1], Pauses()])
+    monkeypatch.setattr(pausing, "read_pauses", lambda db: next(answers, Pauses()))
+    stage.run(10)
+    assert [read.pauses for read in stage.heard.of(PausesRead)] == [Pauses(), *numbers, Pauses()]
 
 
 def test_a_pause_heard_of_at_the_moment_of_rest_is_read(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from django_pgjobs import clock
 from django_pgjobs.ends.kinds import RELEASE, SUCCESS, EndKind
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Rescued
-from django_pgjobs.store.pausing import Pauses
+from django_pgjobs.store.pausing import LimitInForce, Pauses
 from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs, StopSoon
 from django_pgjobs.worker.shared.runs import HeldRun, RunTable
 from django_pgjobs.worker.shared.tallies import Tallies
@@ -87,6 +87,9 @@ class Admitter:
 
     def idle_since(self, instant: float) -> bool:
         return self.idle
+
+    def learn(self, limits: frozenset[LimitInForce]) -> None:
+        self.limits = limits
 
 
 class Worker:
@@ -178,6 +181,15 @@ def test_nothing_is_claimed_before_it_is_known_what_is_paused(worker: Any) -> No
     serving.main._advance()
     assert serving.claimer.requests == [(0, 0, None), (2, 3, None)]
     assert serving.claimer.paused == {"mail"}
+
+
+def test_an_admitter_hears_of_the_limits_that_operators_set_and_of_each_end(worker: Any) -> None:
+    serving = worker()
+    serving.finaliser.writer = SimpleNamespace(freed=None)
+    limits = frozenset({LimitInForce("queue", "mail", 2, None, None)})
+    serving.main._on_message(serving.home, PausesRead(Pauses(limits=limits)))
+    assert serving.admitter.limits == limits
+    assert serving.finaliser.writer.freed == serving.admitter.wake_up
 
 
 def test_a_claim_that_took_long_is_trusted_from_before_it_was_asked_for(worker: Any) -> None:

@@ -47,6 +47,8 @@ def _where(seen: Seen, problem: HealthProblem) -> str:
             return seen.pages.page("cronentry_change", quote(problem.subject))
         case "paused" if not problem.list and seen.may("view_queuestate"):
             return seen.pages.page("queuestate_changelist", q=problem.subject.partition(":")[2])
+        case "limit_set" if seen.may("view_limitoverride"):
+            return seen.pages.page("limitoverride_changelist", q=problem.subject.partition(":")[2])
         case "waiting_for_event":
             return seen.pages.jobs(suspended=problem.code)
         case "abandoned":

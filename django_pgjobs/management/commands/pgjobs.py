@@ -13,6 +13,7 @@ from django_pgjobs.management import (
     check,
     crons,
     events,
+    limiting,
     list_jobs,
     move,
     output,
@@ -26,7 +27,9 @@ from django_pgjobs.management import (
     workers,
 )
 
-GROUPS = (run, list_jobs, show, batches, top, stats, workers, check, steer, move, events, pausing, crons, pruning)
+GROUPS = (
+    run, list_jobs, show, batches, top, stats, workers, check, steer, move, events, pausing, limiting, crons, pruning,
+)  # fmt: skip
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 

@@ -35,7 +35,7 @@ NO_ROOM_SECONDS = 2.0
 
 
 class RunStarts:
-    """Nothing starts while ``draining``, nor what ``pauses`` cover."""
+    """Nothing starts while ``draining``, nor what ``pauses`` cover, nor what an operator's limit does not count yet."""
 
     def __init__(self, dispatcher: Dispatcher, finaliser: Finaliser, ends: RunEnds) -> None:
         self.dispatcher = dispatcher
@@ -156,7 +156,7 @@ class RunStarts:
         self.ends.release(stale)
 
     def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
-        """Start no more paused jobs: ask executors to release them, and release or hold those that wait here."""
+        """Start no more paused or uncounted jobs: ask executors to release them, and hold those that wait here."""
         self.pauses = pauses
         if pauses:
             self.dispatcher.release_unstarted(executors, self._is_paused)
@@ -168,15 +168,20 @@ class RunStarts:
         return not (self.draining or self._is_paused(run))
 
     def _is_paused(self, run: HeldRun) -> bool:
-        return self.pauses.cover(run.job.queue, run.job.name)
+        return self.pauses.cover(run.job.queue, run.job.name) or self._is_uncounted(run.job)
+
+    def _is_uncounted(self, job: ClaimedJob) -> bool:
+        return job.ending is None and self.pauses.must_count(job.queue, job.name, job.limit_key)
 
     def _release_or_hold(self, run: HeldRun) -> None:
         """Release a run of a paused queue, which no claim reads; hold one of a paused name, or it is claimed again."""
         job = run.job
         if job.queue in self.pauses.queues:
             self.ends.release([run])
-        else:
+        elif job.name in self.pauses.names:
             self.ends.decided(run, decide.Held(self.pauses.names[job.name]), None)
+        else:
+            self.ends.decided(run, decide.Held("", limited=True), None)
 
 
 def _fingerprint(job: ClaimedJob) -> str:

@@ -258,6 +258,9 @@ class Supervisor:
     def _on_pauses(self, home: Home, pauses: Pauses) -> None:
         home.claimer.pause(pauses.queues)
         home.held_jobs.starts.pause(pauses, self.pool.children)
+        home.admitter.learn(pauses.limits)
+        if pauses.limits:
+            home.finaliser.writer.freed = home.admitter.wake_up
         home.knows_pauses = True
 
     def _on_control(self, home: Home, control: Control) -> None:

@@ -1,4 +1,4 @@
-"""The admitter: admits limited jobs, while the code of this worker has limits or a limit holds jobs.
+"""The admitter: admits limited jobs, while the code of this worker or an operator sets limits, or a limit holds jobs.
 
 It has a connection only then. It sleeps until something wakes it (a registration that a limit holds, a limited job that
 ended here), until the next held job is due, or for a second. While limits hold due jobs it polls more often, since jobs
@@ -14,6 +14,7 @@ from django_pgjobs import clock
 from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store.database import Database
+from django_pgjobs.store.pausing import LimitInForce
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import NothingHeld
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
@@ -25,7 +26,8 @@ SHORTEST_SECONDS = 0.05
 """Time that it sleeps while limits hold due jobs; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
 
 HELD_SECONDS = 0.5
-"""With rates in the code it never sleeps longer: each turn redates admitted jobs that are not claimed yet."""
+"""With rates in the code it never sleeps longer: each turn redates admitted jobs that are not claimed yet. Nor while
+operators have set limits: jobs that these must count come without a notification."""
 
 BUSY_SECONDS = 0.01
 """Time that it sleeps while another admitter works, doubled each time, up to ``HELD_SECONDS`` too."""
@@ -46,7 +48,6 @@ class Admitter(Loop):
         self.admission = admission
         self.wake_for = wake_for
         self.declares = admission.declares()
-        self.longest = HELD_SECONDS if admission.rates else LONGEST_SECONDS
         self.called = threading.Event()
         self.wake_ups = 0
         self.settled = True
@@ -62,6 +63,14 @@ class Admitter(Loop):
         with self.wake:
             self.wake_ups += 1
             self.wake.notify_all()
+
+    def learn(self, limits: frozenset[LimitInForce]) -> None:
+        """Learn which limits operators have set, from the main thread; if they have changed, take a turn at once."""
+        if self.admission.learn(limits):
+            self.declares = self.admission.declares()
+            self.called.set()
+            self.poke()
+            self.wake_up()
 
     def inspect(self, db: Database) -> None:
         """Check for limited jobs; called by the maintenance thread of a worker whose code has no limits."""
@@ -121,7 +130,8 @@ class Admitter(Loop):
         if turn.again or turn.due:
             pause, self.pause = self.pause, min(2 * self.pause, HELD_SECONDS)
             return SHORTEST_SECONDS if turn.again else pause
-        return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
+        longest = HELD_SECONDS if self.admission.rates or self.admission.overrides else LONGEST_SECONDS
+        return longest if turn.seconds is None else min(max(turn.seconds, 0.0), longest)
 
     def _sleep(self, seconds: float, wake_ups: int) -> int:
         """Sleep this long or until woken; one more turn follows soon after. Return the number of known wake-ups."""

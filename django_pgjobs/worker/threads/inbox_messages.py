@@ -91,7 +91,7 @@ class FlagsRead:
 
 @dataclass(frozen=True, slots=True)
 class PausesRead:
-    """From the keep thread: the pauses, at the start and after every change."""
+    """From the keep thread: the pauses and operators' limits, at the start and after every change."""
 
     pauses: Pauses
 

@@ -194,8 +194,12 @@ class LeaseKeeper(Loop):
             log.error("pauses cannot be read, those known before stay in force: %s", one_line(error))
             return
         if pauses != self.pauses:
-            if pauses or self.pauses:
+            former = self.pauses or Pauses()
+            if (pauses.queues, pauses.names) != (former.queues, former.names):
                 log.info("pauses have changed queue=%s name=%s", listed(pauses.queues), listed(pauses.names))
+            if pauses.limits != former.limits:
+                limited = sorted({each.name for each in pauses.limits})
+                log.info("limits set by operators have changed limits=%d: %s", len(pauses.limits), listed(limited))
             self.pauses = pauses
             self.inbox.post(PausesRead(pauses))
 
