@@ -35,6 +35,9 @@ CONF = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0, "POLL_SECONDS": 1.0, "DRAIN_
 RATIO = 1.1
 """At most how much longer the work may take when it is disturbed."""
 
+COMPARED = SECONDS >= 600
+"""In less time the end counts for too much, when fewer jobs are left than threads."""
+
 
 @pytest.fixture(autouse=True)
 def rows(committed: None) -> Iterator[list[int]]:
@@ -104,13 +107,13 @@ def test_rows_are_done_once_while_workers_are_drained_again_and_again(
     worker: Workers, rows: list[int], record_property: Any
 ) -> None:
     """And nothing is charged: each attempt is the first."""
-    alone = worked(worker, rows, stays) if LONG else 0.0
+    alone = worked(worker, rows, stays) if COMPARED else 0.0
     anew(worker)
     seconds = worked(worker, rows, deploys)
     record_property("walk_seconds", (alone, seconds))
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     assert set(Attempt.objects.values_list("cause", flat=True)) == {"released"}
-    assert not LONG or seconds <= RATIO * alone
+    assert not COMPARED or seconds <= RATIO * alone
 
 
 def test_rows_are_done_once_while_workers_are_killed_again_and_again(
