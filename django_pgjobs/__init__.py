@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.cron_entries import Cron
-from django_pgjobs.definition.keys import Unique
+from django_pgjobs.definition.keys import Sequence, Unique
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.eventing import Event
 from django_pgjobs.exceptions import Abandon, Cancel, Snooze
@@ -33,6 +33,7 @@ __all__ = [
     "JobContext",
     "Limit",
     "Next",
+    "Sequence",
     "Snooze",
     "Unique",
     "aregister_many",

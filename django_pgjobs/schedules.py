@@ -92,6 +92,8 @@ def kept_options(new: NewJob, *, each_database: bool = False) -> str:
     """
     if new.window_seconds is not None:
         raise InvalidOption("its key has a window, but the expression says how often the job runs; use another scope")
+    if new.sequence is not None:
+        raise InvalidOption("a fire takes no place in a sequence: pass sequence=None, or let it register such a job")
     # Write a key only if it has a value, so that the rows of other entries do not change.
     rare = {
         "tags": new.tags,

@@ -107,8 +107,9 @@ class FlowFlag(IntFlag):
 
     ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which
     links lead. ``UNDOABLE``: what it has done is undone if it fails. ``STEPPED``: it has finished steps. ``GATED``: it
-    waits for others, or has. ``REMEMBERS``: it has memos. ``UNDONE``: its undo has begun. ``UNDOING``: it is to be
-    undone, and has not been to the end; no bit is higher, so an index finds these.
+    waits for others, or has. ``REMEMBERS``: it has memos. ``UNDONE``: its undo has begun. ``YIELDS``: it
+    does not hold its sequence up if it is abandoned. ``UNDOING``: it is to be undone, and has not been to the end; no
+    bit is higher, so an index finds these.
 
     ``COUNTED``, in statements ``flow & 7``: its writer settles its end, too. No statement asks for ``MEMBER``: each job
     with a parent is a member.
@@ -121,7 +122,8 @@ class FlowFlag(IntFlag):
     GATED = 16
     REMEMBERS = 32
     UNDONE = 64
-    UNDOING = 128
+    YIELDS = 128
+    UNDOING = 256
 
     COUNTED = MEMBER | NEEDED | UNDOABLE
     ITS_OWN = UNDOABLE | STEPPED | REMEMBERS | UNDONE | UNDOING

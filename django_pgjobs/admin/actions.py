@@ -28,7 +28,7 @@ from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, JobState, MemoKind, Outcome
 from django_pgjobs.steering.batching import Steered
-from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, close_batches
+from django_pgjobs.steering.jobs import OUT_OF_TURN, SUSPENDED, UNDONE, close_batches
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.memos import Suspension
 from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
@@ -49,6 +49,7 @@ REASONS: dict[str, object] = {
     "no batch": _("no batch"),
     "no undo": _("nothing undoes it"),
     UNDONE: _("its undo has begun"),
+    OUT_OF_TURN: _("behind another of its sequence that has not ended: cancel that"),
     "unknown": _("gone"),
 }
 """Why a job was skipped, in words."""
@@ -183,7 +184,7 @@ class SteeringAction:
                 waits = waits_for is not None and waits_for.kind in (MemoKind.SLEEP, MemoKind.EVENT)
                 return waits or (job.state == JobState.BLOCKED and bool(job.flow & FlowFlag.GATED))
             case "close":
-                return around.gate is not None and around.gate.hands > 0
+                return around.gate is not None and around.gate.is_open
         return True
 
     def notes(self, job: Job) -> list[object]:

@@ -121,6 +121,7 @@ def siblings(job: Job, pages: Pages) -> FactList:
     error = job.error_class if job.outcome == Outcome.ABANDONED and job.error_class else None
     of_error = pages.jobs(state="abandoned", q=f'error:"{error}"')
     of_cron, of_key = pages.jobs(q=f'cron:"{job.cron_entry}"'), pages.jobs(q=f'key:"{job.key}"')
+    of_sequence = pages.jobs(q=f'sequence:"{job.sequence}"')
     tags = format_html_join(", ", '<a href="{}">{}</a>', ((pages.jobs(tag=tag), tag) for tag in job.tags or ()))
     return [
         (_("same name"), _named(pages.jobs(name=job.name), job.name)),
@@ -128,6 +129,7 @@ def siblings(job: Job, pages: Pages) -> FactList:
         (_("held by the same limits"), _named(pages.jobs(state="limited", name=job.name), job.limit_key)),
         (_("same cron entry"), _named(of_cron, job.cron_entry)),
         (_("same key"), _named(of_key, job.key)),
+        (_("same sequence"), _named(of_sequence, job.sequence)),
         (_("same tag"), tags or None),
     ]
 

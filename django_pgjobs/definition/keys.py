@@ -1,4 +1,4 @@
-"""Keys: ``Unique`` and its checks, those of ``idempotency_key``, and the making of the keys of a registration.
+"""Keys: ``Unique`` and its checks, ``Sequence``, ``idempotency_key``, and the making of the keys of a registration.
 
 A *key* is unique in its queue for as long as its scope says; ``conflicts`` settles a second registration. An
 *idempotency key* is unique for as long as results are kept, which may be forever: see ``idempotency``. Pure: no
@@ -227,3 +227,52 @@ def made(option: str, key: KeyOption | None, args: tuple[object, ...], kwargs: M
     if not isinstance(found, str):
         raise InvalidOption(f"{option} must return a text or None, not {found!r}")
     return check_text(option, found)
+
+
+# Sequences
+
+AbandonOption = Literal["block", "skip"]
+"""Policy for those behind an abandoned job: they wait, or continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A sequence: its jobs run one after the other, in the order of their registration.
+
+    ``name``: in ``@job`` a format string of the job's arguments, in ``using`` a text; or a callable of the arguments,
+    which returns None for no sequence. ``on_abandon``: after this job was abandoned the others wait until an operator
+    retries it or unblocks the next (``"block"``, the default), or continue (``"skip"``). In ``using`` everything that
+    is left out stays as declared. Raises ``ValueError``.
+    """
+
+    name: KeyOption | None = None
+    on_abandon: AbandonOption | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is None and self.on_abandon is None:
+            raise InvalidOption("Sequence needs a name, such as Sequence('customer:{customer_id}')")
+        check_key("name", self.name)
+        if self.on_abandon not in (None, "block", "skip"):
+            raise InvalidOption(f"on_abandon must be 'block' or 'skip', not {self.on_abandon!r}")
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of a plan that it gives, but for the name."""
+        return {} if self.on_abandon is None else {"yields": self.on_abandon == "skip"}
+
+
+def check_sequence(value: object) -> dict[str, object]:
+    """Return the fields of a plan that ``using(sequence=…)`` sets. Raises ``InvalidOption``."""
+    if value is None:
+        return {"sequence": None, "yields": None}
+    if not isinstance(value, Sequence):
+        return {"sequence": check_key("sequence", value)}
+    return ({} if value.name is None else {"sequence": check_key("name", value.name)}) | value.fields()
+
+
+def declared_sequence(value: object) -> dict[str, object]:
+    """Return the fields of a plan that ``@job(sequence=…)`` declares. Raises ``InvalidOption``."""
+    if not isinstance(value, Sequence):
+        return {"sequence": declared_key("sequence", value)}
+    if value.name is None:
+        raise InvalidOption("sequence=Sequence(…) of @job needs a name, such as Sequence('customer:{customer_id}')")
+    return {"sequence": declared_key("sequence", value.name)} | value.fields()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import OnConflict, Scope, Unique
+from django_pgjobs.definition.keys import Sequence as JobSequence
 from django_pgjobs.definition.validation import (
     PRIORITIES,
     BackoffRule,
@@ -94,6 +95,7 @@ class PolicyOptions(TypedDict, total=False):
     cron: CronDeclaration | Iterable[CronDeclaration]
     schedulable: bool
     unique: KeyOption | Unique | None
+    sequence: KeyOption | JobSequence | None
     expires: Duration
     on_crash: CrashOption
     undo_on_failure: UndoOption
@@ -130,6 +132,7 @@ class RegisterOptions(TypedDict, total=False):
     description: str | None
     database: str | None
     unique: KeyOption | Unique | None
+    sequence: KeyOption | JobSequence | None
     on_crash: CrashOption
     idempotency_key: KeyOption | None
     bypass: bool
@@ -162,6 +165,9 @@ class Plan:
     """The declared scope; ``scope`` is the one that applies."""
     on_conflict: OnConflict = OnConflict.EXISTING
     idempotency_key: KeyOption | None = None
+    sequence: KeyOption | None = None
+    yields: bool | None = None
+    """True if its sequence continues when it is abandoned."""
     bypass: bool = False
     limited: bool = False
     """True if the job declares limits."""
@@ -203,6 +209,7 @@ class Plan:
             or self.expires is not None
             or self.rare is not None
             or bool(self.after)
+            or self.sequence is not None
         )
 
     @property
@@ -238,6 +245,10 @@ class Plan:
             )
         if self.bypass:
             self._check_bypass()
+        if self.after and self.sequence is not None:
+            raise InvalidOption(
+                "after and sequence exclude each other: two orders could wait for each other; pass sequence=None"
+            )
         if self.when is not None and not self.after:
             raise InvalidOption("when says which end of other jobs this one needs: pass after=JOBS, too")
         if len(self.after) > self.conf.bounds.needs:
@@ -262,6 +273,8 @@ class Plan:
         if self.has_keys:
             key = "idempotency_key" if self.key is None else "unique"
             raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; pass {key}=None")
+        if self.sequence is not None:
+            raise InvalidOption(f"sequence and bypass exclude each other: {BYPASSED}; pass sequence=None")
         if self.soft_timeout is not None:
             raise InvalidOption("a soft limit and bypass exclude each other: pass timeout=SECONDS, which stops the job")
         if self.limited:
@@ -278,6 +291,8 @@ class Plan:
             if given["when"] == Rule.FAILED:
                 raise InvalidOption("when='failed' with an empty after: no job can fail, and this one would run now")
             given = {**given, "when": None}  # nothing is needed
+        if given.get("yields") is not None and given.get("sequence", self.sequence) is None:
+            raise InvalidOption("on_abandon says what a sequence does, and there is none: pass Sequence(NAME, …)")
         lacks_key = "key" not in given and self.key is None and (self.lacks_key or "on_conflict" in given)
         return _with(self, {**given, "lacks_key": lacks_key}).check() if given else self
 
@@ -293,12 +308,15 @@ def _with(plan: Plan, given: Mapping[str, Any]) -> Plan:
 
 def _apart(checked: dict[str, Any]) -> dict[str, object]:
     """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both. The same holds for
-    ``after`` and ``unique``."""
+    ``after``, ``unique`` and ``sequence``."""
     if "after" in checked:
         checked = {**checked, **checked["after"]._asdict()}
     if "unique" in checked:
         unique: dict[str, object] = checked.pop("unique")
         checked = {**checked, **unique}
+    if "sequence" in checked:
+        sequence: dict[str, object] = checked.pop("sequence")
+        checked = {**checked, **sequence}
     if "timeout" not in checked:
         return checked
     soft, hard = checked["timeout"]
@@ -318,6 +336,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "description": keys.check_description,
     "database": check_database,
     "unique": keys.check_unique,
+    "sequence": keys.check_sequence,
     "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
@@ -326,8 +345,8 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description", "database"})
 
-OF_UNIQUE = frozenset({"key", "key_scope", "on_conflict"})
-"""Fields of a plan that the option ``unique`` sets."""
+OPTION_OF = {**dict.fromkeys(("key", "key_scope", "on_conflict"), "unique"), "yields": "sequence"}
+"""Field of a plan → the option that sets it, where its name is another."""
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
 """Options that still apply to a job that bypasses the queue."""
@@ -337,8 +356,7 @@ def check_bypass(given: Mapping[str, object]) -> None:
     """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
     for option, value in given.items() if given.get("bypass") is True else ():
         if option not in WITH_BYPASS and value is not None:
-            label = "unique" if option in OF_UNIQUE else option
-            raise InvalidOption(f"{label} and bypass exclude each other: {BYPASSED}")
+            raise InvalidOption(f"{OPTION_OF.get(option, option)} and bypass exclude each other: {BYPASSED}")
 
 
 def checked_register_options(given: Mapping[str, object]) -> dict[str, object]:
@@ -370,6 +388,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "cron": check_crons,
     "schedulable": lambda value: check_flag("schedulable", value),
     "unique": keys.declared_unique,
+    "sequence": keys.declared_sequence,
     "expires": check_expiry,
     "on_crash": check_on_crash,
     "undo_on_failure": check_undo_on_failure,

@@ -100,6 +100,7 @@ class JobPolicy:
         self._fingerprint = _fingerprint(self.name, self._signature)
         self._key = self._key_rule("key")
         self._idempotency_key = self._key_rule("idempotency_key")
+        self._sequence = self._key_rule("sequence")
         self._describe_func = self._description_rule()
         self.description: str = "" if self._describe_func is not None else declared.get("description", "")
         self._fits = fits(func, self.name, takes_context=self.takes_context)
@@ -212,6 +213,8 @@ class JobPolicy:
                 key_scope=self._declared.get("key_scope"),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
                 idempotency_key=self._idempotency_key,
+                sequence=self._sequence,
+                yields=self._declared.get("yields"),
                 expires=self._declared.get("expires"),
                 soft_timeout=self._declared.get("soft_timeout"),
                 on_crash=self._declared.get("on_crash", "retry"),

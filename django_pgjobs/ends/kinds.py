@@ -15,7 +15,7 @@ import psycopg
 
 from django_pgjobs.ends.callbacks import callback_allowance
 from django_pgjobs.states import Ended, Outcome
-from django_pgjobs.store import finalising, gates, memos, notifying
+from django_pgjobs.store import finalising, gates, memos, notifying, turns
 from django_pgjobs.store.database import Database, Enclosing
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.gates import Opened
@@ -175,7 +175,7 @@ def write_counted(
     ids = [*fed, *ended]
     members = Counter(batch for batch in fed.values() if batch is not None)
     read = [*(job_id for job_id, batch in fed.items() if batch is None), *ended]
-    opened = gates.settle_ends(db, read, members=members, lock_seconds=lock_seconds) if ids else []
+    opened = turns.settle_ends(db, read, members=members, lock_seconds=lock_seconds) if ids else []
     cancels = memos.cancel_gathered(db, _unsuccessful(others, ids))
     return ids, [*opened, *(Opened(*one, old=False) for one in cancels)]
 

@@ -30,7 +30,7 @@ from django_pgjobs.execution.prepared import Prepared
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import atomic, gates, notifying, waking
+from django_pgjobs.store import atomic, gates, notifying, turns, waking
 from django_pgjobs.store.atomic import LOCK_TIMEOUT, AtomicEnd, NoStep
 from django_pgjobs.store.database import on, set_lock_timeout
 from django_pgjobs.store.finalising import End
@@ -179,7 +179,7 @@ class AtomicEnds:
             raise _Lost
         if written.counted:
             before = set_lock_timeout(db, LOCK_TIMEOUT)
-            course.wakes = gates.notices_of(gates.settle_ends(db, [job.id]))
+            course.wakes = gates.notices_of(turns.settle_ends(db, [job.id]))
             set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
         return decide.Committed(marked=marks)
 

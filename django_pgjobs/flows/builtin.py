@@ -75,6 +75,11 @@ def new_job_of(call: BoundJob, using: str | None, *, captures: bool = True) -> N
     if row.plan.database not in (None, using):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {using!r}, not to {row.plan.database!r}")
     new = new_job(row, headers_of(row) if captures else None)
+    if new.sequence is not None:
+        raise InvalidJob(
+            f"job {call.name!r}: it cannot be in a sequence here, where others need it or it needs others, as two "
+            "orders could wait for each other; pass using(sequence=None)"
+        )
     return new._replace(max_attempts=TIRELESS) if new.name.startswith(BUILT_IN) else new
 
 

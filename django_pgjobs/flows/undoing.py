@@ -70,7 +70,8 @@ def undo(context: JobContext, job_id: int) -> None:
 
     using = running_alias()
     target = Job.objects.using(using).filter(pk=job_id)
-    target.filter(flow__lt=BEGUN).update(flow=F("flow").bitor(BEGUN.value))
+    fresh = target.annotate(begun=F("flow").bitand(BEGUN.value)).filter(begun__lt=BEGUN.value)
+    fresh.update(flow=F("flow").bitor(BEGUN.value))
     left = _left(context, job_id, using)
     if left:
         raise Abandon(left[:2000])  # the leader sees by this end that nothing is left to try: ``mend_undoing``

@@ -20,9 +20,10 @@ from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.suspended import words_of
 from django_pgjobs.inspection.words import Reason, by_whom, clock_time, quoted, since, span, tries
 from django_pgjobs.states import EXPIRED, JobState
-from django_pgjobs.store import explaining, memos
+from django_pgjobs.store import explaining, memos, turns
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
+from django_pgjobs.store.turns import OutOfTurn
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
@@ -38,6 +39,9 @@ def of(job_id: int, using: str) -> Reason:
     if facts is None:
         return unknown(job_id)
     if facts.state == JobState.BLOCKED and not facts.ending:
+        turn = turns.read_turn(on(using), job_id)
+        if turn is not None:
+            return _unstarted(facts, _out_of_turn(facts, turn))
         return _unstarted(facts, _waiting(facts, explaining.read_needs(on(using), job_id)))
     if facts.run_at > facts.now and not facts.ending and facts.state in (JobState.READY, JobState.LIMITED):
         suspension = memos.read_suspension(on(using), job_id)
@@ -210,6 +214,25 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
         return Reason("blocked_by_members", text, advice)
     advice = _("To end it by its figures so far: ") + f"manage.py pgjobs unblock {facts.id}"
     return Reason("blocked_by_members", text, advice)
+
+
+def _out_of_turn(facts: WhyFacts, turn: OutOfTurn) -> Reason:
+    most = turn.waiting == turns.MOST_COUNTED
+    words = {
+        "sequence": turn.sequence,
+        "ids": ", ".join(f"#{job_id}" for job_id in turn.front),
+        "waiting": f"{turn.waiting}+" if most else str(turn.waiting),
+        "first": turn.first,
+    }
+    text, advice = _("It waits for its turn in the sequence %(sequence)s."), ""
+    if any(turn.abandoned):
+        text += " " + _("The sequence waits for what becomes of an abandoned job: %(ids)s.")
+        advice = _("Retry that, or let the next one pass it: ") + f"manage.py pgjobs unblock {turn.first or facts.id}"
+    elif turn.front:
+        text += " " + _("It is the turn of %(ids)s, which has not ended.")
+    if turn.waiting:
+        text += " " + _("Before it %(waiting)s more wait, first #%(first)s.")
+    return Reason("out_of_turn", text % words, advice)
 
 
 def _parked(facts: WhyFacts) -> Reason:

@@ -79,7 +79,8 @@ def job(func: Callable[..., object] | None = None, /, **options: object) -> Any:
     ``strict_results=True``; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
     of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
     and the shell. ``unique`` (a format string of the arguments, a callable of them, or a ``Unique``, which also says
-    for how long and what a second registration does) lets one job of this key be in its queue.
+    for how long and what a second registration does) lets one job of this key be in its queue. ``sequence`` (given like
+    a key, or a ``Sequence``) runs its jobs one after the other, in the order of their registration.
     ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
     (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
     ``tags`` are texts for finding its jobs; ``description`` (a text, a format string of the arguments, or a callable

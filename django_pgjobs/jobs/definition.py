@@ -126,10 +126,11 @@ class JobDefinition(SteeredByName, CallbackDecorators[P], Generic[P, R]):
         started by then); ``tags``, added to the job's; ``description``, instead of the job's; ``queue``, ``priority``,
         ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``database``
         (alias); ``unique`` and ``idempotency_key`` (a text, a callable of the arguments, None for no key;
-        ``unique`` also a ``Unique``). ``after`` (jobs or their ids) lets the job wait until these have ended; ``when``
-        (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of each it needs. Registering such a job locks
-        these until the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True``
-        runs the job at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
+        ``unique`` also a ``Unique``); ``sequence`` (the same, or a ``Sequence``). ``after`` (jobs or their ids) lets
+        the job wait until these have ended; ``when`` (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of
+        each it needs. Registering such a job locks these until the commit, and raises ``OldWorkers`` while workers live
+        that know nothing of it. ``bypass=True`` runs the job at once in a thread of this process, once, and stores
+        nothing. Raises ``InvalidJob``.
         """
         if unnamed:
             raise _unnamed(unnamed)

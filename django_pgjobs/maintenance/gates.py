@@ -7,16 +7,23 @@ was deleted by hand, or an end that an older worker has written, would leave a j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import gates, notifying
+from django_pgjobs.store import gates, notifying, turns
 from django_pgjobs.store.database import Enclosing
+from django_pgjobs.store.gates import Opened
+from django_pgjobs.store.sqlstates import LOCKED
 
 log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 RECOUNTED = 100
 """Gates that are counted in one transaction: each may have a million members."""
+
+LOCK_SECONDS = 1.0
+"""Time that a recount waits for a sequence."""
 
 REST_SECONDS = 3600.0
 """The pause between two recounts of everything."""
@@ -37,6 +44,15 @@ def open_due_gates(db: Enclosing) -> int:
     return len(opened)
 
 
+def _pass_turns(db: Enclosing, ids: Sequence[int]) -> list[Opened]:
+    """Let sequences of these jobs continue that stand still; one that is held for long is looked at in an hour."""
+    try:
+        with db.transaction():
+            return turns.pass_turns(db, set(turns.lock_turns(db, ids, lock_seconds=LOCK_SECONDS).values()))
+    except LOCKED:
+        return []
+
+
 class Recount:
     """Counts closed gates again, some at each turn, and remembers where it is. A duty of the leader."""
 
@@ -49,7 +65,8 @@ class Recount:
         now = clock.monotonic()
         if now < self.rest_until:
             return 0
-        ids = gates.list_waiting_gates(db, after=self.after, limit=RECOUNTED)
+        waiting = gates.list_waiting_gates(db, after=self.after, limit=RECOUNTED)
+        ids = list(waiting)
         self.after = ids[-1] if ids else 0
         if len(ids) < RECOUNTED:
             self.after, self.rest_until = 0, now + REST_SECONDS
@@ -58,8 +75,12 @@ class Recount:
         with db.transaction():
             wrong = gates.recount_gates(db, gates.lock_gates(db, ids))
             opened = gates.open_gates(db, [gate.id for gate in wrong], locked=True) if wrong else []
+        passed = _pass_turns(db, in_turn) if (in_turn := [job_id for job_id in ids if waiting[job_id]]) else []
         for gate in wrong:
             log.error("gate was wrong and is corrected job=%d pending=%d was=%d", gate.id, gate.pending, gate.was)
+        for job in passed:
+            log.error("sequence stood still and continues job=%d queue=%s", job.id, job.queue)
+        opened += passed
         if opened:
             notifying.notify(db, gates.notices_of(opened))
-        return len(wrong)
+        return len(wrong) + len(passed)

@@ -57,7 +57,7 @@ def _lines(job: Job, around: Surroundings) -> Iterator[str]:
         gate = around.gate
         yield (
             f"  members: {gate.total}, succeeded {gate.succeeded}, abandoned {gate.abandoned}, "
-            f"cancelled {gate.cancelled}, not ended {gate.unfinished}" + (", open for more" if gate.hands else "")
+            f"cancelled {gate.cancelled}, not ended {gate.unfinished}" + (", open for more" if gate.is_open else "")
         )
         yield from (f"  {_words(each)}" for each in around.failed)
         if around.more_failed:
@@ -81,7 +81,7 @@ def _fields(job: Job, around: Surroundings) -> dict[str, object]:
             "abandoned": gate.abandoned,
             "cancelled": gate.cancelled,
             "pending": gate.unfinished,
-            "open": bool(gate.hands),
+            "open": gate.is_open,
             "failed": [_of(each) for each in around.failed],
             "more_failed": around.more_failed,
         },

@@ -39,8 +39,8 @@ FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
     "run_at", "ready_at", "claimed_at", "overdue_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
     "hold", "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by",
-    "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
-    "fire_at", "claim_id", "tags", "deadline", "expires_at",
+    "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "sequence",
+    "cron_entry", "fire_at", "claim_id", "tags", "deadline", "expires_at",
 )  # fmt: skip
 """Columns that become fields of the JSON unchanged."""
 
@@ -268,7 +268,7 @@ def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tupl
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
     yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)
-    for column in ("key", "idempotency_key", "limit_key", "cron_entry", "claim_id"):
+    for column in ("key", "idempotency_key", "limit_key", "sequence", "cron_entry", "claim_id"):
         yield column.replace("_", " ").removesuffix(" id"), getattr(job, column)
     yield "options", _bounded(job.options_text)
     yield "tags", ", ".join(map(str, job.tags))

@@ -6,6 +6,7 @@ import datetime
 import uuid
 
 from django.db import migrations, models
+from django.db.models import expressions, lookups
 from django.db.models.functions import Now
 
 import django_pgjobs.fields
@@ -116,7 +117,7 @@ class Migration(migrations.Migration):
                     "flow",
                     models.SmallIntegerField(
                         db_default=0,
-                        help_text="Bits; 1: a member, 2: others need it, 4: it can be undone, 8: it has finished steps, 16: it has a gate, 32: it remembers.",
+                        help_text="Bits; 1: a member, 2: others need it, 4: it can be undone, 8: it has finished steps, 16: it has a gate, 32: it remembers, 128: its sequence continues if it is abandoned.",
                         verbose_name="flow",
                     ),
                 ),
@@ -144,6 +145,14 @@ class Migration(migrations.Migration):
                         related_name="compensations",
                         to="pgjobs.job",
                         verbose_name="target",
+                    ),
+                ),
+                (
+                    "sequence",
+                    models.TextField(
+                        help_text="Its jobs run one after the other, as they were registered.",
+                        null=True,
+                        verbose_name="sequence",
                     ),
                 ),
                 (
@@ -254,7 +263,24 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("target__isnull", False)), fields=["target", "id"], name="pgjobs_job_target"
                     ),
-                    models.Index(condition=models.Q(("flow__gte", 128)), fields=["id"], name="pgjobs_job_undoing"),
+                    models.Index(
+                        condition=models.Q(
+                            ("sequence__isnull", False),
+                            models.Q(
+                                ("finished_at__isnull", True),
+                                models.Q(
+                                    lookups.Exact(
+                                        expressions.CombinedExpression(models.F("flow"), "&", models.Value(128)), 0
+                                    ),
+                                    ("outcome", "abandoned"),
+                                ),
+                                _connector="OR",
+                            ),
+                        ),
+                        fields=["sequence", "hold", "id"],
+                        name="pgjobs_job_sequence",
+                    ),
+                    models.Index(condition=models.Q(("flow__gte", 256)), fields=["id"], name="pgjobs_job_undoing"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -465,7 +491,9 @@ class Migration(migrations.Migration):
                 (
                     "hands",
                     models.SmallIntegerField(
-                        db_default=0, help_text="1 while a batch is open for members.", verbose_name="hands"
+                        db_default=0,
+                        help_text="1 while a batch is open for members, or a job waits for its turn.",
+                        verbose_name="hands",
                     ),
                 ),
                 ("eager", models.BooleanField(db_default=False, verbose_name="eager")),

@@ -41,7 +41,9 @@ class Gate(PostgresModel):
     abandoned = models.BigIntegerField(_("abandoned"), db_default=0)
     cancelled = models.BigIntegerField(_("cancelled"), db_default=0)
     unmet = models.BigIntegerField(_("unmet"), db_default=0, help_text=_("Jobs that ended otherwise than needed."))
-    hands = models.SmallIntegerField(_("hands"), db_default=0, help_text=_("1 while a batch is open for members."))
+    hands = models.SmallIntegerField(
+        _("hands"), db_default=0, help_text=_("1 while a batch is open for members, or a job waits for its turn.")
+    )
     eager = models.BooleanField(_("eager"), db_default=False)
     fail_fast = models.BooleanField(
         _("fail fast"), db_default=False, help_text=_("Its first abandoned member has the others cancelled.")
@@ -60,6 +62,11 @@ class Gate(PostgresModel):
 
     def __str__(self) -> str:
         return f"gate of job {self.job_id}"
+
+    @property
+    def is_open(self) -> bool:
+        """True while a batch takes members."""
+        return self.hands > 0 and not self.eager
 
     @property
     def unfinished(self) -> int:

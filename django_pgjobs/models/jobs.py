@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from django.db import models, router
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -79,7 +80,8 @@ class JobQuerySet(BoundedQuerySet["Job"]):
     def unblock(self, *, by: object = None, reason: str = "") -> Steered:
         """Let these blocked jobs and suspended durable functions run, regardless of what they wait for.
 
-        A job that needs others runs; one that takes the result of another that has not succeeded is abandoned. A batch
+        A job that needs others runs; one that takes the result of another that has not succeeded is abandoned. The next
+        job of a sequence passes those that were abandoned, and none that has not ended: others are skipped. A batch
         or flow ends by its figures so far, and takes no more members. A durable function that sleeps continues; its
         wait for an event times out. Ends that come later count, and unblock nothing again. Waits for row locks for up
         to 5 s. Repeatable.
@@ -230,7 +232,7 @@ class Job(Steerable, PostgresModel):
         db_default=0,
         help_text=_(
             "Bits; 1: a member, 2: others need it, 4: it can be undone, 8: it has finished steps, 16: it has a gate, "
-            "32: it remembers."
+            "32: it remembers, 128: its sequence continues if it is abandoned."
         ),
     )
     parent = models.ForeignKey(
@@ -252,6 +254,9 @@ class Job(Steerable, PostgresModel):
         related_name="compensations",
         verbose_name=_("target"),
         help_text=_("The job that it undoes, or a part of."),
+    )
+    sequence = models.TextField(
+        _("sequence"), null=True, help_text=_("Its jobs run one after the other, as they were registered.")
     )
     # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function knows no words.
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
@@ -330,6 +335,16 @@ class Job(Steerable, PostgresModel):
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True),
             ),
             models.Index(name="pgjobs_job_target", fields=["target", "id"], condition=Q(target__isnull=False)),
+            models.Index(
+                # Those that stand before others: not ended, or abandoned so that the sequence waits.
+                name="pgjobs_job_sequence",
+                fields=["sequence", "hold", "id"],
+                condition=Q(sequence__isnull=False)
+                & (
+                    Q(finished_at__isnull=True)
+                    | Q(Exact(models.F("flow").bitand(FlowFlag.YIELDS.value), 0), outcome=Outcome.ABANDONED.value)
+                ),
+            ),
             models.Index(
                 name="pgjobs_job_undoing",
                 fields=["id"],

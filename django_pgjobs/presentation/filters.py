@@ -147,6 +147,9 @@ FILTERS: tuple[Filter, ...] = (
     ),
     Filter(name="key", condition=lambda key: Q(key=key), help="Jobs registered with this key.", metavar="KEY"),
     Filter(
+        name="sequence", condition=lambda name: Q(sequence=name), help="Jobs of this sequence.", metavar="SEQUENCE",
+    ),
+    Filter(
         name="error", help="Jobs abandoned with an error of this class, with or without its path.", metavar="CLASS"
     ),
     Filter(name="worker"),

@@ -225,7 +225,7 @@ class JobSearch:
         found = state_condition(self.state)
         if self.are_open:
             # Not EXISTS, which PostgreSQL may answer with a hash of all gates.
-            hands = Subquery(Gate.objects.filter(job_id=OuterRef("pk")).values("hands")[:1])
+            hands = Subquery(Gate.objects.filter(job_id=OuterRef("pk"), eager=False).values("hands")[:1])
             found &= Q(GreaterThan(hands, 0))
         if self.suspended:
             found &= ASLEEP if self.by_memo else ASLEEP & remembers(SUSPENDED[self.suspended])

@@ -12,8 +12,10 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
+from django_pgjobs.registering.in_turn import insert_in_turn
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
+from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import on
 from django_pgjobs.store.new_jobs import NewJob
@@ -25,6 +27,9 @@ from django_pgjobs.values.invalid_option import InvalidOption
 
 J = TypeVar("J", bound=models.Model)
 
+OF_SEQUENCE = FlowFlag.NEEDED | FlowFlag.YIELDS
+"""The bits of ``flow`` that a job of a sequence is registered with."""
+
 
 def register_again(row: J) -> J:
     """Register a new job like ``row``, due at once; see ``Job.register_again``."""
@@ -34,8 +39,8 @@ def register_again(row: J) -> J:
         raise InvalidJob(f"job {job.pk}: {why}")
     new = _first_step(job, using) if job.flow else _same(job, using)
     with capacity.passing(connections[using], get_conf(), (new.queue,)):
-        registered = register_job(using, new)
-    if registered is None:
+        registered = insert_in_turn(using, new) if new.sequence is not None else register_job(using, new)
+    if registered is None or isinstance(registered, int):
         raise InvalidJob(f"job {new.name!r}: its key is taken")
     waking.registered(connections[using], [new.wakes], get_conf())
     return as_fresh(type(row)._base_manager.using(using).get(pk=registered.id))
@@ -55,6 +60,8 @@ def _same(job: Any, using: str) -> NewJob:
         limit_key=job.limit_key,
         tags=job.tags,
         options=_without_cursors(job.options),
+        flow=job.flow & OF_SEQUENCE if job.sequence is not None else 0,
+        sequence=job.sequence,
     )
 
 
@@ -90,4 +97,5 @@ def _first_step(job: Any, using: str) -> NewJob:
         raise InvalidJob(f"job {first.name!r}: {error}") from None
     headers = None if job.headers is None else json.dumps(job.headers)
     new = new_job(Row(definition, alone(plan), tuple(args), kwargs), headers, payload)
-    return new._replace(description=job.description, tags=job.tags)
+    flow = job.flow & OF_SEQUENCE if job.sequence is not None else 0
+    return new._replace(description=job.description, tags=job.tags, flow=flow, sequence=job.sequence)

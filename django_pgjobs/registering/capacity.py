@@ -23,15 +23,13 @@ from django_pgjobs.exceptions import InvalidJob, QueueFull
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.store.database import on, read_committed
 from django_pgjobs.store.registering import count_unfinished, lock_queues
+from django_pgjobs.store.turns import STALE_LEVELS
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.conf import Conf
-
-STALE_LEVELS = ("repeatable read", "serializable")
-"""Isolation levels at which statements do not see what others committed since the transaction began."""
 
 _OPEN = nullcontext()
 

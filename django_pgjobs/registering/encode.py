@@ -119,6 +119,8 @@ def new_job(row: Row, headers: str | None, payload: str | None = None, keys: Key
     if plan.after:
         rule = plan.when or Rule.SUCCEEDED
         new = new._replace(waits=True, flow=FlowFlag.GATED, needs=tuple((needed, rule) for needed in plan.after))
+    if plan.sequence is not None:
+        new = _in_sequence(new, row)
     if plan.expires is None:
         return new
     if isinstance(plan.expires, datetime):
@@ -147,6 +149,17 @@ def keys_of(row: Row) -> Keys:
         return key, keys.made("idempotency_key", plan.idempotency_key, args, kwargs)
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from error.__cause__
+
+
+def _in_sequence(new: NewJob, row: Row) -> NewJob:
+    try:
+        sequence = keys.made("sequence", row.plan.sequence, row.args, row.kwargs)
+    except InvalidOption as error:
+        raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
+    if sequence is None:
+        return new
+    bits = FlowFlag.NEEDED | FlowFlag.YIELDS if row.plan.yields else FlowFlag.NEEDED  # a worker settles its end
+    return new._replace(sequence=sequence, flow=new.flow | bits)
 
 
 def _with_keys(new: NewJob, row: Row, made: Keys) -> NewJob:
@@ -291,7 +304,12 @@ def encode_all(rows: Iterable[Row], conf: Conf, database: str | None) -> NewBatc
 def _are_alike(rows: list[Row]) -> bool:
     """Return whether the stored rows of these jobs differ only in their payloads and keys."""
     definition, plan, _, _, headers = rows[0]
-    made_of_arguments = definition._describe_func is not None or definition._is_limited or plan.conf.queue_limits.values
+    made_of_arguments = (
+        definition._describe_func is not None
+        or definition._is_limited
+        or plan.conf.queue_limits.values
+        or plan.sequence is not None
+    )
     return not made_of_arguments and all(row[1] is plan and row[4] is headers for row in rows)
 
 

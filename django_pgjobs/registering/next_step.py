@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from django_pgjobs.definition.options import OF_UNIQUE
+from django_pgjobs.definition.options import OPTION_OF
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registering.encode import Row, new_job
 
@@ -20,6 +20,7 @@ OF_STEPS = {"queue", "priority", "timeout", "soft_timeout", "max_attempts", "on_
 OF_JOBS: dict[str, Any] = {
     "key": None,
     "idempotency_key": None,
+    "sequence": None,
     "tags": (),
     "deadline": None,
     "expires": None,
@@ -33,7 +34,7 @@ def check_options(name: str, options: Mapping[str, object]) -> None:
     """Refuse options that no next step may have. Raises ``InvalidJob``."""
     for option, value in options.items():
         if value and option not in OF_STEPS:
-            label = "unique" if option in OF_UNIQUE else option
+            label = OPTION_OF.get(option, option)
             raise InvalidJob(f"job {name!r}: a next step takes no {label}: the job keeps its own")
 
 

@@ -23,7 +23,7 @@ from django_pgjobs.middleware import Registration, registering
 from django_pgjobs.registering.destination import check_members, connection_for, job_model
 from django_pgjobs.registering.encode import NewBatch, Row, check_key_given, encode_all, headers_of, new_job
 from django_pgjobs.signals import job_registered
-from django_pgjobs.states import FlowFlag, KeyScope
+from django_pgjobs.states import FlowFlag, Hold, KeyScope
 from django_pgjobs.store import waking
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 from django_pgjobs.store.new_jobs import SPECIAL_COLUMNS, NewJob, NewJobList, NewJobs
@@ -103,8 +103,10 @@ def _register_one(row: Row, registration: Registration | None) -> Model:
         registration.count, registration.job = (0, stored) if isinstance(stored, int) else (1, stored.id)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
-    if new.needs:  # it may have been released at once
+    if new.needs or new.sequence is not None:  # it may have been released at once, or wait for its turn
         job = as_fresh(_existing(connection.alias, new, stored.id))
+        if new.sequence is not None and job.hold != Hold.BLOCKED:  # type: ignore[attr-defined]
+            waking.registered(connection, (new.wakes,), conf)
     else:
         waking.registered(connection, (new.wakes,), conf)
         given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
@@ -132,6 +134,10 @@ def _insert(connection: BaseDatabaseWrapper, new: NewJob, conf: Conf) -> Registe
         from django_pgjobs.registering.waiting import insert_waiting  # here for start-up time
 
         return insert_waiting(using, new, conf)
+    if new.sequence is not None:
+        from django_pgjobs.registering.in_turn import insert_in_turn  # here for start-up time
+
+        return insert_in_turn(using, new)
     from django_pgjobs.registering.conflicts import insert_one  # here for start-up time
 
     return insert_one(using, new)
@@ -257,6 +263,10 @@ def _insert_special(
         from django_pgjobs.registering.waiting import insert_all_waiting  # here for start-up time
 
         return insert_all_waiting(using, given, conf)
+    if any(some.first.sequence is not None for some in given):
+        from django_pgjobs.registering.in_turn import insert_all_in_turn  # here for start-up time
+
+        return insert_all_in_turn(using, given)
     from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
 
     return insert_all(using, given)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
+from django_pgjobs.registering.in_turn import insert_all_in_turn
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import FlowFlag, Rule
 from django_pgjobs.store import gates, waking
@@ -45,7 +46,7 @@ def insert_all_waiting(using: str, given: Sequence[NewJobs], conf: Conf) -> tupl
     """
     with at_read_committed(using):
         outcomes = _needed(using, [some.first for some in given], conf)
-        ids, fresh = insert_all(using, given)
+        ids, fresh = insert_all_in_turn(using, given)
         new = NewJobList(given)
         added = [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs]
         notices = gates.add_gates(on(using), added)

@@ -1,9 +1,9 @@
--- list_locked_gates: the gates that another transaction has locked, of those in which the ends of some jobs count; waits for none.
+-- list_locked_gates: the gates that another transaction has locked, of those in which the ends of some jobs count, and in place of a gate the locked sequences of the jobs; waits for none.
 -- Fence: none (reads; roll back the locks that it takes).
--- Rows: one per job whose end has to wait, and locked gate: their ids.
+-- Rows: one per job whose end has to wait, and locked gate: their ids; for a sequence a negative number.
 -- Clock: none.
 WITH ended AS MATERIALIZED (
-    SELECT j.id, j.parent_id, j.flow
+    SELECT j.id, j.parent_id, j.flow, hashtext(j.sequence) & 1023 AS bucket
     FROM unnest(%(ids)s::bigint[]) AS e (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[e.id])
 ),
@@ -36,3 +36,5 @@ locked AS MATERIALIZED (
     WHERE wanted.job_id NOT IN (SELECT job_id FROM free)
 )
 SELECT id, job_id FROM fed WHERE job_id IN (SELECT job_id FROM locked)
+UNION ALL
+SELECT id, -1 - bucket FROM ended WHERE bucket IS NOT NULL AND NOT pg_try_advisory_xact_lock_shared(%(class)s::integer, bucket)

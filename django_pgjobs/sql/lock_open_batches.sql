@@ -5,6 +5,6 @@
 SELECT g.job_id
 FROM unnest(%(ids)s::bigint[]) AS wanted (job_id)
 JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[wanted.job_id])
-WHERE g.hands > 0
+WHERE g.hands > 0 AND NOT g.eager
 ORDER BY wanted.job_id
 FOR NO KEY UPDATE OF g

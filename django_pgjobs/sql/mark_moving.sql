@@ -6,7 +6,8 @@ WITH judged AS MATERIALIZED (
     SELECT
         j.id,
         CASE
-            WHEN j.parent_id IS NOT NULL OR j.target_id IS NOT NULL OR j.flow & 211 <> 0 OR j.hold = 'blocked' THEN 'part of a flow'
+            WHEN j.sequence IS NOT NULL THEN 'in a sequence'
+            WHEN j.parent_id IS NOT NULL OR j.target_id IS NOT NULL OR j.flow & 339 <> 0 OR j.hold = 'blocked' THEN 'part of a flow'
             WHEN j.ending IS NOT NULL THEN 'ending'
             WHEN j.cron_entry IS NOT NULL THEN 'of a cron entry'
             WHEN coalesce(jsonb_typeof(j.options), 'object') <> 'object' THEN 'unreadable options'

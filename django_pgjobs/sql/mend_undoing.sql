@@ -5,7 +5,7 @@
 WITH wanted AS MATERIALIZED (
     SELECT j.id
     FROM pgjobs_job AS j
-    WHERE j.flow >= 128 AND j.id > %(after)s::bigint
+    WHERE j.flow >= 256 AND j.id > %(after)s::bigint
     ORDER BY j.id
     LIMIT %(limit)s::integer
 ),
@@ -13,7 +13,7 @@ held AS MATERIALIZED (
     SELECT j.id
     FROM wanted
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[wanted.id])
-    WHERE j.flow >= 128 AND j.outcome IN ('abandoned', 'cancelled')
+    WHERE j.flow >= 256 AND j.outcome IN ('abandoned', 'cancelled')
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 judged AS MATERIALIZED (
@@ -32,7 +32,7 @@ judged AS MATERIALIZED (
 ),
 called_off AS (
     UPDATE pgjobs_job AS j
-    SET flow = j.flow & ~128
+    SET flow = j.flow & ~256
     FROM judged
     WHERE j.id = ANY (ARRAY[judged.id]) AND NOT judged.runs AND judged.over
 )

@@ -1,6 +1,6 @@
 -- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo and its compensations stay as long as what they have undone.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
--- Rows: one per job deleted; a missing one was locked, retried, is needed, or is gone.
+-- Rows: one per job deleted, with its sequence if it was abandoned and that waited for it; a missing one was locked, retried, is needed, or is gone.
 -- Clock: none.
 WITH listed AS MATERIALIZED (
     SELECT
@@ -15,7 +15,7 @@ owners AS MATERIALIZED (
     SELECT
         p.id,
         p.finished_at IS NULL
-        OR p.flow & 128 = 128 -- it is to be undone; the job that undoes it may be gone, and is registered again
+        OR p.flow & 256 = 256 -- it is to be undone; the job that undoes it may be gone, and is registered again
         -- A job that needs it, as what comes after a batch, may read it and its members.
         OR (
             SELECT true
@@ -35,6 +35,14 @@ owners AS MATERIALIZED (
         OR (
             SELECT true FROM pgjobs_job AS u
             WHERE u.target_id = ANY (ARRAY[p.id]) AND u.target_id IS NOT NULL AND u.finished_at IS NULL
+            LIMIT 1
+        ) IS NOT NULL
+        -- It was abandoned, and others of its sequence wait for what becomes of it.
+        OR (
+            SELECT true
+            FROM pgjobs_job AS w
+            WHERE p.outcome = 'abandoned' AND p.flow & 128 = 0
+              AND w.sequence = p.sequence AND w.sequence IS NOT NULL AND w.hold = 'blocked' AND w.finished_at IS NULL
             LIMIT 1
         ) IS NOT NULL AS needed,
         -- An undo that did not succeed may be taken up again.
@@ -69,7 +77,7 @@ gone AS (
     DELETE FROM pgjobs_job AS j
     USING old
     WHERE j.id = ANY (ARRAY[old.id])
-    RETURNING j.id, j.flow
+    RETURNING j.id, j.flow, CASE WHEN j.outcome = 'abandoned' AND j.flow & 128 = 0 THEN j.sequence END AS sequence
 ),
 history AS (
     DELETE FROM pgjobs_attempt AS a
@@ -101,4 +109,4 @@ dependents AS (
     USING gone
     WHERE gone.flow & 2 = 2 AND l.parent_id = ANY (ARRAY[gone.id])
 )
-SELECT id FROM gone
+SELECT id, sequence FROM gone

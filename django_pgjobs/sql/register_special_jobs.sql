@@ -29,7 +29,7 @@ WITH kinds AS MATERIALIZED (
 given AS MATERIALIZED (
     SELECT
         n.id, n.payload, n.key, CASE WHEN kinds.key_scope IN ('until_started', 'until_finished') THEN n.key END AS unique_key,
-        n.idempotency_key, n.limit_key, n.position,
+        n.idempotency_key, n.limit_key, n.sequence, n.position,
         kinds.name, kinds.queue, kinds.priority, kinds.max_attempts, kinds.timeout, kinds.headers, kinds.description,
         kinds.run_at, kinds.key_scope, kinds.seconds, kinds.cron_entry, kinds.fire_at, kinds.tags, kinds.deadline,
         kinds.expires_at, kinds.options, kinds.flow, kinds.parent_id, kinds.target_id, kinds.waits
@@ -37,15 +37,16 @@ given AS MATERIALIZED (
         -- Here, so that ids ascend in input order whatever the join does.
         SELECT
             coalesce(j.id::bigint, nextval((SELECT pg_get_serial_sequence('pgjobs_job', 'id')::regclass))) AS id,
-            j.payload::jsonb AS payload, j.key, j.idempotency_key, j.limit_key, coalesce(j.kind::bigint, 1) AS kind, j.position
+            j.payload::jsonb AS payload, j.key, j.idempotency_key, j.limit_key, j.sequence, coalesce(j.kind::bigint, 1) AS kind, j.position
         FROM ROWS FROM (
             json_array_elements(%(payloads)s::json),
             json_array_elements_text(%(keys)s::json),
             json_array_elements_text(%(idempotency_keys)s::json),
             json_array_elements_text(%(limit_keys)s::json),
+            json_array_elements_text(%(sequences)s::json),
             json_array_elements_text(%(ids)s::json),
             json_array_elements_text(%(kind_of)s::json)
-        ) WITH ORDINALITY AS j (payload, key, idempotency_key, limit_key, id, kind, position)
+        ) WITH ORDINALITY AS j (payload, key, idempotency_key, limit_key, sequence, id, kind, position)
     ) AS n
     FULL JOIN kinds ON kinds.kind = n.kind -- FULL, because such a join is never a nested loop
 ),
@@ -66,13 +67,13 @@ inserted AS (
     INSERT INTO pgjobs_job (
         id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, deadline, expires_at,
-        options, flow, parent_id, target_id
+        options, flow, parent_id, target_id, sequence
     )
     SELECT
         id, name, queue, priority, max_attempts, timeout, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key,
         CASE WHEN waits THEN 'blocked' WHEN limit_key IS NOT NULL THEN 'limited' END,
-        cron_entry, fire_at, tags, deadline, expires_at, options, flow, parent_id, target_id
+        cron_entry, fire_at, tags, deadline, expires_at, options, flow, parent_id, target_id, sequence
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY queue COLLATE "C", unique_key COLLATE "C", position

@@ -53,7 +53,7 @@ retried AS (
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
-        flow = j.flow & ~128, -- is not being undone
+        flow = j.flow & ~256, -- is not being undone
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
         -- An operator who retries a job after its deadline or its expiry wants it to run.
         deadline = CASE WHEN j.deadline > statement_timestamp() THEN j.deadline END,
@@ -65,7 +65,7 @@ retried AS (
 undoing AS (
     -- It is to be undone again, even without the row that does so.
     UPDATE pgjobs_job AS j
-    SET flow = j.flow | 128
+    SET flow = j.flow | 256
     FROM retried
     WHERE retried.name = 'pgjobs.undo' AND j.id = ANY (ARRAY[retried.target_id]) AND j.outcome IN ('abandoned', 'cancelled')
 ),

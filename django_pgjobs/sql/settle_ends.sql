@@ -116,7 +116,7 @@ failing AS (
 ),
 undoing AS (
     UPDATE pgjobs_job AS j
-    SET flow = j.flow | 128 -- is being undone
+    SET flow = j.flow | 256 -- is being undone
     FROM ended
     WHERE j.id = ANY (ARRAY[ended.id]) AND ended.flow & 4 = 4 AND ended.outcome <> 'succeeded'
     RETURNING j.id, j.queue

@@ -29,7 +29,7 @@ from django_pgjobs.steering import reopening
 from django_pgjobs.steering.batching import Steered, logged, steer, who
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, storable
-from django_pgjobs.store import acting, gates, memos, steering, waking
+from django_pgjobs.store import acting, gates, memos, steering, turns, waking
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.numbers import count_ends
@@ -72,6 +72,10 @@ it waited for a lock, and locks no other row."""
 
 UNDONE = "undone"
 """The reason for not retrying a job whose undo has begun: what it remembers is not so any more."""
+
+
+OUT_OF_TURN = "out of turn"
+"""The reason for not unblocking a job before which another of its sequence has not ended."""
 
 
 def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, reason: str) -> Steered:
@@ -152,22 +156,28 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
 def unblock(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Unblock: see ``JobQuerySet.unblock``."""
+
+    def write(db: Database, held: Sequence[int]) -> Moved:
+        waiting = turns.lock_turns(db, held)
+        # A batch that was unblocked takes no more members.
+        opened = gates.open_gates(db, [one for one in held if one not in waiting], force=True, close=True)
+        opened += turns.unblock(db, waiting) if waiting else []
+        keyed.refused.update(dict.fromkeys(waiting.keys() - {job.id for job in opened}, OUT_OF_TURN))
+        woken = memos.wake_suspended(db, held)
+        notices = gates.notices_of(opened) | {
+            wake_up(job.queue, job.priority) for job in woken if job.queue is not None
+        }
+        return Moved([*(job.id for job in opened), *(job.id for job in woken)], [], list(notices))
+
+    keyed = KeyedWrite(using, write)
     trail = Trail("unblock", who(by), reason)
-    return logged(trail, steer(jobs, using, Act.UNBLOCK, BLOCKED | SUSPENDED, KeyedWrite(using, _unblock), trail))
+    return logged(trail, steer(jobs, using, Act.UNBLOCK, BLOCKED | SUSPENDED, keyed, trail))
 
 
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
     return logged(trail, steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
-
-
-def _unblock(db: Database, held: Sequence[int]) -> Moved:
-    # A batch that was unblocked takes no more members.
-    opened = gates.open_gates(db, held, force=True, close=True)
-    woken = memos.wake_suspended(db, held)
-    notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
-    return Moved([*(job.id for job in opened), *(job.id for job in woken)], [], list(notices))
 
 
 def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import FlowFlag, Rule
-from django_pgjobs.store import reopening
+from django_pgjobs.store import reopening, turns
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.gates import is_met
+from django_pgjobs.store.gates import is_met, notices_of
 from django_pgjobs.store.memos import list_undone
 from django_pgjobs.store.pruning import keep_jobs
 from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
@@ -45,11 +45,13 @@ def retry(db: Database, held: Sequence[int], retry_jobs: RetryRows, refuse: Refu
     """Retry locked jobs by ``retry_jobs``, in the caller's transaction, and reopen what waits for them.
 
     A batch is not retried itself: it waits again when one of its members is retried. What has been undone, or begun to
-    be, is neither retried nor reopened; ``refuse`` gets those of ``held``. Raises ``InvalidJob`` if the retry concerns
-    more jobs besides these than a flow may have nodes, and ``BESIDE``.
+    be, is neither retried nor reopened; ``refuse`` gets those of ``held``. A job of a sequence that had ended waits for
+    its turn again, before those that were registered later and have not begun. Raises ``InvalidJob`` if the retry
+    concerns more jobs besides these than a flow may have nodes, and ``BESIDE``.
     """
     keep_jobs(db)  # which a retried job needs, or a batch that waits again
     jobs = reopening.lock_flow(db, held)
+    ended = {job.id for job in jobs.values() if job.outcome is not None}
     if not any(job.flow & ~FlowFlag.ITS_OWN for job in jobs.values()):
         undone = list_undone(db, held)
         refuse(undone)
@@ -61,6 +63,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: RetryRows, refuse: Refu
         if len(reached) > most + len(held):
             raise InvalidJob(f"This retry concerns more than {most} jobs that wait for others: retry fewer at once.")
         jobs |= reopening.lock_flow(db, further - jobs.keys())
+    sequences = turns.lock_turns(db, jobs)
     gates = reopening.read_gates(db, [job.id for job in jobs.values() if job.flow & FlowFlag.GATED])
     undone = list_undone(db, jobs)  # under the locks: none of these ends in the meantime
     refuse(undone.intersection(held))
@@ -71,7 +74,13 @@ def retry(db: Database, held: Sequence[int], retry_jobs: RetryRows, refuse: Refu
         plan = planned(jobs, gates, wanted - set(moved.taken), undone)
     reopening.reopen_gates(db, list(plan.gates.values()))
     revived = reopening.revive_jobs(db, plan.revived)
-    return Moved(moved.changed + [job_id for job_id in revived if job_id in held], moved.taken, moved.notices)
+    changed = moved.changed + [job_id for job_id in revived if job_id in held]
+    if not sequences:
+        return Moved(changed, moved.taken, moved.notices)
+    # Each in its old place; one that was parked has the turn.
+    turns.wait_again(db, sequences.keys() & ended.intersection(changed))
+    opened = turns.pass_turns(db, set(sequences.values()))
+    return Moved(changed, moved.taken, [*moved.notices, *notices_of(opened)])
 
 
 def planned(

@@ -21,6 +21,9 @@ KNOWS_UNDO = 2
 KNOWS_GATES = 1
 """The ``protocol`` in the heartbeat of a worker whose version settles ends."""
 
+SEQUENCE_LOCKS = 0x706A73
+"""The first half of the numbers of our advisory locks on sequences ("pjs"), so that they collide with no other lock."""
+
 SETTLE_SECONDS = 0.1
 """Time that a worker waits for a gate that another session has locked: less than the second after which servers look
 for deadlocks by default."""
@@ -78,9 +81,12 @@ def settle_ends(
 
 
 def list_locked_gates(db: Database, ids: Sequence[int]) -> dict[int, set[int]]:
-    """Return the jobs whose ends count in gates that another transaction has locked, with these. Waits for none."""
+    """Return the jobs whose ends count in gates that another transaction has locked, with these. Waits for none.
+
+    A negative number stands for a locked sequence.
+    """
     found: dict[int, set[int]] = {}
-    for job_id, gate in db.fetch("list_locked_gates", {"ids": list(ids)}):
+    for job_id, gate in db.fetch("list_locked_gates", {"ids": list(ids), "class": SEQUENCE_LOCKS}):
         found.setdefault(job_id, set()).add(gate)
     return found
 
@@ -139,9 +145,9 @@ class Recounted(NamedTuple):
     pending: int
 
 
-def list_waiting_gates(db: Database, *, after: int, limit: int) -> list[int]:
-    """Return jobs whose gates have not opened, ascending, from behind ``after`` on."""
-    return [row[0] for row in db.fetch("list_waiting_gates", {"after": after, "limit": limit})]
+def list_waiting_gates(db: Database, *, after: int, limit: int) -> dict[int, bool]:
+    """Return jobs whose gates have not opened, ascending, from behind ``after`` on, and which wait for their turn."""
+    return dict(db.fetch("list_waiting_gates", {"after": after, "limit": limit}))
 
 
 def recount_gates(db: Database, ids: Sequence[int]) -> list[Recounted]:

@@ -46,6 +46,7 @@ class NewJob(NamedTuple):
     parent_id: int | None = None
     target_id: int | None = None
     """The job that it undoes, or a part of."""
+    sequence: str | None = None
     waits: bool = False
     """True if it waits until its gate opens."""
     on_conflict: str = "existing"

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store import turns
+from django_pgjobs.store.database import Database, Enclosing, set_lock_timeout
+from django_pgjobs.store.gates import notices_of
+from django_pgjobs.store.notifying import notify
+from django_pgjobs.store.sqlstates import LOCKED
 
 OLDEST = "-infinity"
 """The instant before every end."""
 
 LOCK_CLASS = 0x706A70
 """The first half of our advisory lock's number ("pjp"), so that it collides with no other lock."""
+
+LOCK_TIMEOUT = "1s"
+"""Time that a prune waits for a sequence."""
 
 
 class Prunable(NamedTuple):
@@ -70,15 +77,25 @@ def count_prunable(
 
 
 def prune_jobs(db: Enclosing, ids: Sequence[int], *, until: str) -> list[int] | None:
-    """Delete these jobs with their history if they ended by ``until``; return the deleted ones. Waits for no lock.
+    """Delete these jobs with their history if they ended by ``until``; return the deleted ones. Waits for no row.
 
-    Return None, and delete nothing, while a retry is under way, which may begin to need them, or another prune. A
-    retry waits until the deletion has committed.
+    Return None, and delete nothing, while a retry is under way, which may begin to need them, or another prune; or if
+    another transaction holds a sequence for long that waited for one of them. A retry waits until the deletion has
+    committed.
     """
-    with db.transaction():
-        if not _lock(db, prunes=True):
-            return None
-        return [row[0] for row in db.fetch("prune_jobs", {"ids": list(ids), "until": until})]
+    try:
+        with db.transaction():
+            if not _lock(db, prunes=True):
+                return None
+            rows = db.fetch("prune_jobs", {"ids": list(ids), "until": until})
+            if left := {row[1] for row in rows if row[1] is not None}:
+                # A job that was registered beside this waits for one that is gone now.
+                set_lock_timeout(db, LOCK_TIMEOUT)
+                turns.lock_sequences(db, left)
+                notify(db, notices_of(turns.pass_turns(db, left)))
+    except LOCKED:
+        return None
+    return [row[0] for row in rows]
 
 
 def keep_jobs(db: Database) -> None:

@@ -29,7 +29,7 @@ TEXT_AT_ONCE = 16 * 2**20
 LOCK_CLASS = 0x706A71
 """The first half of our advisory locks' numbers ("pjq"), so that they collide with no other lock."""
 
-_COLUMNS = ("payload", "limit_key", "key", "idempotency_key", "id")
+_COLUMNS = ("payload", "limit_key", "key", "idempotency_key", "sequence", "id")
 """The fields in which jobs usually differ if they do not share all but their payloads."""
 
 _shared = itemgetter(*(at for at, name in enumerate(NewJob._fields) if name not in (*_COLUMNS, "on_conflict", "needs")))
@@ -175,6 +175,7 @@ class _Columns:
         self.keys: list[str | None] = []
         self.idempotency_keys: list[str | None] = []
         self.limit_keys: list[str | None] = []
+        self.sequences: list[str | None] = []
         self.ids: list[int | None] = []
         self.kind_of: list[int] = []
         self.kinds: list[str] = []
@@ -193,6 +194,7 @@ class _Columns:
             self.keys += some.keys or [first.key] * count
             self.idempotency_keys += some.idempotency_keys or [first.idempotency_key] * count
             self.limit_keys += [first.limit_key] * count
+            self.sequences += [first.sequence] * count
             self.ids += [first.id] * count
             self.kind_of += [kind] * count
 
@@ -227,6 +229,7 @@ class _Columns:
             "keys": _array([self.keys[at] for at in some]),
             "idempotency_keys": _array([self.idempotency_keys[at] for at in some]),
             "limit_keys": _array([self.limit_keys[at] for at in some]),
+            "sequences": _array([self.sequences[at] for at in some]),
             "ids": _array([self.ids[at] for at in some]),
             "kind_of": _array([kinds[self.kind_of[at]] for at in some] if len(kinds) > 1 else []),
         }

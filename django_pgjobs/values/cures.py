@@ -24,7 +24,7 @@ ANYWHERE = {
     "key": 'write unique="report:{user_id}", a template of the arguments',
     **dict.fromkeys(("queueing_lock", "key_scope"), 'write unique=Unique("report:{user_id}", until="started")'),
     "on_conflict": 'write unique=Unique("report:{user_id}", on_conflict="replace")',
-    "lock": "to run one at a time write limits=Limit(1, key=…), to register one at a time unique=…",
+    "lock": "to run one at a time write limits=Limit(1, key=…), in order sequence=…, to register just one unique=…",
     "time_limit": "write timeout=…",
     **dict.fromkeys(("soft_time_limit", "soft_timeout"), "write timeout=(soft, hard)"),
     **dict.fromkeys(("ttl", "max_age"), "write expires=…"),

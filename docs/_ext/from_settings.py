@@ -268,6 +268,8 @@ OPTION_TEXTS = {
     "unique": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
     ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key. A'
     " [`Unique`](../how-to/unique-jobs.md) also says for how long, and what happens when the key is taken",
+    "sequence": "jobs of one [sequence](../how-to/sequences.md) run one after the other, in the order of their"
+    " registration: given as a key, or a `Sequence`, which also says what an abandoned job does to those behind it",
     "undo_on_failure": "when the [undo](../how-to/saga.md) of a step was abandoned: `go_on` (default) undoes the steps"
     " before it all the same, `stop` leaves them",
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
@@ -353,6 +355,12 @@ OPTION_BOUNDS = {
         "BOUNDS['key_pattern']",
     ),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
+    "sequence": (
+        "1 to 200 printable characters, or a callable that makes them; or a `Sequence`; not with `after`, nor in a flow"
+        " or a schedule",
+        "none",
+        "",
+    ),
     "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
     "after": ("stored jobs, or ids from 1 to 2⁶³−1", "none", "BOUNDS['needs']"),
     "when": ("`succeeded`, `failed` or `settled`", "`succeeded`", ""),

@@ -44,8 +44,8 @@ BEGIN
     INSERT INTO chaos_gone VALUES (
         clock_timestamp(), OLD.id, OLD.name, chaos_key(OLD), OLD.outcome, OLD.attempt, OLD.max_attempts,
         OLD.finished_at, OLD.flow, OLD.parent_id, OLD.cancel_by, OLD.options -> 'target',
-        OLD.flow >= 128
-        OR EXISTS (SELECT FROM pgjobs_job AS p WHERE p.id = OLD.parent_id AND (p.finished_at IS NULL OR p.flow >= 128))
+        OLD.flow >= 256
+        OR EXISTS (SELECT FROM pgjobs_job AS p WHERE p.id = OLD.parent_id AND (p.finished_at IS NULL OR p.flow >= 256))
         OR EXISTS (
             SELECT FROM pgjobs_link AS l JOIN pgjobs_job AS j ON j.id = l.job_id
             WHERE l.parent_id = OLD.id AND j.finished_at IS NULL

@@ -79,7 +79,7 @@ UNSEEN = ("notify", "notify_many")
 
 ENDS = ("finalise_", "end_atomic")
 
-MEETS = ("FOR NO KEY UPDATE", "pgjobs_gate", "pgjobs_link")
+MEETS = ("FOR NO KEY UPDATE", "pgjobs_gate", "pgjobs_link", "hashtext(w.sequence)", "hashtext(j.sequence)")
 """What is in the statements of operators and registrations that may meet others."""
 
 

@@ -26,8 +26,9 @@ JUDGE = Judge(
     may_deadlock=False,
 )
 
-OWN = ("add_gates", "reopen_gates", "revive_jobs", "cancel_jobs", "retry_jobs", "lock_pruning")
-"""They touch only rows which their transaction has locked or inserted before: no statement of others meets them."""
+OWN = ("add_gates", "reopen_gates", "revive_jobs", "cancel_jobs", "retry_jobs", "lock_pruning", "lock_turns")
+"""They touch only rows which their transaction has locked or inserted before: no statement of others meets them. No job
+here is in a sequence."""
 
 
 @pytest.fixture(scope="module")

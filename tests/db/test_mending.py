@@ -164,7 +164,7 @@ def test_a_job_is_undone_whatever_becomes_of_what_undoes_it(raw: RawDatabase, fa
     if fate is cancelled:
         assert said == [1, 2, 3, -3]
         registered.refresh_from_db()
-        assert (registered.flow & 128, registered.retry().skipped) == (0, {"undone": 1})
+        assert (registered.flow & 256, registered.retry().skipped) == (0, {"undone": 1})
     else:
         assert said == [1, 2, 3, -3, -2, -1]
     assert Mender()(raw) == 0

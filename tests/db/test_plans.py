@@ -30,6 +30,7 @@ from django_pgjobs.store import (
     pruning,
     registering,
     servants,
+    turns,
 )
 from django_pgjobs.store.admitting import Bounds, StartRate, Terms
 from django_pgjobs.store.claiming import Pair
@@ -363,6 +364,58 @@ def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
     assert wrong == {}
 
 
+OF_TURNS: dict[str, Callable[[Any, list[int], list[str]], object]] = {
+    "lock_turns": lambda db, ids, _: turns.lock_turns(db, ids),
+    "list_standing": lambda db, _, names: turns.list_standing(db, names),
+    "next_in_turn": lambda db, _, names: turns.next_in_turn(db, names),
+    "list_locked_gates": lambda db, ids, _: gates.list_locked_gates(db, ids),
+}
+
+
+def fill_sequences(raw: RawDatabase) -> tuple[list[int], list[str]]:
+    """20,000 sequences of two jobs, whose first has just ended, and one in which 20,000 wait and many were passed."""
+    register(READY)
+    first, second, waiting, passed = (register(20_000) for _ in range(4))
+    place = "sequence = 's' || j.n FROM unnest(%s::bigint[]) WITH ORDINALITY AS j (id, n) WHERE pgjobs_job.id = j.id"
+    raw.query(f"UPDATE pgjobs_job SET flow = 2, outcome = 'succeeded', finished_at = now(), {place}", [first])
+    raw.query(f"UPDATE pgjobs_job SET flow = 18, hold = 'blocked', {place}", [second])
+    raw.query("UPDATE pgjobs_job SET flow = 18, hold = 'blocked', sequence = 's1' WHERE id = ANY (%s)", [waiting])
+    gone = "flow = 146, outcome = 'abandoned', finished_at = now(), sequence = 's1'"
+    raw.query(f"UPDATE pgjobs_job SET {gone} WHERE id = ANY (%s)", [passed])
+    raw.query(
+        "INSERT INTO pgjobs_gate (job_id, pending, hands, eager) SELECT unnest(%s::bigint[]), 1, 1, true",
+        [second + waiting],
+    )
+    return first[:BATCH], [f"s{n}" for n in range(1, BATCH + 1)]
+
+
+@pytest.mark.parametrize("prepared", ["before", "after"])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_turn_costs_the_same_however_many_wait(
+    db_connection: Connect, raw: RawDatabase, prepared: str, emptied: bool
+) -> None:
+    """Neither those that wait nor those that were passed are read, and other sequences are nobody's business."""
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        if prepared == "before":
+            for run in OF_TURNS.values():
+                run(explaining, [], [])
+            worker.commit()
+        ended, names = fill_sequences(raw)
+        if emptied:
+            as_if_emptied(raw)
+        wrong = {}
+        for name, run in OF_TURNS.items():
+            run(explaining, ended, names)
+            if found := faults(explaining.plan, vain=10):
+                wrong[name] = found
+            worker.rollback()
+        assert len(turns.next_in_turn(worker, names)) == BATCH
+        worker.rollback()
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("emptied", [False, True])
 def test_who_mends_looks_at_some_members_of_a_huge_batch_at_a_time(
     db_connection: Connect, raw: RawDatabase, emptied: bool
@@ -446,6 +499,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"list_gathered"}
     elsewhere |= {"mark_moving", "take_moving", "arrive_jobs", "list_arrivals", "give_away", "keep_jobs", "land_jobs"}
     elsewhere |= {"read_former", "judge_former", "revert_jobs", "read_suspension"}
-    elsewhere |= set(OF_GATES)
+    elsewhere |= {"wait_again", "pass_over", "read_turn"}
+    elsewhere |= set(OF_GATES) | set(OF_TURNS)
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

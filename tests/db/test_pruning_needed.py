@@ -306,7 +306,7 @@ def test_what_is_to_be_undone_stays_while_the_job_that_undoes_it_is_gone(
     kept = sorted(Job.objects.values_list("pk", flat=True))
     assert prune_jobs(on("default"), kept, until="infinity") == []
     with transaction.atomic(), monkeypatch.context() as sabotaged:
-        [line] = [line for line in STATEMENT("prune_jobs").splitlines() if "p.flow & 128" in line]
+        [line] = [line for line in STATEMENT("prune_jobs").splitlines() if "p.flow & 256" in line]
         sabotage(sabotaged, "prune_jobs", line)
         assert sorted(prune_jobs(on("default"), kept, until="infinity") or ()) == kept, "the sabotaged twin"
         transaction.set_rollback(True)

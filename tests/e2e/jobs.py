@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import random
 import re
 import signal
 import socket
@@ -90,6 +91,12 @@ def effect(key: object, seconds: float = 0) -> object:
     time.sleep(seconds)
     stage.here().note("effect", key)
     return key
+
+
+@job(sequence="order:{sequence}", max_attempts=3, backoff=lambda *_: 0.02)
+def in_order(sequence: int, number: int) -> None:
+    if random.random() < 0.3:
+        raise ValueError("not now")
 
 
 @job

@@ -51,7 +51,7 @@ COMMON = {
     'write unique="report:{user_id}", a template of the arguments': "key",
     'write unique=Unique("report:{user_id}", until="started")': "queueing_lock key_scope",
     'write unique=Unique("report:{user_id}", on_conflict="replace")': "on_conflict",
-    "to run one at a time write limits=Limit(1, key=…), to register one at a time unique=…": "lock",
+    "to run one at a time write limits=Limit(1, key=…), in order sequence=…, to register just one unique=…": "lock",
     "write timeout=…": "time_limit",
     "write timeout=(soft, hard)": "soft_time_limit soft_timeout",
     "write expires=…": "ttl max_age",

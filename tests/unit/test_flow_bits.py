@@ -16,6 +16,9 @@ BEGUN = {F.STEPPED | F.REMEMBERS}
 MARKED = {F.REMEMBERS}
 """Has its row the mark yet that it has memos? A second mark would only write the row once more."""
 
+STANDING = {F.YIELDS}
+"""Does an abandoned job stand before others of its sequence?"""
+
 MOVED = {F.STEPPED, F.REMEMBERS}
 """Has it rows in those tables? They move with it, and are looked for only where there are some."""
 
@@ -27,12 +30,14 @@ ASKED: dict[str, set[F]] = {
     # Gates: most ends feed no link, so none is looked for.
     "list_locked_gates": {F.NEEDED},
     "settle_ends": {F.NEEDED, F.UNDOABLE},
+    # Sequences.
+    **dict.fromkeys(("list_standing", "next_in_turn", "pass_over", "read_turn"), STANDING),
     # Undo.
     "list_undone": {F.UNDONE},
     "read_why": {F.UNDONE},
     "count_names": {F.UNDOABLE, F.STEPPED},
     # What goes with a job, and what keeps it from going, or from being what it was.
-    "prune_jobs": {F.NEEDED, F.UNDOABLE, F.GATED, F.REMEMBERS, F.UNDOING, F.COUNTED | F.GATED},
+    "prune_jobs": {F.NEEDED, F.UNDOABLE, F.GATED, F.REMEMBERS, F.YIELDS, F.UNDOING, F.COUNTED | F.GATED},
     "mark_moving": {F.REMEMBERS, F.MEMBER | F.NEEDED | F.GATED | F.UNDONE | F.UNDOING},
     **dict.fromkeys(("take_moving", "give_away"), MOVED),
     "judge_former": {F.COUNTED | F.GATED},

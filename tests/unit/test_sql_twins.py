@@ -64,6 +64,9 @@ GATE_ALONE = "CASE WHEN j.flow & 7 = 1 THEN j.parent_id END"
 GATE = f"{GATE_ALONE} AS gate"
 """The batch whose gate alone an end feeds."""
 
+HELD_UP = "CASE WHEN j.outcome = 'abandoned' AND j.flow & 128 = 0 THEN j.sequence END AS sequence"
+"""The sequence that a job held up."""
+
 TWINS = (
     Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
     Twins(
@@ -142,13 +145,14 @@ TWINS = (
             ),
         ),
     ),
-    Twins("finalise_delete", "prune_jobs", ("history", RESULT)),
+    Twins("finalise_delete", "prune_jobs", ("history",)),
+    Twins("finalise_delete", "prune_jobs", (RESULT,), but=(("SELECT id FROM gone", "SELECT id, sequence FROM gone"),)),
     Twins(
         "finalise_delete",
         "prune_jobs",
         ("gone",),
         renamed=(("locked", "old"),),
-        but=(("RETURNING j.id", "RETURNING j.id, j.flow"),),
+        but=(("RETURNING j.id", f"RETURNING j.id, j.flow, {HELD_UP}"),),
     ),
     Twins(
         "finalise_snooze",
