@@ -56,7 +56,9 @@ def insert_all_in_turn(using: str, given: Sequence[NewJobs]) -> StoredBatch:
         stored = insert_all(using, [NewJobs.of(job) for job in placed])
         fresh = set(stored.fresh)
         db = on(using)
-        if added := [NewGate(stored.ids[at], pending=1, hands=1) for at in stored.fresh if placed[at].waits]:
+        # Those that wait for jobs of their own choice get their gates from the caller.
+        behind = [at for at in stored.fresh if placed[at].waits and placed[at].sequence is not None]
+        if added := [NewGate(stored.ids[at], pending=1, hands=1) for at in behind]:
             gates.add_gates(db, added)
         # The first of a sequence may have been left out, as its key is taken.
         if headless := {sequence for sequence, at in begun.items() if at not in fresh}:

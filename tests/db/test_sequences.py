@@ -453,6 +453,23 @@ def test_the_recount_lets_a_sequence_go_on_that_stands_still(raw: RawDatabase) -
     assert row(second).state == "ready"
 
 
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_call_may_have_jobs_of_sequences_beside_jobs_that_need_others(in_batch: bool) -> None:
+    """Each has one gate, and runs."""
+    needed, first = free.register(1), step.register(1)
+    calls = [free.using(after=needed).bind(2), step.bind(2), free.bind(3)]
+    if in_batch:
+        with Batch("mixed") as batch:
+            batch.add_many(calls)
+    else:
+        register_many(calls)
+    waiting = Job.objects.filter(hold="blocked").values_list("pk", flat=True)
+    assert set(Gate.objects.values_list("job_id", flat=True)) >= set(waiting)
+    assert len(waiting) >= 2, first
+    run_jobs()
+    assert set(Job.objects.values_list("outcome", flat=True)) == {"succeeded"}
+
+
 # Bad input
 
 

@@ -55,8 +55,8 @@ def _counted(writer: _Writer, db: WorkerConnection, entries: list[RunEnd], error
     if not isinstance(error, LOCKED):
         return None
     free, busy = _split(db, entries)
-    if len(free) == len(entries):  # the gate was released just now
-        return [BusyEnd(COUNTED, entry) for entry in entries]
+    if len(free) == len(entries):  # the gate was released just now, or it is that of a job whose turn comes next
+        return halve(writer, db, COUNTED, entries)
     return busy + (writer.write_free(db, COUNTED, free) if free else [])
 
 
