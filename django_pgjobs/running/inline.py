@@ -265,7 +265,7 @@ def _waits(db: WorkerConnection, job: ClaimedJob) -> Unwritten | None:
 
 def run(options: WorkerOptions) -> int:
     """Run an inline worker until stopped; return its exit status. Main thread only."""
-    worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
+    worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1, places={})))
     cleanup.remember_connections()
     name_executor(worker.worker.author.name)
     stopping.of_this_process.why = ""  # a signal may have stopped the worker before, of a program that calls several

@@ -124,3 +124,9 @@ def test_the_setting_binds_what_the_worker_serves(worker: Workers, stage: Stage)
     conf: dict[str, Any] = {"PLACES": {"slow": 1, "elsewhere": 1, "*": 99}}
     process = worker("--queues=slow", processes=1, threads=2, conf=conf)
     assert json.dumps(Heartbeat.objects.get(name=process.name).places, sort_keys=True) == '{"*": 99, "slow": 1}'
+
+
+def test_an_inline_worker_keeps_no_places_and_says_none(worker: Workers) -> None:
+    process = worker("--inline", conf={"PLACES": {"slow": 1}}, ready=False)
+    wait_until(lambda: Heartbeat.objects.filter(name=process.name).exists(), 20, "its row is there")
+    assert Heartbeat.objects.get(name=process.name).places is None

@@ -227,10 +227,41 @@ def test_a_queue_that_is_full_is_not_asked_for_and_wakes_nobody(heard: Heard, mo
     monkeypatch.setattr(claimer.wake, "notify_all", lambda: wakes.append(None))
     claimer.wake_for(("a", 0))
     claimer.wake_for_released("a")
+    claimer.request(2, slots={"a": 0})
     assert not wakes
+    assert not claimer.is_hungry(False, 0.0), "it could take none of what was announced"
     assert claimer.serves("a")
     assert claimer.serves("pgjobs")
     claimer.request(2, slots={"a": 1})
     assert wakes, "now there is room for what was announced"
+    assert claimer.is_hungry(False, 0.0)
     claim_as_wanted(claimer)
     assert (False, "a") in asked[2]
+
+
+@pytest.mark.parametrize("slots", [None, {"a": 2}, {"a": 2, "*": 9}])
+def test_a_backlog_stays_hungry_while_all_threads_are_taken(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch, slots: dict[str, int] | None
+) -> None:
+    """Else, of several homes, one with places would get no thread beside others."""
+    options = ClaimOptions(
+        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
+    )
+    queues = frozenset({"a", "pgjobs"}) if slots else frozenset[str]()
+    claimer = Claimer(lambda: DB, heard, Frontier(), options, queues=queues)
+    claimer.listening.set()
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("b", 0)])
+    ids = itertools.count(1)
+
+    def claim_lines(db: Any, lines: dict[Any, Line], names: Any, **_: Any) -> ClaimReply:
+        return ClaimReply([claimed(next(ids), queue="b") for _ in range(lines[False].limit)], DUE)
+
+    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
+    claimer.request(4, slots=slots)
+    claim_as_wanted(claimer)
+    claimer.adopted([claimed(id, queue="b") for id in range(1, next(ids))])
+    claimer.request(0, slots=slots)
+    assert claimer.is_hungry(False, 0.0)
+    if slots and "*" in slots:
+        claimer.request(0, slots={"a": 2, "*": 0})
+        assert not claimer.is_hungry(False, 0.0), "its queues are full"

@@ -11,7 +11,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.worker.shared.runs import HeldRun
-from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
+from django_pgjobs.worker.supervisor.dispatcher import ALONE_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.queue_slots import FIRST_SECONDS, QueueSlots
 from django_pgjobs.worker.threads.claim_room import ClaimRoom
@@ -146,6 +146,36 @@ def test_suspects_beyond_the_places_wait_and_reserve_no_bench(ground: Ground) ->
     assert not ground.children[0].reserved
 
 
+def test_a_group_of_suspects_that_is_full_stands_in_the_way_of_none(ground: Ground) -> None:
+    """With one executor, a bench that waits for a full queue would stop the worker."""
+    ground.add("report")
+    ground.dispatch()
+    ground.dispatcher.suspect([run_of(98, queue="report")], NOW)
+    ground.dispatcher.suspect([run_of(99, queue="mail")], NOW)
+    ground.now += 2 * ALONE_SECONDS
+    ground.dispatch()
+    ground.now += 2 * ALONE_SECONDS
+    ground.dispatch()
+    assert ground.running() == {"report": 1, "mail": 1}
+    ground.end("mail")
+    ground.now += 2 * ALONE_SECONDS
+    ground.add("other")
+    ground.dispatch()
+    assert ground.running() == {"report": 1, "other": 1}, "what is left of them reserves no bench"
+
+
+def test_suspects_whose_queue_is_full_keep_none_of_their_group_from_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    ground = Ground(monkeypatch, threads=2)
+    ground.add("report")
+    ground.dispatch()
+    ground.dispatcher.suspect([*(run_of(id, queue="report") for id in (96, 97, 98)), run_of(99, queue="mail")], NOW)
+    ground.dispatch()
+    ground.now += 2 * ALONE_SECONDS
+    ground.dispatch()
+    assert ground.running() == {"report": 1, "mail": 1}
+    assert [run.job.id for run in ground.dispatcher.suspects] == [96, 97, 98]
+
+
 def test_short_jobs_are_claimed_ahead_and_long_ones_are_not(ground: Ground) -> None:
     assert ground.slots.rooms(Counter(), 1) == {"mail": 2, "report": 1, "*": 3}
     for _ in range(60):
@@ -260,6 +290,15 @@ def test_jobs_of_both_colours_share_the_places_of_their_queue_by_turns() -> None
     assert first != second
     room.took([claimed(1, queue="mail", name="on.loop")])
     assert set(room.asked()) == {False, True}
+
+
+@pytest.mark.parametrize("on_loop", [frozenset(), frozenset({"on.loop"})])
+def test_each_line_is_the_first_in_turn_to_get_the_last_jobs_of_a_worker(on_loop: frozenset[str]) -> None:
+    """Else ``--max-jobs`` would take the last ones from the same queue always."""
+    room = ClaimRoom(on_loop, {"mail", "report"})
+    room.offer(8, 8, 1, {"mail": 1, "report": 1})
+    firsts = {next(iter(room.asked())) for _ in range(2 * len(room.dry))}
+    assert firsts == set(room.dry)
 
 
 @pytest.mark.parametrize("seed", range(50))

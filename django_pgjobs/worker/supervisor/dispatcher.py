@@ -262,7 +262,13 @@ class Dispatcher:
             return
         self.reserved_at = now if self.reserved_at is None else self.reserved_at
         group = next(
-            (group for group in self.groups if all(not run.after and _is_fresh(run, now) for run in group)), None
+            (
+                group
+                for group in self.groups
+                if all(not run.after and _is_fresh(run, now) for run in group)
+                and (not self.slots or self.slots.fitting(group))
+            ),
+            None,
         )
         if group is None and self.alias and not any(_is_fresh(run, now) for run in self.suspects):
             self.reserved_at = None  # its database is away: no other home waits for that
@@ -272,8 +278,8 @@ class Dispatcher:
         if group is None or (others and now < self.reserved_at + ALONE_SECONDS):
             return
         slots = {False: bench.threads, True: bench.async_slots}
-        sent = [run for on in slots for run in _of(group, on)[: max(slots[on] - bench.outstanding[on], 0)]]
-        sent = self.slots.fitting(sent) if self.slots else sent
+        able = self.slots.fitting(group) if self.slots else group
+        sent = [run for on in slots for run in _of(able, on)[: max(slots[on] - bench.outstanding[on], 0)]]
         if sent:
             left = [run for run in group if run not in sent]
             at = self.groups.index(group)

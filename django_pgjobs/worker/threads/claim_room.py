@@ -38,7 +38,7 @@ class ClaimRoom:
         self.slots: dict[str, int] = {}
         self.unadopted_of: dict[str, int] = {}
         self.dry = dict.fromkeys(lines, False)
-        self.loop_first = False
+        self.turn = 0
 
     def offer(self, threads: int, loop: int, most: int | None, slots: Mapping[str, int] | None = None) -> None:
         """Record the room that main has, including room for jobs it has not read of yet."""
@@ -55,7 +55,15 @@ class ClaimRoom:
 
     def is_full(self, queue: str) -> bool:
         """Return whether the places of a queue are taken."""
-        return bool(self.slots) and self.slots.get(queue if queue in self.queues else EVERY_OTHER, 1) <= 0
+        return self.slots.get(self.group(queue), 1) <= 0
+
+    def group(self, queue: str) -> str:
+        """Return whose places jobs of a queue take: its own, or those of all others together."""
+        return queue if queue in self.queues else EVERY_OTHER
+
+    def has_slots(self, line: LineKey) -> bool:
+        """Return whether the places of a line let it have jobs, if there were threads or a loop for them."""
+        return self.slots.get(_group(line), 1) > 0
 
     def of(self, line: LineKey) -> int:
         """Return how many jobs a line has room for."""
@@ -66,21 +74,25 @@ class ClaimRoom:
         """Return how many jobs the next claim asks each line for.
 
         Lines of one colour share its room, and lines of one queue its slots. A line that is dry has jobs at any moment,
-        so it is asked for one at least, too: what is claimed beyond the room waits a moment, or goes back.
+        so it is asked for one at least, too: what is claimed beyond the room waits a moment, or goes back. Where
+        ``most`` bounds them all, the first lines get theirs: each is the first in turn.
         """
         if not self.queues:
             return {line: room for line, room in self.wanted.items() if room > 0}
-        self.loop_first = not self.loop_first
+        self.turn += 1
+        loop_first = self.turn % 2 == 1
         most = {line: room for line in self.dry if (room := self.of(line)) > 0}
         full = {line: room for line, room in most.items() if not self.dry[line]}
         for group, room in self.slots.items():
-            both = sorted((line for line in full if _group(line) == group), key=on_loop, reverse=self.loop_first)
+            both = sorted((line for line in full if _group(line) == group), key=on_loop, reverse=loop_first)
             full |= _shared({line: full[line] for line in both}, room)
         asked = {line: 1 for line in most if self.dry[line]}
         for is_async, room in self.wanted.items():
             some = {line: n for line, n in full.items() if n > 0 and on_loop(line) == is_async}
             asked |= {line: max(1, n) for line, n in _shared(some, room).items()}
-        return asked
+        lines = sorted(asked, key=list(self.dry).index)
+        first = self.turn // 2 % max(len(lines), 1)  # each line is it at both values of ``loop_first``
+        return {line: asked[line] for line in (*lines[first:], *lines[:first])}
 
     def is_free(self) -> bool:
         """Return whether there is any room."""

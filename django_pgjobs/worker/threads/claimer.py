@@ -88,6 +88,9 @@ class Claimer(Loop):
         self.listening = threading.Event()
         self.hints = ReadyHints()
         self.notified = self.seen = 0
+        self.unheard: set[str] = set()
+        """Groups of queues of which jobs were announced while their places were taken."""
+
         self.unconfirmed: UUID | None = None
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[LineKey, ...] = (False,)
@@ -113,7 +116,9 @@ class Claimer(Loop):
         with self.wake:
             before = self.room.is_free()
             self.room.offer(threads, loop, most, slots)
-            news = bool(slots) and self.notified != self.seen  # of a queue that was full then
+            news = {group for group in self.unheard if not self.room.is_full(group)}
+            self.unheard -= news
+            self.notified += bool(news)
             if self.room.is_free() and (not before or news or self.room.may_find_more()):
                 self.wake.notify_all()
 
@@ -165,9 +170,10 @@ class Claimer(Loop):
             self.wake.notify_all()
 
     def _wake_up(self, queue: str | None = None) -> None:
-        self.notified += 1
         if queue is not None and self.room.is_full(queue):
-            return  # the next room for it wakes the thread
+            self.unheard.add(self.room.group(queue))  # the next room for it wakes the thread
+            return
+        self.notified += 1
         self.settles_at = max(self.settles_at, clock.monotonic() + POLL_AGAIN_SECONDS)
         self.wake.notify_all()
 
@@ -192,7 +198,7 @@ class Claimer(Loop):
         if self.notified != self.seen or not self.room.queues:
             return able and (self.notified != self.seen or self.left.get(is_async, False))
         left = [line for line, more in self.left.copy().items() if more and on_loop(line) == is_async]
-        return able and any(self.room.of(line) > 0 for line in left)
+        return able and any(self.room.has_slots(line) for line in left)
 
     def serves(self, queue: str) -> bool:
         """Return whether this worker takes jobs of ``queue`` now."""
