@@ -210,7 +210,8 @@ class Durable:
 
         ``rows``: a queryset, in the order of its unique field ``key``, read ``every`` rows at a time; or an iterable
         that yields the same keys in each run. The job's row keeps how far it is, also as its progress. While the job is
-        ``stopping`` it is released, uncharged; then ``JobSuspended`` leaves it: let it through. ``atomic``: commit
+        ``stopping`` it is released, uncharged; then ``JobSuspended`` leaves it: let it through. A row counts as done
+        when the next one is asked for, so nothing may read ahead: no ``list()``, no ``batched()``. ``atomic``: commit
         the effects of ``every`` rows together with that, so that each row has its effects once. ``name``: one for each
         call. ``total``: how many rows there are, if they are not to be counted. Raises ``InvalidJob`` as ``step`` does,
         and if it cannot continue.

@@ -34,6 +34,7 @@ from django_pgjobs.execution.retries import (
     by_default_backoff,
     failure_of,
     kept,
+    released,
     retry,
 )
 from django_pgjobs.serialization.failures import OUR_FILES, Account, text_of
@@ -91,7 +92,7 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     if issubclass(kind, Snooze):
         return decide.Snoozed(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, Release):
-        return decide.Released(RELEASE_REASON, kept(account))
+        return released(context.stopping.why or "it raised Release")
     if issubclass(kind, (Abandon, UnstorableResult, OtherArguments, *REMEMBERED)):
         return decide.Abandoned(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:

@@ -64,6 +64,7 @@ class RowsByKey(Generic[T]):
         self.field = _field_of(rows.model, key)
         self.label = f"{rows.model._meta.label_lower}.{self.field.name}"
         self.rows = rows.order_by(self.field.attname)  # a relation would bring the order of its model
+        self.rows.query.standard_ordering = True  # reverse() outlives order_by()
         self.last: object = None
 
     def count(self) -> int | None:

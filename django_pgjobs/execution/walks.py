@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import Error, connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_pgjobs import clock
 from django_pgjobs.exceptions import InvalidJob, JobSuspended, RolledBack, UnstorableResult, WorkerStopping
@@ -43,6 +43,8 @@ KEEP_SECONDS = 1.0
 
 KEY_BYTES = 200
 """Maximum length of a key, as JSON text."""
+
+MOST_CURSORS = 25
 
 ROOM = 600
 """Maximum length of the options of a job with its cursors, as JSON text: a claim reads ``OPTION_BYTES`` at most, and
@@ -160,8 +162,10 @@ class Walks(Memos):
         self._begin(walk)
         while not walk.done:
             self._stop_if_asked(walk)
+            # An iterable may read by a cursor of the server, which ends with the transaction in which it began.
+            ahead = None if walk.source.label else walk.take()
             with self._batch(walk):
-                found = walk.take()
+                found = walk.take() if ahead is None else ahead
                 for key, row in found:
                     yield row
                     walk.passed(key)
@@ -255,9 +259,9 @@ class Walks(Memos):
 
     def _check_size(self, name: str, cursor: str) -> None:
         cursors = self._cursors = {**(self._cursors or {}), name: json.loads(cursor)}
-        if self._others + len(json.dumps(cursors)) > ROOM:
+        if len(cursors) > MOST_CURSORS or self._others + len(json.dumps(cursors)) > ROOM:
             raise InvalidJob(
-                f"each {name!r}: the {len(cursors)} cursors and other options of a job may take {ROOM} bytes together: "
+                f"each {name!r}: a job may have {MOST_CURSORS} cursors, and {ROOM} bytes for them and other options: "
                 "go through fewer things in one job, such as one queryset instead of one for each row"
             )
 
@@ -292,4 +296,4 @@ class Walks(Memos):
 
 def _may_write(error: BaseException) -> bool:
     """Return whether the connection is one to use after this error."""
-    return isinstance(error, Exception | JobSuspended) and not isinstance(error, Error)
+    return isinstance(error, Exception | JobSuspended) and not isinstance(error, InterfaceError | OperationalError)

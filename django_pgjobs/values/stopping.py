@@ -64,8 +64,8 @@ class Stopping:
         """Return one for a job of this process, which hears what the process hears, and what is announced to it."""
         with self._lock:
             made = Stopping()
+            self._of_jobs.add(made)  # first: a signal may announce between the two, in this very thread
             made.why, made.until = self.why, self.until
-            self._of_jobs.add(made)
             return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import Group, User
+from django.db import transaction
 
 from django_pgjobs import Backoff, JobContext, job
 from django_pgjobs.models import Job
@@ -45,6 +46,9 @@ def meet(context: JobContext, name: str) -> None:
             stop(context)
         case "fail":
             raise ValueError(name)
+        case "fail in the database":
+            with transaction.atomic():
+                Group.objects.create(name=name)
 
 
 @job(name="each.plain", takes_context=True, max_attempts=3, backoff=NOW)

@@ -24,6 +24,7 @@ from django_pgjobs.execution.single_job import Performer, WrittenEnd
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, memos
 from django_pgjobs.store.claiming import ClaimedJob
+from django_pgjobs.testing import run_job
 from django_pgjobs.values import stopping
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, patience, wait_until
 from tests.plugins.fix_worker import database_url
@@ -261,3 +262,17 @@ def follow(claimed: ClaimedJob) -> WrittenEnd:
     """Run a job as another executor of its worker does."""
     with psycopg.connect(database_url(), autocommit=True) as raw:
         return Performer(RawDatabase(raw), AUTHOR, run).perform(claimed)
+
+
+@job(name="each.reads_by_cursor", takes_context=True, max_attempts=3)
+def reads_by_cursor(context: JobContext) -> None:
+    for _ in context.each(Job.objects.order_by("pk").values_list("pk", flat=True).iterator(2), every=2, atomic=True):
+        pass
+
+
+def test_an_iterable_may_read_by_a_cursor_of_the_server() -> None:
+    """The batches commit while it reads."""
+    *_, registered = [reads_by_cursor.register() for _ in range(9)]
+    run_job(registered)
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.attempt, registered.error) == ("succeeded", 1, "")
