@@ -188,7 +188,7 @@ class AdmissionScan:
         With very many groups or lanes a turn scans some of them; only a full round shows that nothing is due.
         """
         began = clock.monotonic()
-        counted = limiting.limit_running(db, limit=BATCH) if self.overrides else 0
+        counted = limiting.limit_running(db, registry.names(), limit=BATCH) if self.overrides else 0
         turn, seen = self._turn(db, self.list_groups(db), began)
         if counted == BATCH:
             turn = replace(turn, again=True)

@@ -1,13 +1,15 @@
 """``manage.py pgjobs workers``: the workers, their last heartbeats, and which are silent or lost; and what to ask them.
 
 A request goes into one row of a worker, and holds for the whole worker: of several databases, it is that of the first
-that answers and has the worker.
+in which it is alive.
 """
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -50,6 +52,9 @@ def add_subcommands(subcommands: object) -> None:
         steers.add_argument("--reason", metavar="TEXT", default="", help="Why.")
         filters.add_author(steers)
         filters.add_output(steers)
+        for action in steers._actions:
+            if action.dest in ("format", "database"):
+                action.default = argparse.SUPPRESS  # what stands before the verb holds, too
 
 
 def show_workers(command: BaseCommand, options: Options) -> None:
@@ -74,6 +79,10 @@ def show_workers(command: BaseCommand, options: Options) -> None:
 def ask(verb: str, command: BaseCommand, options: Options) -> None:
     """Ask workers for something, and say who was asked; exit with 1 if one was not."""
     names = options["names"]
+    if options["queue"] is not None or options["all"] or options["watch"] is not None:
+        raise CommandError(
+            "Before the verb, --queue, --all and --watch only list: name workers.", returncode=output.WRONG
+        )
     if bool(names) == options["everyone"]:
         raise CommandError("Name workers, or give --all.", returncode=output.WRONG)
 
@@ -85,21 +94,28 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
         )
 
     replies = databases.asked(databases.aliases_of(options), find)
-    unknown, seen, lines, fields = set(names), set(), [], []
+    unknown, lines, fields = set(names), [], []
+    asked: set[UUID] = set()
+    refused: dict[UUID, tuple[dict[str, Any], str]] = {}  # a row in another database may have it asked
     for reply in replies:
-        here = [(key, name) for key, name in reply.answer or () if key not in seen]
-        seen |= {key for key, _ in here}
+        here = [(key, name) for key, name in reply.answer or () if key not in asked]
         unknown -= {name for _, name in here} | {text for text in names for key, _ in here if _is(text, key)}
         with output.shown_at(databases.shown(reply.alias)):
             for each in steering.ask(
                 reply.alias, [key for key, _ in here], verb, by=options["by"], reason=options["reason"]
             ):
-                fields.append(
-                    output.located({"id": each.id, "name": each.name, "status": each.status, "asked": each.was})
-                )
-                age = span(each.beat_age_seconds)
-                gone = f"is {each.status}, last heard from {age} ago: it was not asked"
-                lines.append(f"{each.name} {'is asked, and takes it up at its next heartbeat' if each.was else gone}")
+                field = output.located({"id": each.id, "name": each.name, "status": each.status, "asked": each.was})
+                if each.was:
+                    asked.add(each.id)
+                    refused.pop(each.id, None)
+                    fields.append(field)
+                    lines.append(f"{each.name} is asked, and takes it up at its next heartbeat")
+                else:
+                    age = span(each.beat_age_seconds)
+                    gone = f"{each.name} is {each.status}, last heard from {age} ago: it was not asked"
+                    refused.setdefault(each.id, (field, gone))
+    fields += [field for field, _ in refused.values()]
+    lines += [line for _, line in refused.values()]
     lines += [f"There is no worker {name!r}." for name in sorted(unknown)]
     answer = {"verb": verb, "workers": fields, "unknown": sorted(unknown)}
     output.answer(command, options, answer, map(output.plain, lines))

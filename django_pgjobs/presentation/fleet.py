@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.models import Heartbeat
 from django_pgjobs.store import explaining
 from django_pgjobs.store.database import Database
@@ -31,10 +32,12 @@ def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = Fal
 
 
 def named_workers(using: str, names: Sequence[str]) -> list[tuple[UUID, str]]:
-    """Return id and name of the workers with these names or ids, those that have left last."""
+    """Return id and name of the workers with these ids or names; of a name those that have left only if none lives."""
     ids = [UUID(name) for name in names if _IS_ID.fullmatch(name)]
     found = listed_workers(using, everyone=True).filter(Q(name__in=names) | Q(pk__in=ids))
-    return list(found.values_list("pk", "name"))
+    rows = list(found.values_list("pk", "name", "status"))
+    alive = {name for _, name, status in rows if status in LIVE}
+    return [(pk, name) for pk, name, status in rows if pk in ids or status in LIVE or name not in alive]
 
 
 def _serves(worker: Heartbeat, queue: str) -> bool:

@@ -208,7 +208,12 @@ class InlineWorker:
             if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, pauses.names[job.name])
                 finalising.delete_claims(db, [job.claim_id])
-            elif job.ending is None and not job.cancelled and pauses.must_count(job.queue, job.name, job.limit_key):
+            elif (
+                job.ending is None
+                and not job.cancelled
+                and pauses.must_count(job.queue, job.name, job.limit_key)
+                and registry.resolved(job.name) is not None
+            ):
                 Performer(db, self.worker.author).hold(job, "", limited=True)
                 finalising.delete_claims(db, [job.claim_id])
             else:

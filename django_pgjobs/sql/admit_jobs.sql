@@ -323,7 +323,9 @@ dated AS (
     INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)
     SELECT subject, slot, slot + make_interval(secs => per), starts
     FROM subjects
-    ON CONFLICT (subject, admitted_at) DO UPDATE SET starts = pgjobs_admission.starts + excluded.starts
+    ON CONFLICT (subject, admitted_at) DO UPDATE
+    SET starts = pgjobs_admission.starts + excluded.starts,
+        expires_at = greatest(pgjobs_admission.expires_at, excluded.expires_at) -- the period may have changed
 )
 SELECT
     unpaused.queue, unpaused.name, summary.jobs, summary.priorities, summary.last_key, summary.last_priority,

@@ -103,6 +103,8 @@ dated AS (
     SELECT subject, slot, slot + make_interval(secs => per), late
     FROM rated
     WHERE late > 0
-    ON CONFLICT (subject, admitted_at) DO UPDATE SET starts = pgjobs_admission.starts + excluded.starts
+    ON CONFLICT (subject, admitted_at) DO UPDATE
+    SET starts = pgjobs_admission.starts + excluded.starts,
+        expires_at = greatest(pgjobs_admission.expires_at, excluded.expires_at) -- the period may have changed
 )
 SELECT count(*) FROM subjects

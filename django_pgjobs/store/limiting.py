@@ -60,12 +60,14 @@ def read_limits(db: Database) -> list[Override]:
     return [Override._make(row[:10]) for row in db.fetch("read_limits", {})]
 
 
-def limit_running(db: Database, *, limit: int) -> int:
-    """Count up to ``limit`` running jobs in limits that were set after their registration; return how many.
+def limit_running(db: Database, names: Sequence[str], *, limit: int) -> int:
+    """Count up to ``limit`` running jobs of these names in limits that were set after their registration.
+
+    Returns how many.
 
     Repeatable, also by several at once.
     """
-    return len(db.fetch("limit_running", {"limit": limit}))
+    return len(db.fetch("limit_running", {"limit": limit, "names": list(names)}))
 
 
 def expire_limits(db: Database, *, kept_seconds: float) -> list[tuple[str, str]]:

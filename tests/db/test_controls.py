@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db.models.functions import Now
 
 from django_pgjobs import sql
 from django_pgjobs.models import Action, Heartbeat
+from django_pgjobs.presentation.fleet import named_workers
 from django_pgjobs.steering import workers as steering
 from django_pgjobs.store import keeping
 from django_pgjobs.store.keeping import Control
 from tests.plugins.fix_db import RawDatabase
 
 pytestmark = pytest.mark.usefixtures("committed")
+
+
+@pytest.mark.parametrize("before", [["--queue", "mail"], ["--all"], ["--watch", "1"]])
+def test_what_stands_before_the_verb_of_a_request_is_not_ignored(raw: RawDatabase, before: list[str]) -> None:
+    worker = beating(raw)
+    with pytest.raises(CommandError, match="only list"):
+        call_command("pgjobs", "workers", *before, "drain", str(worker))
+    assert raw.value("SELECT control FROM pgjobs_heartbeat") == ""
+
+
+def test_the_format_before_the_verb_holds(raw: RawDatabase, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("pgjobs", "workers", "--format", "json", "quiet", str(beating(raw)))
+    assert json.loads(capsys.readouterr().out)["verb"] == "quiet"
+
+
+def test_a_name_means_those_that_left_only_if_none_lives(raw: RawDatabase) -> None:
+    gone, lives = beating(raw, "stopped"), beating(raw)
+    raw.query("UPDATE pgjobs_heartbeat SET name = 'web-1'")
+    assert named_workers("default", ["web-1"]) == [(lives, "web-1")]
+    assert named_workers("default", [str(gone)]) == [(gone, "web-1")]
+    raw.query("DELETE FROM pgjobs_heartbeat WHERE id = %s", [lives])
+    assert named_workers("default", ["web-1"]) == [(gone, "web-1")]
 
 
 def facts(worker: UUID, state: str = "running", taken: int = 0) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Worker:
             self._dies_admitting()
         limits = pausing.read_pauses(db).limits
         if limits:
-            limiting.limit_running(db, limit=100)
+            limiting.limit_running(db, registry.names(), limit=100)
         self._admit(db)
         claimed = claim(db, self.luck.randrange(1, 4))
         known = {each.id: each for each in claimed.jobs}

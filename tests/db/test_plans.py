@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from django_pgjobs import sql
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.store import (
     admitting,
     atomic,
@@ -106,7 +107,7 @@ def _suspended(held: Claimed) -> list[End]:
 
 def _limits_running(db: Any) -> int:
     limiting.override_limit(db, "queue", ["default", "mail"], Bounds(2), by="", reason="")
-    return limiting.limit_running(db, limit=BATCH)
+    return limiting.limit_running(db, registry.names(), limit=BATCH)
 
 
 STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {

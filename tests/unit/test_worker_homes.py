@@ -276,6 +276,16 @@ def test_many_callbacks_of_a_home_leave_places_to_another_that_may_claim(worker:
     assert [alias for alias, _ in sent(child)] == ["a", "a", "b", "b"]
 
 
+def test_a_home_that_is_quiet_takes_nothing_from_callbacks_of_another(worker: Any) -> None:
+    both = worker()
+    child = both.executor(threads=1)
+    both.a.controls.quiet = both.b.controls.quiet = True
+    both.a.claimer.hungry, both.b.claimer.hungry = False, True  # what was registered there is not claimed
+    both.claims(both.a, 1)
+    both.main._advance()
+    assert [alias for alias, _ in sent(child)] == ["a"]
+
+
 def test_a_bench_is_left_when_the_ends_of_its_home_cannot_be_written(worker: Any) -> None:
     both = worker()
     child = both.executor(threads=4)

@@ -75,8 +75,8 @@ class Home:
 
     @property
     def takes_jobs(self) -> bool:
-        """True while it may claim and start some."""
-        return self.knows_pauses and not self.finaliser.full
+        """True while it may claim some."""
+        return self.knows_pauses and not self.finaliser.full and not self.controls.quiet
 
     def executors(self, children: list[ExecutorProcess]) -> list[ExecutorProcess]:
         """Return those that may get its jobs."""

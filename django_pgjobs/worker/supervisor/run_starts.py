@@ -171,7 +171,8 @@ class RunStarts:
         return self.pauses.cover(run.job.queue, run.job.name) or self._is_uncounted(run.job)
 
     def _is_uncounted(self, job: ClaimedJob) -> bool:
-        return job.ending is None and self.pauses.must_count(job.queue, job.name, job.limit_key)
+        counts = job.ending is None and self.pauses.must_count(job.queue, job.name, job.limit_key)
+        return counts and registry.find(job.name) is not None  # or no worker would ever admit it
 
     def _release_or_hold(self, run: HeldRun) -> None:
         """Release a run of a paused queue, which no claim reads; hold one of a paused name, or it is claimed again."""

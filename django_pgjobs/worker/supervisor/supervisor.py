@@ -225,10 +225,7 @@ class Supervisor:
         homes = [
             home
             for home in self.homes
-            if home.takes_jobs
-            and not home.controls.quiet
-            and home.executors(executors)
-            and (most is None or home is self.turn)
+            if home.takes_jobs and home.executors(executors) and (most is None or home is self.turn)
         ]
         for home in self.homes:
             if home not in homes:
@@ -266,6 +263,9 @@ class Supervisor:
     def _on_control(self, home: Home, control: Control) -> None:
         """Do what an operator asks for, and let the heartbeats say so at once; in this home that it is taken up."""
         why = signed(control.by, control.reason)
+        if self.draining_until is not None and control.verb != "drain":
+            log.info("worker drains, and does not take up the request of an operator: %s %s", control.verb, why)
+            return
         log.info("worker takes up the request of an operator: %s %s", control.verb, why)
         match control.verb:
             case "quiet" | "resume":
