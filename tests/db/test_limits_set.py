@@ -325,9 +325,7 @@ TWINS: dict[str, Callable[[RawDatabase], object]] = {
         "UPDATE pgjobs_job SET finished_at = now(), outcome = 'succeeded'"
     ),
     "AND j.ending IS NULL": lambda raw: raw.query("UPDATE pgjobs_job SET ending = 'cancelled'"),
-    "AND j.name = ANY (%(names)s::text[])": lambda raw: raw.query(
-        "UPDATE pgjobs_job SET name = 'known.to_executors'"
-    ),
+    "AND j.name = ANY (%(names)s::text[])": lambda raw: raw.query("UPDATE pgjobs_job SET name = 'known.to_executors'"),
     "WHERE o.kind IN ('queue', 'job') AND (o.until IS NULL OR o.until > statement_timestamp())": over,
 }
 

@@ -88,7 +88,7 @@ class Claimer(Loop):
         self.listening = threading.Event()
         self.hints = ReadyHints()
         self.notified = self.seen = 0
-        self.unheard: set[str] = set()
+        self.announced: set[str] = set()
         """Groups of queues of which jobs were announced while their places were taken."""
 
         self.unconfirmed: UUID | None = None
@@ -116,8 +116,8 @@ class Claimer(Loop):
         with self.wake:
             before = self.room.is_free()
             self.room.offer(threads, loop, most, slots)
-            news = {group for group in self.unheard if not self.room.is_full(group)}
-            self.unheard -= news
+            news = {group for group in self.announced if not self.room.is_full(group)}
+            self.announced -= news
             self.notified += bool(news)
             if self.room.is_free() and (not before or news or self.room.may_find_more()):
                 self.wake.notify_all()
@@ -171,7 +171,7 @@ class Claimer(Loop):
 
     def _wake_up(self, queue: str | None = None) -> None:
         if queue is not None and self.room.is_full(queue):
-            self.unheard.add(self.room.group(queue))  # the next room for it wakes the thread
+            self.announced.add(self.room.group(queue))  # the next room for it wakes the thread
             return
         self.notified += 1
         self.settles_at = max(self.settles_at, clock.monotonic() + POLL_AGAIN_SECONDS)
