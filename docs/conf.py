@@ -48,6 +48,7 @@ nitpick_ignore = [
     ("py:class", "django_pgjobs.jobs.definition.Returned"),  # another
     ("py:class", "django_pgjobs.testing.running.RunOptions"),  # the arguments of run_jobs
     ("py:class", "django_pgjobs.models.operators.QueueState"),  # a table: the page of models has it
+    ("py:class", "django_pgjobs.models.operators.LimitOverride"),  # another
     ("py:class", "django_pgjobs.models.workers.LeaderTerm"),  # another
 ]
 nitpick_ignore_regex = [(r"py:.*", r"(?!django_pgjobs\.(jobs|context|models|exceptions|testing)\.).*")]
