@@ -548,7 +548,7 @@ def test_without_a_callback_nothing_happens(ending: str) -> None:
 def test_an_async_callback_runs(caplog: pytest.LogCaptureFixture) -> None:
     assert perform(awith_callbacks, ending="abandoned") == decide.Succeeded()
     assert said == [True]
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.name != "asyncio"] == []  # it says if the machine is slow
 
 
 @pytest.mark.parametrize(("definition", "ending"), [(awith_callbacks, "cancelled"), (with_callbacks, "abandoned")])

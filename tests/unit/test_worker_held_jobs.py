@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -378,14 +379,18 @@ LIMITED = Pauses(limits=frozenset({LimitInForce("queue", "mail", 2, None, None)}
 def test_what_an_operators_limit_does_not_count_yet_is_held_and_does_not_start(
     held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
-    """Claimed, or waiting here when the worker learns of it; what is counted, or only calls back, starts."""
-    waits = [claimed(1, queue="mail"), claimed(2, queue="mail", extras={"limit_key": ""}), claimed(3)]
+    """Claimed, or waiting here when the worker learns of it.
+
+    What is counted, only calls back, or has a name that only executors know, starts.
+    """
+    known = partial(claimed, name="holding.known", queue="mail")
+    waits = [known(1), known(2, extras={"limit_key": ""}), claimed(3)]
     held_jobs.adopt(0.0, under("a", waits))
     held_jobs.starts.pause(LIMITED, [])
-    later = [claimed(4, queue="mail"), claimed(5, queue="mail", extras={"limit_key": "k"}), claimed(6)]
-    held_jobs.adopt(0.0, under("b", [*later, claimed(7, queue="mail", ending="abandoned", ending_attempt=1)]))
+    later = [known(4), known(5, extras={"limit_key": "k"}), claimed(6), claimed(8, name="holding.lazy", queue="mail")]
+    held_jobs.adopt(0.0, under("b", [*later, known(7, ending="abandoned", ending_attempt=1)]))
     assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(HOLD, 1, "limited"), (HOLD, 4, "limited")]
-    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [2, 3, 5, 6, 7]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [2, 3, 5, 6, 7, 8]
 
 
 def test_a_pause_goes_before_a_limit(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
