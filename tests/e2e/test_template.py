@@ -235,7 +235,7 @@ def test_nothing_is_left_of_a_killed_worker(worker: Workers, stage: Stage, stopp
 def test_a_template_that_fails_while_it_forks_costs_a_slower_start(worker: Workers, stage: Stage, how: str) -> None:
     """Whatever it has forked so far is ended with it, and reaped."""
     process = worker(env={"PGJOBS_TEST_IMPORTING": how}, conf=SHORT)
-    assert process.said(GONE)
+    process.wait_for_log(GONE)
     assert forked(process) == []
     assert ended(jobs.effect.register("one"))[0].outcome == "succeeded"
     assert only_known_children(process)
