@@ -354,6 +354,18 @@ def test_registered_again_it_stands_at_the_tail() -> None:
 # Keys
 
 
+def test_an_abandoned_job_whose_key_one_behind_it_has_is_passed(raw: RawDatabase) -> None:
+    """It cannot be retried as long as that waits, and that waits for it: an operator lets that run."""
+    first = step.using(unique="k").register(1)
+    end(raw, claim(raw), "abandoned")
+    second = step.using(unique="k").register(2)
+    assert row(second).state == "blocked"
+    assert not row(first).retry().changed
+    assert row(second).unblock().changed == 1
+    run_jobs()
+    assert states([first, second]) == ["abandoned", "succeeded"]
+
+
 def test_a_replaced_job_loses_its_place() -> None:
     first = step.register(1)
     old = step.using(unique=Unique("k", on_conflict="replace")).register(2)
