@@ -145,7 +145,7 @@ def _line(name: str, plan: Plan) -> dict[str, Any]:
         return {"title": module.TITLE, **module.measure(plan).as_json()}
     except Exception as error:
         # Catch everything: an error must not lose the results of half an hour before it.
-        failed = str(error) if isinstance(error, BenchmarkError) else traceback.format_exc()
+        failed = str(error) if isinstance(error, BenchmarkError) else _trace()
         return {"title": module.TITLE, "failed": failed}
 
 
@@ -159,7 +159,12 @@ def _peer(name: str, plan: Plan, ours: float | None) -> dict[str, Any]:
         return part
     except Exception as error:
         known = isinstance(error, NotInstallable | BenchmarkError)
-        return {"name": PEERS[name].name, "skipped": str(error) if known else traceback.format_exc()}
+        return {"name": PEERS[name].name, "skipped": str(error) if known else _trace()}
+
+
+def _trace() -> str:
+    """Return the traceback of what is handled, without the folder of this checkout: results are published."""
+    return traceback.format_exc().replace(f"{Path(__file__).resolve().parent.parent}/", "")
 
 
 def _keep(found: dict[str, Any], options: argparse.Namespace) -> None:
