@@ -28,7 +28,9 @@ pytestmark = pytest.mark.usefixtures("committed", "watched")
 CODE, CHANGES, WORKERS, JOBS = 4, 100, 3, 200
 
 WATCH = f"""
-CREATE TABLE limit_number (id bigint GENERATED ALWAYS AS IDENTITY, number integer);
+CREATE TABLE limit_number (
+    id bigint GENERATED ALWAYS AS IDENTITY, number integer, set_at timestamptz DEFAULT clock_timestamp()
+);
 INSERT INTO limit_number (number) VALUES ({CODE});
 CREATE TABLE limit_breach (admitted integer, allowed integer);
 CREATE TABLE limit_admitted (job_id bigint PRIMARY KEY);
@@ -53,8 +55,12 @@ BEGIN
     -- Not those that ran uncounted and are counted since: no admission has let them in.
     SELECT count(*) INTO admitted FROM limit_admitted JOIN pgjobs_job ON id = job_id
     WHERE hold IS NULL AND finished_at IS NULL AND ending IS NULL;
-    -- The number in force, and the one before it: it may have changed since the statement began, once at most.
-    SELECT max(number) INTO allowed FROM (SELECT number FROM limit_number ORDER BY id DESC LIMIT 2) AS around;
+    -- All that were in force since the statement began: of those set before it, the last may have committed later.
+    SELECT max(number) INTO allowed FROM limit_number WHERE id >= (
+        SELECT min(id) FROM (
+            SELECT id FROM limit_number WHERE set_at <= statement_timestamp() ORDER BY id DESC LIMIT 2
+        ) AS before
+    );
     IF admitted > allowed THEN INSERT INTO limit_breach VALUES (admitted, allowed); END IF;
     RETURN NULL;
 END $$;

@@ -104,7 +104,7 @@ def test_the_code_applies_again_when_the_time_is_over(worker: Workers) -> None:
 
 @pytest.fixture
 def breaches(worker: Workers) -> Iterator[list[tuple[int, int]]]:
-    """What a trigger finds at each admission: more admitted than the number in force, and the one before it, allow."""
+    """What a trigger finds at each admission: more admitted than any number in force meanwhile allows."""
     found: list[tuple[int, int]] = []
     with connection.cursor() as cursor:
         cursor.execute(WATCH)
