@@ -103,6 +103,10 @@ class HeartbeatAdmin(ReadOnlyAdmin):
             return "–"
         if not beat.is_asked:
             return str(when(beat.taken_at)) if beat.taken_at else "–"
+        if beat.status == "stopped":
+            return str(_("no, it has left"))
+        if beat.status == "draining" and beat.control != "drain":
+            return str(_("no, it drains"))
         return str(_("at its next heartbeat") if beat.status in LIVE else _("no, it has not been heard from since"))
 
     @admin.action(description=_("Quiet: claim nothing more"), permissions=["steer"])

@@ -392,9 +392,16 @@ def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
 def _unserved(facts: WhyFacts) -> Reason:
     words = {"ago": since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
     if facts.quiet:
-        text = _(
-            "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is quiet: an "
-            "operator asked it to claim nothing."
+        text = (
+            _(
+                "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is "
+                "draining, or quiet because an operator asked for that."
+            )
+            if facts.draining
+            else _(
+                "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is "
+                "quiet: an operator asked it to claim nothing."
+            )
         )
         return Reason("quiet", text % words, _("When that is over: ") + "manage.py pgjobs workers resume NAME")
     if facts.draining:

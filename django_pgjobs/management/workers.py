@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.words import span
 from django_pgjobs.management import databases, filters, output, watching
 from django_pgjobs.management.output import Options
@@ -48,7 +49,7 @@ def add_subcommands(subcommands: object) -> None:
     for verb, text in HELP.items():
         steers = filters.declare(verbs, verb, partial(ask, verb), text)
         steers.add_argument("names", metavar="WORKER", nargs="*", help="Names or ids of workers.")
-        steers.add_argument("--all", action="store_true", dest="everyone", help="All workers that have not stopped.")
+        steers.add_argument("--all", action="store_true", dest="everyone", help="All workers that are alive.")
         steers.add_argument("--reason", metavar="TEXT", default="", help="Why.")
         filters.add_author(steers)
         filters.add_output(steers)
@@ -88,7 +89,7 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
 
     def find(alias: str) -> list[Any]:
         return (
-            list(listed_workers(alias).values_list("pk", "name"))
+            list(listed_workers(alias).filter(status__in=LIVE).values_list("pk", "name"))
             if options["everyone"]
             else named_workers(alias, names)
         )

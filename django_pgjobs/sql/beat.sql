@@ -23,7 +23,8 @@ SET last_beat_at = statement_timestamp(),
     death = excluded.death,
     died_at = CASE WHEN excluded.deaths = h.deaths THEN h.died_at ELSE excluded.died_at END, -- its age is not exact
     suspects = excluded.suspects,
-    control_taken = least(excluded.control_taken, h.control_number),
+    control_number = greatest(h.control_number, excluded.control_taken), -- a failover lost one that the worker has obeyed
+    control_taken = excluded.control_taken,
     taken_at = CASE WHEN excluded.control_taken > h.control_taken THEN statement_timestamp() ELSE h.taken_at END,
     suspects_since = CASE WHEN excluded.suspects IS NOT NULL THEN coalesce(h.suspects_since, excluded.suspects_since) END
 WHERE h.state <> 'stopped'

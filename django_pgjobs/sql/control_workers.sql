@@ -1,6 +1,6 @@
 -- control_workers: ask workers to be quiet, to claim again, to drain or to recycle their executors; of two requests the last one wins.
 -- Fence: none (a worker's row grants no right).
--- Rows: one per worker that has a row = its id, its name, its status, whether it was asked, and for how many seconds it has not been heard from.
+-- Rows: one per worker that has a row = its id, its name, its status before the lock, whether it was asked, and for how many seconds it has not been heard from.
 -- Clock: statement_timestamp().
 WITH controlled AS (
     UPDATE pgjobs_heartbeat AS h

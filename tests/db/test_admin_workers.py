@@ -76,6 +76,12 @@ def test_a_page_says_what_was_asked_and_whether_it_was_taken_up() -> None:
     assert "asked: quiet" in html(client.get(WORKERS))
     Heartbeat.objects.filter(pk=beat.pk).update(last_beat_at=Now() - timedelta(hours=1))
     assert "no, it has not been heard from since" in html(client.get(page))
+    Heartbeat.objects.filter(pk=beat.pk).update(state="stopped")
+    assert "no, it has left" in html(client.get(page))
+    Heartbeat.objects.filter(pk=beat.pk).update(last_beat_at=Now(), state="draining")
+    assert "no, it drains" in html(client.get(page))
+    Heartbeat.objects.filter(pk=beat.pk).update(control="drain")
+    assert "at its next heartbeat" in html(client.get(page)), "a drain that began otherwise takes that up"
     Heartbeat.objects.filter(pk=beat.pk).update(last_beat_at=Now(), control_taken=1, taken_at=Now(), state="quiet")
     text = html(client.get(page))
     assert "at its next heartbeat" not in text

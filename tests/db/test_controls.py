@@ -20,6 +20,7 @@ from django_pgjobs.steering import workers as steering
 from django_pgjobs.store import keeping
 from django_pgjobs.store.keeping import Control
 from tests.plugins.fix_db import RawDatabase
+from tests.plugins.shell import printed
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -44,6 +45,16 @@ def test_a_name_means_those_that_left_only_if_none_lives(raw: RawDatabase) -> No
     assert named_workers("default", [str(gone)]) == [(gone, "web-1")]
     raw.query("DELETE FROM pgjobs_heartbeat WHERE id = %s", [lives])
     assert named_workers("default", ["web-1"]) == [(gone, "web-1")]
+
+
+def test_all_means_those_that_are_alive(raw: RawDatabase) -> None:
+    beating(raw, "lost")
+    beating(raw, heard=3600.0)
+    beating(raw, "stopped")
+    there = beating(raw)
+    status, text = printed("workers", "recycle", "--all")
+    assert (status, text.count("\n")) == (0, 1), text
+    assert Heartbeat.objects.get(control="recycle").pk == there
 
 
 def facts(worker: UUID, state: str = "running", taken: int = 0) -> dict[str, Any]:
@@ -112,6 +123,19 @@ def test_an_expired_row_goes_on_with_the_numbers_of_its_worker(raw: RawDatabase)
     assert keeping.beat(raw, facts(worker, "quiet", taken=1)) == Control(2, "resume", "anna", "its disk")
 
 
+def test_a_failover_that_loses_a_request_does_not_lose_its_number(raw: RawDatabase) -> None:
+    """The worker has obeyed it: a new request with that number would never be obeyed, and yet count as taken up."""
+    worker = beating(raw)
+    ask(worker)
+    before = "control = '', control_number = 0, control_by = '', control_reason = '', controlled_at = NULL"
+    raw.query(f"UPDATE pgjobs_heartbeat SET {before}")
+    keeping.beat(raw, facts(worker, "quiet", taken=1))
+    assert not Heartbeat.objects.get(pk=worker).is_asked
+    ask(worker, verb="resume")
+    assert keeping.beat(raw, facts(worker, "quiet", taken=1)) == Control(2, "resume", "anna", "its disk")
+    assert Heartbeat.objects.get(pk=worker).is_asked
+
+
 GUARDS = {
     "AND h.state IN ('running', 'quiet')": ("draining", 0.0),
     "AND h.last_beat_at > statement_timestamp() - make_interval(secs => %(silent)s::float8)": ("running", 3600.0),
@@ -138,7 +162,7 @@ def test_a_heartbeat_that_wrote_what_it_has_read_would_take_a_request_back(raw: 
     keeping.beat(raw, facts(worker))
     assert Heartbeat.objects.get(pk=worker).control_number == 1
     whole = sql.statement("beat")
-    twin = whole.replace("SET last_beat_at", "SET control_number = excluded.control_number, last_beat_at")
+    twin = whole.replace("greatest(h.control_number, excluded.control_taken)", "excluded.control_number")
     assert twin != whole
     raw.query(twin, {**keeping._BEATS_WITHOUT, **facts(worker)})
     assert Heartbeat.objects.get(pk=worker).control_number == 0

@@ -94,6 +94,15 @@ def test_due_with_a_worker_that_serves_its_queue_or_not(raw: RawDatabase, serves
     assert said(one)[0] == code
 
 
+def test_due_while_all_that_serve_its_queue_are_quiet_or_drain(raw: RawDatabase) -> None:
+    [one] = register()
+    worker("q", state="quiet")
+    assert "is quiet: an operator asked it" in said(one)[1]
+    worker("d", state="draining")
+    code, words = said(one)
+    assert (code, "is draining, or quiet because an operator asked for that. When" in words) == ("quiet", True), words
+
+
 def test_due_behind_others_and_behind_busy_workers(raw: RawDatabase) -> None:
     first = register(2)
     [later] = register(delay_seconds=-1)

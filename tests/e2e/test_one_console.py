@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from django.core.management.base import CommandError
+from django.db.models.functions import Now
 from django.test import RequestFactory
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -18,12 +20,12 @@ from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.metrics import views
 from django_pgjobs.metrics.reader import FleetReader
 from django_pgjobs.metrics.registry import FleetCollector
-from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.models import CronEntry, Heartbeat, Job
 from django_pgjobs.models.numbers import Total
-from django_pgjobs.store import leading
+from django_pgjobs.store import keeping, leading
 from tests.e2e.elsewhere import aliased, ask, frozen, put
 from tests.plugins.fix_db import AUTHOR, RawDatabase, patience, register
-from tests.plugins.shell import pgjobs, printed, run
+from tests.plugins.shell import BEAT, pgjobs, printed, run
 
 SECONDS = 6.0
 """What two seconds may become in a busy test; a server that is waited for takes a minute and more."""
@@ -60,6 +62,39 @@ def refused(*arguments: object) -> str:
 
 def outcomes(server: EmbeddedServer) -> list[str | None]:
     return [row[0] for row in ask(server.url, "SELECT outcome FROM pgjobs_job ORDER BY id")]
+
+
+@pytest.fixture
+def worker_of_both(second: EmbeddedServer, raw: RawDatabase) -> str:
+    """The id of a worker that has a row in each, and beats."""
+    keeping.beat(raw, {**BEAT, "queues": None, "excluded_queues": None})
+    row = raw.value("SELECT to_jsonb(h)::text FROM pgjobs_heartbeat AS h")
+    into = "INSERT INTO pgjobs_heartbeat SELECT * FROM jsonb_populate_record(NULL::pgjobs_heartbeat, %s::jsonb)"
+    ask(second.url, into, row)
+    return str(BEAT["id"])
+
+
+def asked_of(server: EmbeddedServer) -> list[int]:
+    """The numbers of the last requests, here and there."""
+    return [
+        Heartbeat.objects.get().control_number,
+        ask(server.url, "SELECT control_number FROM pgjobs_heartbeat")[0][0],
+    ]
+
+
+def test_a_row_that_is_lost_does_not_hide_that_of_another_database(worker_of_both: str, second: EmbeddedServer) -> None:
+    Heartbeat.objects.update(last_beat_at=Now() - timedelta(hours=1))
+    status, text = printed("workers", "quiet", worker_of_both)
+    assert (status, text.splitlines()) == (0, ["web-1 is asked, and takes it up at its next heartbeat"])
+    assert asked_of(second) == [0, 1]
+    ask(second.url, "UPDATE pgjobs_heartbeat SET state = 'stopped'")
+    status, text = printed("workers", "resume", worker_of_both)
+    assert (status, text.count("was not asked")) == (1, 1), "it is gone from both, and that is said once"
+
+
+def test_the_database_before_the_verb_of_a_request_holds(worker_of_both: str, second: EmbeddedServer) -> None:
+    assert printed("workers", "--database", "second", "quiet", worker_of_both)[0] == 0
+    assert asked_of(second) == [0, 1]
 
 
 def test_a_list_says_of_each_job_where_it_is(twins: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Action, Heartbeat, Job
@@ -68,12 +69,14 @@ def test_a_quiet_worker_finishes_what_it_has_and_claims_again_when_it_resumes(wo
 
 
 def test_of_two_requests_between_two_heartbeats_the_last_one_wins(worker: Workers) -> None:
-    process = worker(processes=1, conf={"BEAT_SECONDS": 2.0, "STALE_SECONDS": 10.0})
-    steer("quiet", process.name)
-    steer("resume", process.name)
+    process = worker(processes=1, conf=QUICK)
+    with transaction.atomic():  # else a heartbeat between them would read the first
+        steer("quiet", process.name)
+        steer("resume", process.name)
     taken_up(process, "running")
     assert Heartbeat.objects.get(name=process.name).control_number == 2
     assert process.said("takes up the request of an operator: resume")
+    assert not process.said("request of an operator: quiet")
 
 
 def test_a_worker_drains_and_a_new_one_begins_without_a_request(worker: Workers, stage: Stage) -> None:

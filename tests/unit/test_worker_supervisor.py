@@ -14,7 +14,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.ends.kinds import RELEASE, SUCCESS, EndKind
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.keeping import Rescued
+from django_pgjobs.store.keeping import Control, Rescued
 from django_pgjobs.store.pausing import LimitInForce, Pauses
 from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs, StopSoon
 from django_pgjobs.worker.shared.runs import HeldRun, RunTable
@@ -277,6 +277,26 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
     assert serving.finaliser.puts == [(RELEASE, 2), (RELEASE, 3)]
     serving.main._advance()
     assert serving.claimer.requests == []
+
+
+def test_a_drain_is_in_the_row_at_once(worker: Any) -> None:
+    serving = worker()
+    told: list[bool] = []
+    serving.home.controls.beat_now = lambda: told.append(serving.claimer.halted)
+    serving.main.drain("SIGTERM")
+    assert told == [True], "the heartbeat that it asks for says that it drains"
+
+
+def test_a_worker_that_drains_takes_up_a_drain_and_nothing_else(worker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    serving = worker()
+    serving.main.drain("SIGTERM")
+    with caplog.at_level(logging.INFO):
+        serving.main._on_control(serving.home, Control(1, "quiet", "anna", "its disk"))
+    assert (serving.home.controls.taken, serving.home.controls.quiet) == (0, False)
+    assert "worker drains, and does not take up the request of an operator: quiet" in caplog.text
+    assert "worker takes up" not in caplog.text
+    serving.main._on_control(serving.home, Control(2, "drain", "anna", ""))
+    assert serving.home.controls.taken == 2
 
 
 def test_a_worker_that_cannot_go_on_drains_and_exits_with_status_one(worker: Any) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-QUIET, RESUME, DRAIN, RECYCLE = "quiet", "resume", "drain", "recycle"
-
 
 @dataclass(slots=True)
 class Controls:

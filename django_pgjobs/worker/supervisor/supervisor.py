@@ -28,7 +28,6 @@ from django_pgjobs.steering.trail import signed
 from django_pgjobs.store.keeping import Control, Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.shared.controls import QUIET
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers, free
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
@@ -270,7 +269,7 @@ class Supervisor:
         match control.verb:
             case "quiet" | "resume":
                 for each in self.homes:
-                    each.controls.quiet = control.verb == QUIET
+                    each.controls.quiet = control.verb == "quiet"
             case "drain":
                 self.drain(f"an operator asked for it {why}")
             case "recycle":
@@ -408,6 +407,7 @@ class Supervisor:
                 home.claimer.halt()
                 home.dispatcher.release_unstarted(self.pool.children, lambda run: True)
                 home.held_jobs.ends.release(home.dispatcher.withdraw(lambda run: True))
+                home.controls.beat_now()
             self.pool.announce_drain(self.draining_until)
             self.last_tick = 0.0
 
