@@ -125,6 +125,19 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
 
 
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Declare the names of queues and ``--job``."""
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
+    parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
+
+
+def named(options: Options, kind: str = "job") -> list[tuple[str, str]]:
+    """Return kind and name of each queue and of each job, which is of this kind."""
+    if not options["queues"] and not options["job"]:
+        raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
+    return [*(("queue", name) for name in options["queues"]), *((kind, name) for name in options["job"])]
+
+
 def add_author(parser: argparse.ArgumentParser) -> None:
     """Declare ``--by``."""
     parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")

@@ -21,8 +21,7 @@ HELP = "Set the limit of queues, or of jobs by name, in place of the code's; or 
 def add_subcommands(subcommands: object) -> None:
     """Declare ``limit``."""
     parser = filters.declare(subcommands, "limit", databases.on_each(limit, steers=True), HELP)
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
-    parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
+    filters.add_names(parser)
     parser.add_argument("--each-key", action="store_true", help="Of each job the limit with a key.")
     parser.add_argument("--concurrency", metavar="N", type=int, help="How many run at once.")
     parser.add_argument("--rate", metavar="N", type=int, help="How many start in a period.")
@@ -71,12 +70,9 @@ def _restore(command: BaseCommand, options: Options, database: str) -> None:
 
 def _named(options: Options) -> list[tuple[str, str]]:
     """Return kind and name of what to limit."""
-    if not options["queues"] and not options["job"]:
-        raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
     if options["each_key"] and options["queues"]:
         raise CommandError("--each-key is about jobs: name them with --job.", returncode=output.WRONG)
-    kind = "key" if options["each_key"] else "job"
-    return [*(("queue", name) for name in options["queues"]), *((kind, name) for name in options["job"])]
+    return filters.named(options, "key" if options["each_key"] else "job")
 
 
 def _as_json(found: LimitOverride) -> dict[str, object]:

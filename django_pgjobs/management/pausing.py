@@ -27,8 +27,7 @@ def add_subcommands(subcommands: object) -> None:
     """Declare ``pause`` and ``resume``."""
     for (verb, text), perform in zip(HELP.items(), (pause, resume), strict=True):
         parser = filters.declare(subcommands, verb, databases.on_each(perform, steers=True), text)
-        parser.add_argument("queues", metavar="QUEUE", nargs="*", help="Names of queues.")
-        parser.add_argument("--job", metavar="NAME", action="append", default=[], help="The name of a job; repeatable.")
+        filters.add_names(parser)
         if verb == "pause":
             parser.add_argument("--list", action="store_true", help="Only list the current pauses.")
             parser.add_argument("--reason", metavar="TEXT", default="", help="Why.")
@@ -56,7 +55,7 @@ def _pause(options: Options, database: str) -> list[QueueState]:
     words: dict[str, Any] = {"by": by, "reason": reason, "until": until, "database": database}
     try:
         with at_read_committed(database):
-            return [pauses.pause(kind, name, **words) for kind, name in _named(options)]
+            return [pauses.pause(kind, name, **words) for kind, name in filters.named(options)]
     except InvalidJob as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
 
@@ -86,15 +85,10 @@ def _line(state: QueueState) -> str:
 def resume(command: BaseCommand, options: Options) -> None:
     """Resume, and print what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
-    answers = [(kind, name, pauses.resume(kind, name, by=by, database=database)) for kind, name in _named(options)]
+    answers = [
+        (kind, name, pauses.resume(kind, name, by=by, database=database)) for kind, name in filters.named(options)
+    ]
     fields = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
     lines = (f"resumed {kind} {name}" if was else f"{kind} {name} was not paused" for kind, name, was in answers)
     output.answer(command, options, {"resumed": fields}, map(output.plain, lines))
     output.exit_if(not all(was for _, _, was in answers))
-
-
-def _named(options: Options) -> list[tuple[str, str]]:
-    """Return kind and name of what to pause or resume."""
-    if not options["queues"] and not options["job"]:
-        raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
-    return [*(("queue", name) for name in options["queues"]), *(("job", name) for name in options["job"])]

@@ -69,7 +69,7 @@ class LimitOverride(PostgresModel):
     A number that is null is the code's. ``rate`` and ``per`` go together.
     """
 
-    class Kind(models.TextChoices):
+    class LimitKind(models.TextChoices):
         """Kind of what is limited."""
 
         QUEUE = "queue", _("queue")
@@ -78,7 +78,7 @@ class LimitOverride(PostgresModel):
 
     # Not (kind, name): Django's admin does not support composite primary keys.
     id = models.BigAutoField(primary_key=True)
-    kind = models.TextField(_("kind"), choices=Kind.choices)
+    kind = models.TextField(_("kind"), choices=LimitKind.choices)
     name = models.TextField(_("name"))
     concurrency = models.IntegerField(_("jobs at once"), null=True, blank=True)
     rate = models.IntegerField(_("starts"), null=True, blank=True)
