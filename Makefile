@@ -25,7 +25,7 @@ JOBS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := binary,embedded,environ,otel,prometheus,sentry,tasks
+EXTRAS := binary,celery,embedded,environ,otel,prometheus,sentry,tasks
 POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 # Each lane is a process with a server of its own, since a transaction in one database keeps dead rows in another; a file
@@ -84,7 +84,7 @@ browser: $(STAMP) ## run the admin's tests in Chromium
 		|| { echo "No Chromium found; on Debian: apt-get install chromium" >&2; exit 1; }
 	@$(POSTGRES) -- $(PYTEST) -m browser $(ARGS)
 
-foreign: $(STAMP) ## run real software on our backend for django.tasks, each in an environment of its own (ARGS=--publish)
+foreign: $(STAMP) ## run real software on our backend and on the bridge for Celery, each in an environment of its own (ARGS=--publish)
 	@$(POSTGRES) -- $(BIN)/python -m tests.foreign $(ARGS)
 
 screenshots: $(STAMP) ## take the pictures of the admin anew, and draw the README's picture of the processes

@@ -114,7 +114,7 @@ def _plans(where: str, frontier: tuple[Any, int] | None = None) -> list[Explaine
     from django_pgjobs.store.claiming import Pair
     from django_pgjobs.store.finalising import Author, End
     from django_pgjobs.worker.shared.connection import WorkerConnection
-    from django_pgjobs.worker.threads.frontier import BEGINNING
+    from django_pgjobs.worker.threads.reach import BEGINNING
 
     db = WorkerConnection("default", "explain", statement_seconds=600)
     pair, claim_id, author = Pair("default", 0, *(frontier or BEGINNING)), uuid4(), Author(uuid4())

@@ -25,6 +25,8 @@ if _SAMPLED := os.environ.get("PGJOBS_BENCH_TRACED"):
 
     tracing.begin(float(_SAMPLED))
     PGJOBS["MIDDLEWARE"] = ["django_pgjobs.telemetry.otel.tracing"]
+if os.environ.get("PGJOBS_BENCH_SCHEMAS"):
+    PGJOBS["SCHEMAS"] = "benchmarks.tenants.names"
 if os.environ.get("PGJOBS_BENCH_TASKS"):
     TASKS = {"default": {"BACKEND": "django_pgjobs.tasks.PgJobsBackend"}}
 _DATABASE = environ.Env().db()

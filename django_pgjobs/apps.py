@@ -18,6 +18,7 @@ from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.flows import builtin as builtin  # the registry knows its jobs from now on
 from django_pgjobs.jobs import definition
 from django_pgjobs.registering import register
@@ -42,12 +43,13 @@ class PgJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Import where jobs are: ``jobs`` of every installed app, the modules that ``MODULES`` names, and ``tasks`` of
-        every app if ``TASKS`` names us. Errors in them propagate."""
+        every app if ``TASKS`` names us, and what fronts have asked for. Errors in them propagate."""
         _unmute_loggers()
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         _import_modules()
         _discover_tasks()
+        registry.discover()
         register_check(_check_project, "pgjobs")
         register_check(_check_driver, "pgjobs", deploy=True)
         register_check(_check_names, Tags.database)

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Literal, Never
 
-from asgiref.sync import sync_to_async
-
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.flows.flow import Flow, Node
 from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -61,9 +60,7 @@ class Canvas:
         self._add_to(flow, ())
         return flow.register()
 
-    async def aregister(self) -> Job:
-        """``register`` for async callers."""
-        return await sync_to_async(self.register)()
+    aregister = asynchronous(register)
 
     def _add_to(self, flow: Flow, after: Sequence[Node]) -> Sequence[Node]:
         """Add the calls to a flow, after these nodes; return its own last ones."""

@@ -13,14 +13,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_pgjobs.values import setting_rules as rules
-from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
+from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff, read_backoff
 from django_pgjobs.values.by_queue import MOST_JOBS, MOST_PLACES, ByQueue, Rate, by_queue
 from django_pgjobs.values.limit import Limit, read_limit
 from django_pgjobs.values.retention import Retention, read_retention
@@ -50,12 +50,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _backoff(value: object) -> Backoff:
-    if not isinstance(value, Backoff):
-        raise TypeError("a Backoff(…)")
-    return value
 
 
 def _notify_failures(value: object) -> NotifyFailures:
@@ -107,6 +101,12 @@ class JobBounds:
 
     traceback_chars: int = part(20_000, rules.whole(0, 10_000_000))
     """Number of characters of a traceback that the retry history keeps."""
+
+    log_lines: int = part(1000, rules.whole(1, 100_000))
+    """Number of lines that are kept of what an attempt logs; see ``JOB_LOGS``."""
+
+    log_bytes: int = part(256 * 1024, rules.whole(1000, 4 * 1024 * 1024))
+    """Maximum size of these lines, in bytes of UTF-8."""
 
     max_attempts: int = part(1000, rules.whole(1, 1_000_000))
     """The most attempts that a job may ask for."""
@@ -165,6 +165,12 @@ class Conf:
     {doc}`../how-to/several-databases`.
     """
 
+    schemas: Callable[[], Sequence[str]] | str | None = part(None, rules.or_none(rules.schemas))  # noqa: RUF009
+    """A callable, or its dotted path, that names the schemas with tables of ours that a worker serves, as of tenants.
+
+    Called every 15 seconds; None for the one that your search path leads to. See {doc}`../how-to/schemas`.
+    """
+
     modules: tuple[str, ...] = part((), rules.modules)
     """Dotted paths of the modules that declare jobs beside ``jobs.py`` of each app, such as ``"shop.workflows.*"``.
 
@@ -177,6 +183,12 @@ class Conf:
 
     release: str = part("", rules.text)
     """Name of the deployed code, shown with workers and attempts."""
+
+    environment: str = part("", rules.text)
+    """Name of this installation, such as ``"production"``: a worker runs no jobs of a database of another environment.
+
+    Without names workers know a copy by its server and database only. See {doc}`../how-to/backup`.
+    """
 
     notify: bool = part(True, rules.flag)
     """Wake workers by NOTIFY when a job is registered and committed; without it they find the job by polling."""
@@ -258,6 +270,16 @@ class Conf:
     executor_max_megabytes: int | None = part(None, rules.or_none(rules.whole(1, 1_000_000_000)))
     """Above how much memory, in units of 1024² bytes, the worker replaces an executor likewise; None for never."""
 
+    executor_kill_megabytes: int | None = part(None, rules.or_none(rules.whole(1, 1_000_000_000)))
+    """Above how much memory of its own, in units of 1024² bytes, an executor is stopped with the jobs in it.
+
+    None for never. The job that took it is charged, its neighbours are not; see {doc}`../how-to/memory`. It must be
+    above ``EXECUTOR_MAX_MEGABYTES``, which waits for the jobs to end.
+    """
+
+    job_logs: int | None = part(None, rules.or_none(rules.log_level))
+    """Level from which on lines that jobs log are kept: ``"INFO"``; None keeps none. {doc}`../how-to/logs-of-jobs`."""
+
     executor_template: bool = part(True, rules.flag)
     """Let executors be forked from a template that has imported the project; False starts each as a new program.
 
@@ -306,7 +328,7 @@ class Conf:
     default_timeout_seconds: float | None = part(1800.0, rules.or_none(rules.seconds(0.001)))
     """Timeout of a job that does not declare ``timeout``; None means no limit."""
 
-    default_backoff: Backoff = part(DEFAULT_BACKOFF, _backoff)  # noqa: RUF009 (Backoff is frozen)
+    default_backoff: Backoff = part(DEFAULT_BACKOFF, read_backoff)  # noqa: RUF009 (Backoff is frozen)
     """Delay between the attempts of a job that does not declare ``backoff``."""
 
     @property
@@ -335,12 +357,8 @@ def get_conf() -> Conf:
 def problems(given: object) -> Iterator[SettingProblem]:
     """Yield the problems of ``given`` as ``settings.PGJOBS``, each key by itself."""
     if not isinstance(given, Mapping):
-        yield SettingProblem(
-            "dict",
-            "",
-            f"PGJOBS must be a dict, not {type(given).__name__}.",
-            'Write PGJOBS = {"THREADS": 4}.',
-        )
+        words = f"PGJOBS must be a dict, not {type(given).__name__}."
+        yield SettingProblem("dict", "", words, 'Write PGJOBS = {"THREADS": 4}.')
         return
     for key, value in given.items():
         if key not in RULES:
@@ -368,7 +386,7 @@ def _unknown(key: object) -> SettingProblem:
 
 def _default(key: str, name: str) -> str:
     """Name the default of a setting, or of the part of this name."""
-    default: Any = next(item.default for item in fields(Conf) if item.name == key.lower())
+    default = next(item.default for item in fields(Conf) if item.name == key.lower())
     if isinstance(default, JobBounds | Retention):
         default = getattr(default, name, default)
     return f"The default is {default!r}."

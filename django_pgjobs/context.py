@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.apps import apps
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from django_pgjobs import clock, logs
 from django_pgjobs.durable import Durable, Memory
@@ -65,7 +65,8 @@ class JobContext(Durable):
     """The first argument of callbacks, and of jobs that annotate it so or declare ``takes_context=True``.
 
     ``database``: the alias of the job's database; None if the job is not stored. What it registers goes there unless
-    your routers or ``database=…`` say otherwise. ``started``: an instant of ``django_pgjobs.clock.monotonic()``.
+    your routers or ``database=…`` say otherwise. ``schema``: the schema of the job, if its worker serves
+    [several](../how-to/schemas.md); else None. ``started``: an instant of ``django_pgjobs.clock.monotonic()``.
     ``error``: in ``on_abandon``, the error that ended the job, with kind, message, chain of causes and traceback as in
     the history; if the history no longer has it, ``message`` holds one line. ``headers``: what middleware captured at
     registering.
@@ -73,7 +74,7 @@ class JobContext(Durable):
 
     __slots__ = (
         "__weakref__", "_cancellation", "_facts", "_log", "_memory", "_reporter", "database", "error", "headers",
-        "started",
+        "schema", "started",
     )  # fmt: skip
 
     def __init__(
@@ -86,11 +87,13 @@ class JobContext(Durable):
         error: Failure | None = None,
         memory: Callable[[], Memory] | None = None,
         database: str | None = None,
+        schema: str | None = None,
     ) -> None:
         self._facts = facts
         self._memory = memory
         self.headers = headers
         self.database = database
+        self.schema = schema
         self._reporter = reporter
         self._cancellation = cancellation
         self.started = started
@@ -315,7 +318,7 @@ class Inputs:
         links: QuerySet[Any, Any] = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
         return links.values("parent_id")
 
-    def _all(self) -> QuerySet[Any]:
+    def _all(self) -> QuerySet[Model]:
         jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._using)
         return jobs
 

@@ -6,7 +6,7 @@ An invalid entry raises at import and names the line that declares it. The name 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -19,7 +19,7 @@ from django_pgjobs.definition.validation import check_flag, check_name
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.schedules import MisfirePolicy, OverlapPolicy
@@ -139,7 +139,7 @@ class Cron:
             overlap=self.overlap,
         )
 
-    def declare(self, definition: JobDefinition[..., Any]) -> None:
+    def declare(self, definition: JobDefinition[..., object]) -> None:
         """Become an entry of ``definition``, called without arguments. Raises ``InvalidJob``."""
         if self.call is not None:
             raise self._wrong(f"it already belongs to job {self.call.definition.name!r}; create another entry")

@@ -13,10 +13,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
 
-from asgiref.sync import sync_to_async
-
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.values.asynchronous import asynchronous
 from django_pgjobs.values.call_options import EachOptions, StepOptions, check_call, check_name, checked
 
 if TYPE_CHECKING:
@@ -248,7 +247,7 @@ class Durable:
     def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
     @overload
     def wait_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
-    def wait_for(self, event: EventName[Any] | str, /, *key: str | int, timeout: float | timedelta) -> object:
+    def wait_for(self, event: EventName[object] | str, /, *key: str | int, timeout: float | timedelta) -> object:
         """Return the payload of ``event`` for ``key``, once it is sent; no worker waits in the meantime.
 
         A text is an event of this job alone, which ``Job.send`` sends; it takes no key. ``timeout``: seconds or a
@@ -258,7 +257,7 @@ class Durable:
         seconds = _seconds("timeout", timeout)
         return self._remembered().wait_for(self._name_of(event, key), seconds)
 
-    def _name_of(self, event: EventName[Any] | str, key: tuple[str | int, ...]) -> str:
+    def _name_of(self, event: EventName[object] | str, key: tuple[str | int, ...]) -> str:
         if not isinstance(event, str):
             return event.name_of(*key)
         if key:
@@ -326,6 +325,4 @@ class Durable:
         """``gather`` for ``async def`` jobs."""
         return await self._remembered().agather(list(calls), name, settled=settled)
 
-    async def aversion(self, name: str, number: int) -> int:
-        """``version`` for ``async def`` jobs."""
-        return await sync_to_async(self.version)(name, number)
+    aversion = asynchronous(version)

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 from weakref import WeakSet
 
-from asgiref.sync import sync_to_async
-
 from django_pgjobs.durable import JOB_EVENTS, known_events
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import BUILT_IN
+from django_pgjobs.values.asynchronous import asynchronous
 from django_pgjobs.values.call_options import check_name
 
 T = TypeVar("T")
@@ -78,11 +77,7 @@ class Event(Generic[T]):
         """
         return send_named(self.name_of(*key), payload, by=by, database=database)
 
-    async def asend(
-        self, *key: str | int, payload: T | None = None, by: object = None, database: str | None = None
-    ) -> bool:
-        """``send`` for async callers."""
-        return await sync_to_async(self.send)(*key, payload=payload, by=by, database=database)
+    asend = asynchronous(send)
 
     def withdraw(self, *key: str | int, by: object = None, reason: str = "", database: str | None = None) -> bool:
         """Take the event for ``key`` back, in the caller's transaction; return False if it was never sent or was read.
@@ -98,11 +93,7 @@ class Event(Generic[T]):
         name = self.name_of(*key)
         return withdraw(writable_alias(database, event=name), name, by=by, reason=reason)
 
-    async def awithdraw(
-        self, *key: str | int, by: object = None, reason: str = "", database: str | None = None
-    ) -> bool:
-        """``withdraw`` for async callers."""
-        return await sync_to_async(self.withdraw)(*key, by=by, reason=reason, database=database)
+    awithdraw = asynchronous(withdraw)
 
 
 def _calling_module() -> str:

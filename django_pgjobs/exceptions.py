@@ -31,6 +31,7 @@
     JobControl                Snooze, Release, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
+    ├── MemoryExceeded
     ├── CancelRequested
     └── WorkerStopping
     JobSuspended              raised in a durable function that continues later; a BaseException, to let through
@@ -342,7 +343,11 @@ class JobSuspended(BaseException):
         super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
 
 
-class SoftDeadlinePassed(Exception):
+class _SoftLimit(Exception):
+    """The base of the next one, for which a bridge puts that of another queue: code of that queue catches its own."""
+
+
+class SoftDeadlinePassed(_SoftLimit):
     """The attempt ran longer than its soft limit.
 
     Raised once in the running job: catch it to finish in the time that is left until the timeout. If the job lets it
@@ -361,6 +366,10 @@ INTERRUPTS = (JobInterrupted, SoftDeadlinePassed)
 
 class DeadlinePassed(JobInterrupted):
     """The attempt ran longer than its timeout."""
+
+
+class MemoryExceeded(JobInterrupted):
+    """The attempt took more memory than it may."""
 
 
 class CancelRequested(JobInterrupted):

@@ -62,7 +62,7 @@ class BigIntArrayField(ListField):
         """Return the column's type."""
         return "bigint[]"
 
-    def to_python(self, value: Any) -> Any:
+    def to_python(self, value: Any) -> object:
         """Return the list; fixtures store it as JSON text. Raises ``ValidationError``."""
         try:
             found = json.loads(value) if isinstance(value, str) else value

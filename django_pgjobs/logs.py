@@ -84,7 +84,7 @@ class JobFacts(AttemptFacts, Protocol):
     @property
     def run_at(self) -> datetime: ...
     @property
-    def extras(self) -> Mapping[str, Any] | None: ...
+    def extras(self) -> Mapping[str, object] | None: ...
     @property
     def until(self) -> float | None: ...
     @property
@@ -205,6 +205,9 @@ class SafeLogger:
 def safe_logger(name: str) -> SafeLogger:
     """Return the logger of this name, made safe."""
     return SafeLogger(name)
+
+
+log = safe_logger("django_pgjobs")
 
 
 def _is_real() -> bool:

@@ -41,7 +41,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import running, safe_logger
+from django_pgjobs.logs import log, running
 from django_pgjobs.states import TASK_HEADER
 from django_pgjobs.values.built_in import is_built_in
 
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 Run = Callable[["JobContext"], Any]
 AsyncRun = Callable[["JobContext"], Awaitable[Any]]
 Factory = Callable[[Any], Any]
-
-log = safe_logger("django_pgjobs")
 
 _building = threading.Lock()
 _innermost: ContextVar[Run] = ContextVar("django_pgjobs_innermost_run")

@@ -22,8 +22,7 @@ from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.batching import CHANGED, Steered
 from django_pgjobs.steering.trail import REVERSIBLE
 from django_pgjobs.store import acting
-from django_pgjobs.store.database import on
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store.database import at_read_committed, on
 
 PERMISSIONS: dict[str, tuple[str, ...]] = {
     "retry": ("pgjobs.abandon_job", "pgjobs.cancel_job"),
@@ -83,7 +82,7 @@ def revert(action_id: int, *, by: object, database: str, at_once: int | None = N
     own. Raises ``InvalidJob`` if there is no such action, and if it cannot be undone. Repeatable: what has gone back is
     skipped.
     """
-    action: Any = Action.objects.using(database).filter(pk=action_id).first()
+    action = Action.objects.using(database).filter(pk=action_id).first()
     if action is None:
         raise InvalidJob(f"There is no action {action_id}: its time may be over.")
     if refusal := _refusal(action, at_once):
@@ -112,7 +111,7 @@ def _refusal(action: Action, at_once: int | None = None) -> str:
 
 
 def _parts(action: Action) -> dict[int, list[int]]:
-    found: Any = ActionPart.objects.using(action._state.db).filter(action_id=action.pk, former__isnull=False)
+    found = ActionPart.objects.using(action._state.db).filter(action_id=action.pk, former__isnull=False)
     return dict(found.order_by("part").values_list("part", "job_ids"))
 
 
@@ -123,7 +122,7 @@ def _standing(action: Action, using: str, *, lock: bool = False) -> bool:
     """Return whether what a pause or resume has written is in force, without a later pause or resume."""
     rows: Any = QueueState.objects.using(using).filter(kind=action.kind, name=action.subject).annotate(now=Now())
     state = (rows.select_for_update() if lock else rows).first()
-    later: Any = Action.objects.using(using).filter(kind=action.kind, subject=action.subject, pk__gt=action.pk)
+    later = Action.objects.using(using).filter(kind=action.kind, subject=action.subject, pk__gt=action.pk)
     if state is None or later.filter(verb__in=("pause", "resume")).exists():
         return False
     if action.verb == "pause":
@@ -132,13 +131,13 @@ def _standing(action: Action, using: str, *, lock: bool = False) -> bool:
     return bool(state.until <= state.now and (former is None or former > state.now))
 
 
-def _former_pause(resume: Any) -> Any:
+def _former_pause(resume: Action) -> Any:
     """Return the action that had paused what this one has resumed; None if its time is over."""
-    earlier: Any = Action.objects.using(resume._state.db).filter(kind=resume.kind, subject=resume.subject)
+    earlier = Action.objects.using(resume._state.db).filter(kind=resume.kind, subject=resume.subject)
     return earlier.filter(pk__lt=resume.pk, verb="pause").order_by("-pk").first()
 
 
-def _until(pause: Any) -> datetime | None:
+def _until(pause: Action) -> datetime | None:
     text = pause.mode.removeprefix("until=")
     return datetime.fromisoformat(text) if text else None
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, cast
 from zoneinfo import ZoneInfo
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
@@ -26,9 +25,10 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.serialization.payload import decode_payload
+from django_pgjobs.values.asynchronous import asynchronous
 from django_pgjobs.values.built_in import Act, refusal
-from django_pgjobs.values.invalid_cron import InvalidCron
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
+from django_pgjobs.values.zones import InvalidCron
 
 if TYPE_CHECKING:
     from django_pgjobs.models import CronEntry
@@ -142,21 +142,19 @@ class BoundSchedule(Generic[P]):
         """
         row = self.check(*args, **kwargs)
         from django_pgjobs.models import CronEntry  # here: the app registry may not be ready at import
-        from django_pgjobs.steering import cron_rows  # here for start-up time
-        from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
+        from django_pgjobs.steering import crons  # here for start-up time
+        from django_pgjobs.store.database import at_read_committed  # here for start-up time
 
         kept = json.loads(row.options)
         hints = {"name": row.job_name, "queue": kept["queue"], "key": kept["key"], "tags": tuple(kept.get("tags", ()))}
         using = self.options.get("database") or routed(CronEntry, hints)
         with at_read_committed(using):  # holds the row: it could be deleted
-            written = cron_rows.put(using, row, by=self.by, reason=self.reason)
+            written = crons.put(using, row, by=self.by, reason=self.reason)
             entry = CronEntry.objects.using(using).get(pk=self.name)
         entry.written = written
         return entry
 
-    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> CronEntry:
-        """``register`` for async callers."""
-        return await sync_to_async(self.register)(*args, **kwargs)
+    aregister = asynchronous(register)
 
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
         """Return the next ``count`` fires that it would make, in UTC, without a query.
@@ -287,6 +285,7 @@ def _options_of(definition: JobPolicy, kept: Mapping[str, Any]) -> dict[str, obj
         options["expires"] = kept["expires_seconds"]
     rare = kept.get("options") or {}
     options["on_crash"] = rare.get("on_crash", "retry")
+    options["memory"] = rare.get("memory")
     if "soft_timeout" in rare:
         options["timeout"] = rare["soft_timeout"], kept["timeout_seconds"]
     if definition._describe_func is None and kept["description"] != definition.description:

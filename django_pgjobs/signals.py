@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 
-from django_pgjobs.logs import SafeLogger, safe_logger
-
-log: SafeLogger = safe_logger("django_pgjobs")
+from django_pgjobs.logs import log
 
 
 class EndListener(NamedTuple):
@@ -69,7 +67,7 @@ class EndSignal(Signal):
                 answers.append((listener.receiver, self._call(listener, sender, fields)))
         return answers
 
-    def _call(self, listener: EndListener, sender: object, fields: dict[str, Any]) -> object:
+    def _call(self, listener: EndListener, sender: object, fields: dict[str, object]) -> object:
         try:
             return listener.receiver(signal=self, sender=sender, **fields)
         except Exception as error:

@@ -129,7 +129,9 @@ class FlowFlag(IntFlag):
     ITS_OWN = UNDOABLE | STEPPED | REMEMBERS | UNDONE | UNDOING
 
 
-_COUNTED, _MEMBER = int(FlowFlag.COUNTED), int(FlowFlag.MEMBER)  # plain numbers: a claim asks for each job of a flow
+# Plain numbers: a claim asks for each job of a flow.
+_COUNTED, _MEMBER = int(FlowFlag.COUNTED), int(FlowFlag.MEMBER)
+_BEGUN = int(FlowFlag.STEPPED | FlowFlag.REMEMBERS)
 
 
 def is_counted(flow: int) -> bool:
@@ -140,6 +142,11 @@ def is_counted(flow: int) -> bool:
 def gate_of(flow: int, parent_id: int | None) -> int | None:
     """Return the only gate in which the end of such a job counts; 0 for others, None if it counts in none."""
     return (parent_id or 0) if flow & _COUNTED == _MEMBER else 0 if is_counted(flow) else None
+
+
+def has_begun(flow: int) -> bool:
+    """Return whether a job with these bits has finished steps or remembers something: what it has done is done."""
+    return flow & _BEGUN != 0
 
 
 class MemoKind(StrEnum):

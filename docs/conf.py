@@ -47,6 +47,8 @@ nitpick_ignore = [
     ("py:class", "django_pgjobs.jobs.definition.R"),  # the same
     ("py:class", "django_pgjobs.jobs.definition.Returned"),  # another
     ("py:class", "django_pgjobs.testing.running.RunOptions"),  # the arguments of run_jobs
+    ("py:class", "django_pgjobs.testing.idempotent.CrashOptions"),  # the arguments of assert_idempotent
+    ("py:class", "django_pgjobs.testing.idempotent.T"),
     ("py:class", "django_pgjobs.models.operators.QueueState"),  # a table: the page of models has it
     ("py:class", "django_pgjobs.models.operators.LimitOverride"),  # another
     ("py:class", "django_pgjobs.models.workers.LeaderTerm"),  # another

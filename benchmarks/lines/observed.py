@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from benchmarks import jobs, tables, workers
 from benchmarks.figures import Figure, Result, at_least, at_most, middle, percentile
 from benchmarks.plan import Plan
+from django_pgjobs.metrics.families import render
 from django_pgjobs.metrics.reader import FleetReader
-from django_pgjobs.metrics.text import render
 
 TITLE = "Watched by other tools"
 JOBS = 200_000

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
@@ -28,10 +28,13 @@ from django_pgjobs.presentation.wording import STATE_LABELS
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, UNDO, FlowFlag, JobState, MemoKind, Outcome
 from django_pgjobs.steering.batching import Steered
-from django_pgjobs.steering.jobs import OUT_OF_TURN, SUSPENDED, UNDONE, close_batches
+from django_pgjobs.steering.jobs import OUT_OF_TURN, SUSPENDED, UNDONE, close_batches, take_stacks
 from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store.memos import Suspension
 from django_pgjobs.values.built_in import BATCH, Act, refusal, refused
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import JobRow
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.BLOCKED, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 _RETRIABLE = frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED})
@@ -89,7 +92,7 @@ class SteeringAction:
 
     name: str
     verb: Any
-    question: Any
+    question: object
     """Before it changes many jobs."""
     permission: str
     states: frozenset[str]
@@ -104,13 +107,13 @@ class SteeringAction:
     """True if it asks for confirmation even if few jobs are selected."""
     note: Any = ""
     """Side effects that the operator should know."""
-    note_of_suspended: Any = ""
+    note_of_suspended: object = ""
     """The same, for a durable function that sleeps or waits."""
-    note_of_batch: Any = ""
+    note_of_batch: object = ""
     """The same, for a batch or flow."""
-    button: Any = ""
+    button: object = ""
     """The words on the button of a job's page, if *verb this job* would not do."""
-    button_of_batch: Any = ""
+    button_of_batch: object = ""
     stops_neighbours: bool = False
     """True if it may stop other jobs of the same process."""
     names: frozenset[str] = frozenset()
@@ -157,7 +160,7 @@ class SteeringAction:
     def _takes_as_suspended(self, state: str, flow: int) -> bool:
         return self.takes_suspended and bool(flow & FlowFlag.REMEMBERS) and state in _UNCLAIMED
 
-    def allows(self, job: Job, around: Surroundings, waits_for: Suspension | None = None) -> bool:
+    def allows(self, job: JobRow, around: Surroundings, waits_for: Suspension | None = None) -> bool:
         """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock.
 
         ``around``: a batch's figures, and what undoes the job. ``waits_for``: what it waits for as a durable function.
@@ -170,7 +173,7 @@ class SteeringAction:
         taken = job.state in self.states or self._takes_as_suspended(job.state, job.flow)
         return taken and not only_callback_left and self._applies(job, around, waits_for)
 
-    def _applies(self, job: Any, around: Surroundings, waits_for: Suspension | None) -> bool:
+    def _applies(self, job: JobRow, around: Surroundings, waits_for: Suspension | None) -> bool:
         match self.name:
             case "retry":
                 return not around.is_undone
@@ -206,7 +209,7 @@ def _retry_members(batches: JobQuerySet, *, by: object, reason: str = "") -> Ste
     failed: dict[int, int] = dict(
         Gate.objects.using(using).filter(pk__in=ids, abandoned__gt=0).order_by("pk").values_list("pk", "abandoned")
     )
-    members: Any = Job.objects.using(using).filter(parent_id__in=list(failed), state=Outcome.ABANDONED)
+    members = Job.objects.using(using).filter(parent_id__in=list(failed), state=Outcome.ABANDONED)
     chosen = list(members.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
     with recorded_as(filter_words="failed members of " + ", ".join(map(str, failed))):
         retried: Steered = members.filter(pk__in=chosen).retry(by=by, reason=reason)
@@ -214,12 +217,16 @@ def _retry_members(batches: JobQuerySet, *, by: object, reason: str = "") -> Ste
     return retried + Steered(0, {"left": left} if left > 0 else {})
 
 
+def _take_stack(jobs: JobQuerySet, *, by: object) -> Steered:
+    return take_stacks(jobs, _written_at(jobs), by=by)
+
+
 def _undo_again(jobs: JobQuerySet, *, by: object, reason: str = "") -> Steered:
     """Retry the jobs that undo these, the latest of each, which continue where they stopped."""
     using = _written_at(jobs)
-    failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
+    failed = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
     targets = list(failed.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
-    undos: Any = Job.objects.using(using).filter(name=UNDO, target_id__in=targets)
+    undos = Job.objects.using(using).filter(name=UNDO, target_id__in=targets)
     latest = list(undos.order_by("target_id", "-pk").distinct("target_id").values_list("pk", flat=True))
     steered: Steered = Job.objects.using(using).filter(pk__in=latest).retry(by=by, reason=reason)
     return steered if latest else Steered(0, {"no undo": max(len(targets), 1)})
@@ -249,6 +256,11 @@ _TABLE = (
         states=frozenset({JobState.READY, JobState.LIMITED}), run=partial(JobQuerySet.reschedule, delay=0),
         form_of_many=ReasonForm, of_selected=_("Run selected %(verbose_name_plural)s now"),
         question=_("Make these scheduled jobs due now?"),
+    ),
+    SteeringAction(
+        name="stack", act=Act.STACK, verb=_("take stack"), permission="pgjobs.view_stack",
+        states=frozenset({JobState.RUNNING}), run=_take_stack,
+        question=_("Ask the workers of these jobs where each of them is?"),
     ),
     SteeringAction(
         name="release", act=Act.RELEASE, verb=_("release"), permission="pgjobs.reschedule_job",

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from django_pgjobs.admin.display import when
+from django_pgjobs.admin.display import person, short, when
 from django_pgjobs.models import Heartbeat, Step
-from django_pgjobs.presentation.job_rows import ATTEMPTS, step_at
-from django_pgjobs.presentation.wording import STATE_LABELS, links_of, seconds
+from django_pgjobs.presentation import job_lines
+from django_pgjobs.presentation.job_rows import ATTEMPTS, peaks_of, stacks_of, step_at
+from django_pgjobs.presentation.sight import Hidden
+from django_pgjobs.presentation.wording import STATE_LABELS, links_of, problem_of_stack, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django_pgjobs.presentation.job_rows import AttemptRow, JobRow
+
 
 def attempt_rows(
-    job: object, rows: Sequence[object], steps: list[Step], worker: Heartbeat | None
+    job: JobRow, rows: Sequence[AttemptRow], steps: list[Step], worker: Heartbeat | None
 ) -> list[dict[str, object]]:
     """Return the attempts for the page, latest first; equal ones that follow each other are one row.
 
     ``worker``: the one that has claimed the job, or ended it.
     """
-    waits = _waits(job, rows)
-    shown = [_row(job, row, steps, wait) for row, wait in zip(rows[:ATTEMPTS], waits, strict=False)]
+    waits, peaks = _waits(job, rows), peaks_of(job)
+    shown = [
+        _row(job, row, steps, wait) | {"peak": _peak(peaks.get(row.number))}
+        for row, wait in zip(rows[:ATTEMPTS], waits, strict=False)
+    ]
     folded = []
     for _key, group in groupby(shown, key=lambda each: (each["cause"], each["step"], each["links"], each["release"])):
         equal = list(group)
@@ -34,7 +44,47 @@ def attempt_rows(
         folded.append({**first, "number": numbers, "times": len(equal) if len(equal) > 1 else 0})
     if folded:
         folded[0]["open"] = True
-    return [*_without_row(job, rows, worker), *folded]
+    return [each | {"peak": _peak(peaks.get(job.attempt))} for each in _without_row(job, rows, worker)] + folded
+
+
+def _peak(peak: tuple[int, int] | None) -> str:
+    """Return how much memory its process had when it began, and at most; empty if it was not measured."""
+    return _("{start} → {peak} MB").format(start=peak[0], peak=peak[1]) if peak else ""
+
+
+def stack_rows(job: JobRow) -> list[dict[str, object]]:
+    """Return the stacks that were asked for, latest first."""
+    return [
+        {
+            "number": row.number,
+            "asked": when(row.asked_at),
+            "who": person(row.who),
+            "reason": short(row.words, 500),
+            "answered": when(row.answered_at),
+            "problem": problem_of_stack(row, job),
+            "stack": visible(row.text),
+        }
+        for row in stacks_of(job)
+    ]
+
+
+def line_rows(job: JobRow) -> dict[str, object] | None:
+    """Return what the page shows of the lines that the job logged; None if there are none."""
+    found = job_lines.latest(job, reveal=job.reveal)
+    if isinstance(found, Hidden):
+        return {"hidden": found.reason}
+    rows, more = found
+    shown = [
+        {
+            "number": row.attempt,
+            "logged": when(row.logged_at),
+            "level": job_lines.level_name(row.level),
+            "logger": visible(row.whose),
+            "text": visible(row.text),
+        }
+        for row in rows
+    ]
+    return {"rows": shown, "more": more} if shown else None
 
 
 def awaits_its_turn(job_id: int, worker: Heartbeat | None) -> bool:
@@ -43,7 +93,7 @@ def awaits_its_turn(job_id: int, worker: Heartbeat | None) -> bool:
     return isinstance(pending, list) and job_id in pending
 
 
-def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[str, object]:
+def _row(job: JobRow, row: AttemptRow, steps: list[Step], waited: float | None) -> dict[str, object]:
     return {
         "cause": visible(capfirst(row.get_cause_display())),
         "number": row.number,
@@ -58,17 +108,17 @@ def _row(job: Any, row: Any, steps: list[Step], waited: float | None) -> dict[st
     }
 
 
-def _waits(job: Any, rows: Sequence[Any]) -> list[float | None]:
+def _waits(job: JobRow, rows: Sequence[AttemptRow]) -> list[float | None]:
     """Return the time that each attempt waited since the one before, or since the registration."""
     ends = [row.ended_at for row in rows[1:]] + ([job.created_at] if len(rows) <= ATTEMPTS else [])
     return [_between(end, row.started_at) for row, end in zip(rows, ends, strict=False)]
 
 
-def _between(first: Any, second: object) -> float | None:
+def _between(first: datetime | None, second: datetime | None) -> float | None:
     return None if first is None or second is None else max((second - first).total_seconds(), 0.0)
 
 
-def _without_row(job: Any, rows: Sequence[Any], worker: Heartbeat | None) -> list[dict[str, object]]:
+def _without_row(job: JobRow, rows: Sequence[AttemptRow], worker: Heartbeat | None) -> list[dict[str, object]]:
     """The attempt that has no row of its own: the one that runs, or that succeeded."""
     succeeded = job.outcome == Outcome.SUCCEEDED and job.worker is not None
     if job.claimed_at is None or not (succeeded or job.state == JobState.RUNNING):

@@ -21,6 +21,7 @@ from django_pgjobs.admin.actions import ACTIONS, SteeringAction
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.diagnosis.health import known_workers
 from django_pgjobs.exceptions import Cancel
+from django_pgjobs.inspection.liveness import sleeps
 from django_pgjobs.jobs import job
 from django_pgjobs.models import Action, Job, JobQuerySet, LeaderTerm
 from django_pgjobs.models.operators import ActionPart
@@ -54,7 +55,7 @@ def is_for_a_job(action: SteeringAction, jobs: Any) -> bool:
 
 def is_served(using: str) -> bool:
     """Tell whether a live worker would run the job."""
-    return any(worker.live for worker in known_workers(on(using)))
+    return sleeps() or any(worker.live for worker in known_workers(on(using)))
 
 
 def register_bulk(
@@ -105,7 +106,7 @@ def steer_many(
         if context.cancelled:
             raise Cancel(context.cancel_reason or f"stopped after {steered.changed} jobs")
         user = _author(user_id, chosen)
-        batch: Any = JobQuerySet(Job, using=using).filter(pk__in=ids[start : start + BATCH])
+        batch = JobQuerySet(Job, using=using).filter(pk__in=ids[start : start + BATCH])
         with recorded_as(ADMIN, continues=(action_id, parts.count())):
             steered += chosen.run(batch.filter(chosen.condition), by=user, **answers)
         context.progress(min(start + BATCH, len(ids)) + earlier, total, f"{steered.changed} changed")

@@ -16,7 +16,7 @@ from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.paginator import InvalidPage, Paginator
 from django.db import router
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
@@ -36,14 +36,14 @@ from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
 
 if TYPE_CHECKING:
-    Pages = Paginator[Any]
+    AnyPaginator = Paginator[object]
 else:
-    Pages = Paginator
+    AnyPaginator = Paginator
 
 MOST_PROBLEMS = 3
 
 
-class CappedPaginator(Pages):
+class CappedPaginator(AnyPaginator):
     """A paginator that stops counting at ``job_list.MOST`` rows."""
 
     @cached_property
@@ -59,7 +59,7 @@ class OfferedFilter(SimpleListFilter):
 
     described: ClassVar[Filter]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         """Leave the condition to ``JobSearch``."""
 
     def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
@@ -136,7 +136,7 @@ _COUNTED = {
 class JobChangeList(DatabaseList):
     """One page, read in four queries: (queue, priority) pairs, the bound if needed, at most 10,001 ids, the rows."""
 
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Model]:
         """Return all matching jobs, unordered; *select all* acts on them."""
         self.reveal = request.user.has_perm(sight.PERMISSION)
         jobs = super().get_queryset(request, exclude_parameters)
@@ -150,7 +150,7 @@ class JobChangeList(DatabaseList):
         within = reduce(or_, (index_range.where for index_range in self.cut), Q())
         return self.unbounded.filter(within)
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[Any]:
         """Ignore the query string: only the orders of ``job_list`` are quick."""
         return ["-pk"]
 

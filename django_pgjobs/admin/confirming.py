@@ -99,8 +99,8 @@ def filter_words(search: JobSearch) -> str:
 
 def neighbours_of(ids: list[int], pages: Pages, using: str | None) -> str:
     """Name the other jobs on the workers that run these; a killed process releases them too."""
-    running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
-    claims: Any = Claim.objects.using(using)
+    running = Job.objects.using(using).filter(state=JobState.RUNNING)
+    claims = Claim.objects.using(using)
     claimed = running.filter(pk__in=ids).values("claim_id")
     workers = claims.filter(claim_id__in=claimed).values("worker")
     named = sorted(Heartbeat.objects.using(using).filter(pk__in=workers).values_list("name", flat=True))

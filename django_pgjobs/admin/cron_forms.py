@@ -22,7 +22,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.steering.crons import OVERRIDES, check_overrides
 
-NOTHING: Any = object()
+NOTHING: object = object()
 """Stands for an argument that the user left empty: JSON has a null of its own."""
 
 
@@ -79,9 +79,9 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
             "payload": _('For example {"args": [...], "kwargs": {...}}. Leave empty to use the declared value.'),
         }
 
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         """Check the overrides against the job definition, if this process has it."""
-        values: dict[str, Any] = super().clean() or {}
+        values = super().clean() or {}
         given = {name: values[name] or None for name in OVERRIDES if name in values}
         try:
             return {**values, **check_overrides(self.instance.job_name, given)}
@@ -193,9 +193,9 @@ class ScheduleForm(forms.Form):
             raise ValidationError(_("There is a cron entry of this name: choose another one, or change that."))
         return name
 
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         """Check the whole as the call in code would."""
-        values: dict[str, Any] = super().clean() or {}
+        values = super().clean() or {}
         if not self.errors:
             try:
                 self.reading = self._read(values)
@@ -216,7 +216,7 @@ class ScheduleForm(forms.Form):
         args, kwargs = self._arguments(values) if self.parameters else (self.reading.args, self.reading.kwargs)
         return self.reading.changed(timing, options, expression=values["expression"], args=args, kwargs=kwargs)
 
-    def _arguments(self, values: dict[str, object]) -> tuple[list[Any], dict[str, Any]]:
+    def _arguments(self, values: dict[str, object]) -> tuple[list[object], dict[str, object]]:
         args: list[object] = []
         kwargs: dict[str, Any] = {}
         given = {p: value for p in self.parameters if (value := self._value(p, values)) is not NOTHING}

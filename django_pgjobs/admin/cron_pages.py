@@ -72,7 +72,7 @@ def _to_choose(admin: ReadOnlyAdmin, jobs: Iterable[str]) -> list[tuple[str, str
     return [(name, admin.pages.page("cronentry_add", job=name)) for name in jobs]
 
 
-def _home(admin: ReadOnlyAdmin) -> dict[str, Any]:
+def _home(admin: ReadOnlyAdmin) -> dict[str, object]:
     """Return the option that writes a row to the page's database, where several are served."""
     return {"database": admin.database} if admin.database else {}
 

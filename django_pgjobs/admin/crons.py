@@ -8,11 +8,11 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.utils import unquote as unquoted
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet, TextField
+from django.db.models import Model, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import path
+from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -50,6 +50,8 @@ from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 if TYPE_CHECKING:
     from django.forms import BaseForm
+
+    from django_pgjobs.presentation.job_rows import CronRow
 
 
 PREVIEWED = 10
@@ -121,7 +123,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     has_run_permission = may("run_cronentry")
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: CronEntry | None = None) -> Any:
         """Leave out the arguments for users who may not see all of them; rows have no overrides."""
         if obj is not None and obj.origin == CronEntry.Origin.ROW:
             return self.fieldsets[:-1]
@@ -130,13 +132,11 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     # Reading
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Read the arguments as text, so that a malformed value spoils nothing else on the page."""
-        entries: QuerySet[Any] = super().get_queryset(request).defer(*JSON_COLUMNS)
-        entries = entries.annotate(in_each=in_each_database())
+        entries = super().get_queryset(request).defer(*JSON_COLUMNS).annotate(in_each=in_each_database())
         texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
-        annotated: QuerySet[Any] = entries.annotate(**texts)
-        return annotated
+        return cast("QuerySet[Model]", entries.annotate(**texts))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Note whether the user may see sensitive arguments; give unparsable ones to the form as text."""
@@ -165,7 +165,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return below(word, format_html("{} {}", person(entry.paused_by), until) if entry.paused_by or until else "")
 
     @admin.display(description=_("declared last"))
-    def shown_declared(self, entry: Any) -> object:
+    def shown_declared(self, entry: CronRow) -> object:
         """The instant of the latest declaration, and a word if there is one for each database."""
         words = _("For each database: this is the entry of %(alias)s, and changes here concern no other one.")
         return below(when(entry.declared_at), words % {"alias": entry._state.db} if entry.in_each else "")
@@ -247,7 +247,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html('<ol>{}</ol><span class="pgjobs-below">{}</span>', items, zone)
 
     @admin.display(description=_("arguments"))
-    def shown_arguments(self, entry: Any) -> object:
+    def shown_arguments(self, entry: CronRow) -> object:
         """The arguments of its jobs; sensitive ones only for users who may see them."""
         shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
         return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
@@ -295,7 +295,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def _link_to(self, job: Job) -> object:
         return link_to(self.pages.shown(job.pk), self.pages.job(job.pk))
 
-    def get_urls(self) -> list[Any]:
+    def get_urls(self) -> list[URLPattern]:
         """Add the page that changes a row."""
         change = self.admin_site.admin_view(self.door("schedule_view"))
         page = path("<path:object_id>/schedule/", change, name="pgjobs_cronentry_schedule")
@@ -325,7 +325,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
             return HttpResponseRedirect(self.pages.page("cronentry_changelist"))
         return HttpResponseRedirect(self.pages.page("cronentry_change", object_id))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: object, **kwargs: object) -> HttpResponse:
         """Add the buttons that the entry's status and the user's permissions allow."""
         entry = context["original"]
         own = entry.origin == CronEntry.Origin.ROW
@@ -350,6 +350,6 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return page
 
 
-def _may_see_arguments(request: HttpRequest, entry: Any) -> bool:
+def _may_see_arguments(request: HttpRequest, entry: CronEntry | None) -> bool:
     name = "" if entry is None else entry.job_name
     return sight.may_see(sight.Fact.WRITTEN, name, reveal=request.user.has_perm(sight.PERMISSION))

@@ -22,12 +22,13 @@ from typing import Any
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.db import router
+from django.db.models import Model
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
 from django_pgjobs.models import Job
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.store.asking import NoAnswer, Reply, ask_each
+from django_pgjobs.store.asking import Answer, NoAnswer, Reply, ask_each
 from django_pgjobs.store.database import is_read_only, on
 
 VAR = "database"
@@ -58,7 +59,7 @@ def _served(alias: str, aliases: Sequence[str]) -> str:
     return alias
 
 
-def ask(aliases: Sequence[str], question: Callable[[str], Any]) -> list[Reply[Any]]:
+def ask(aliases: Sequence[str], question: Callable[[str], Answer]) -> list[Reply[Answer]]:
     """Ask each of these databases, within two seconds in all; see ``ask_each``."""
     return ask_each(aliases, question, bounded=True)
 
@@ -77,14 +78,14 @@ class DatabaseList(ChangeList):
 
     model_admin: Any
 
-    def get_filters_params(self, params: Any = None) -> dict[str, Any]:
+    def get_filters_params(self, params: Any = None) -> dict[str, object]:
         """Leave out the database, which filters no rows, and which no other filter clears."""
         found: dict[str, Any] = super().get_filters_params(params)
         if self.model_admin.database:
             found.pop(VAR, None)
         return found
 
-    def url_for_result(self, result: Any) -> str:
+    def url_for_result(self, result: Model) -> str:
         """Return the address of a row."""
         if not self.model_admin.database:
             return str(super().url_for_result(result))

@@ -124,7 +124,7 @@ def table_of(rows: Iterable[tuple[object, object]]) -> SafeString:
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
 
 
-FactList = list[tuple[Any, Any]]
+FactList = list[tuple[object, object]]
 """Labels and values of a table; a value that is None is left out."""
 
 

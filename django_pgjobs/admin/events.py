@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet, Subquery, TextField
+from django.db.models import Model, Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
@@ -38,7 +38,7 @@ class SentFilter(SimpleListFilter):
 
     title = _("sent")
     parameter_name = "sent"
-    offered: ClassVar[dict[str, tuple[Any, Q]]] = {
+    offered: ClassVar[dict[str, tuple[object, Q]]] = {
         "not_sent": (_("Not sent: jobs wait for it, or have waited"), Q(sent_at=None)),
         "sent": (_("Sent"), Q(sent_at__isnull=False)),
         "nobody_waits": (_("Sent, and no job waits for it"), Q(sent_at__isnull=False, waits=0)),
@@ -48,7 +48,7 @@ class SentFilter(SimpleListFilter):
         """Return them, without counts."""
         return [(value, words) for value, (words, _condition) in self.offered.items()]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Keep these."""
         return queryset.filter(self.offered.get(self.value() or "", ("", Q()))[1])
 
@@ -67,12 +67,14 @@ class EventAdmin(SendsEvents):
     search_help_text = _("A whole name, or a part of it.")
     change_form_template = "admin/pgjobs/eventstate/change_form.html"
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Leave the payload out, which may be large, and the events that this package sends to itself."""
-        events: QuerySet[Any] = super().get_queryset(request)
+        events = super().get_queryset(request)
         return events.defer("payload").exclude(name__startswith=BUILT_IN)
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         """Find the event of this name, else those with this text among the newest; without a term, the newest."""
         term = search_term.strip()
         if term and queryset.filter(pk=term).exists():
@@ -91,7 +93,7 @@ class EventAdmin(SendsEvents):
     shown_waits = column(_("waits"), lambda event: grouped(event.waits))
     shown_created = column(_("known since"), lambda event: when(event.created_at))
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: object, **kwargs: object) -> HttpResponse:
         """Add the facts, the jobs that wait for it, and the form that sends it or takes it back."""
         event = context["original"]
         sections = [(_("Event"), facts_table(self._facts(request, event)))]

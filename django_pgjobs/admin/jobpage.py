@@ -6,7 +6,7 @@ digits) spoils only its own place on the page.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Func, IntegerField, Q, QuerySet
@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.admin.attempts_section import attempt_rows, awaits_its_turn
+from django_pgjobs.admin.attempts_section import attempt_rows, awaits_its_turn, line_rows, stack_rows
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
     FactList,
@@ -49,7 +49,14 @@ from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation import sight
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
-from django_pgjobs.presentation.job_rows import ATTEMPTS, JSON_COLUMNS, finished_steps, latest_attempts, with_texts
+from django_pgjobs.presentation.job_rows import (
+    ATTEMPTS,
+    JSON_COLUMNS,
+    finished_steps,
+    latest_attempts,
+    peaks_of,
+    with_texts,
+)
 from django_pgjobs.presentation.memos import awaited, suspension
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments, label_of, result, seconds, size
@@ -57,6 +64,9 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
 from django_pgjobs.steering.events import may_be_sent
 from django_pgjobs.store.memos import Suspension
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import JobRow, WorkerRow
 
 SIZED = ("payload", "result")
 MOST_WHY = 2000
@@ -98,17 +108,17 @@ class JobPage(SendsEvents):
         jobs: QuerySet[Any] = super().get_queryset(request)
         return jobs.defer(*JSON_COLUMNS)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobRow | None:
         """Return the job with its JSON as text and the database's clock; None if the id is invalid."""
         if not self.is_id(object_id):
             return None
         sizes = {f"{each}_size": Func(each, function="pg_column_size", output_field=IntegerField()) for each in SIZED}
-        job = with_texts(self.get_queryset(request)).annotate(**sizes).filter(pk=object_id).first()
+        job: JobRow | None = with_texts(self.get_queryset(request)).annotate(**sizes).filter(pk=object_id).first()
         if job is not None:
             job.reveal = request.user.has_perm(sight.PERMISSION)
         return job
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: object, **kwargs: object) -> HttpResponse:
         """Add the attempts, and the actions that the job's state and the user's permissions allow."""
         job = context["original"]
         steps = finished_steps(job)
@@ -146,8 +156,12 @@ class JobPage(SendsEvents):
             }
             for step in steps
         ]
+        if request.user.has_perm("pgjobs.view_stack"):
+            context["pgjobs_stacks"] = stack_rows(job)
+        context["pgjobs_lines"] = line_rows(job)
         context["pgjobs_attempts"] = attempt_rows(job, attempts, steps, worker)
         context["pgjobs_more_attempts"] = more
+        context["pgjobs_peaks"] = peaks_of(job)
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
@@ -160,7 +174,7 @@ class JobPage(SendsEvents):
         return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
 
     def _offered(
-        self, request: HttpRequest, job: Job, around: Surroundings, waits_for: Suspension | None
+        self, request: HttpRequest, job: JobRow, around: Surroundings, waits_for: Suspension | None
     ) -> list[dict[str, object]]:
         return [
             {
@@ -188,16 +202,17 @@ class JobPage(SendsEvents):
                 )
         return format_html("{}{}", facts, form)
 
-    def _beat(self, job: Any) -> Any:
+    def _beat(self, job: JobRow) -> WorkerRow | None:
         """The worker that claimed the job or wrote its last end; None if there is none, or it is forgotten."""
         using = job._state.db
         if not job.claim_id and not job.worker:
             return None
-        claims = Claim.objects.using(using).filter(claim_id=job.claim_id)
-        whose = Q(pk=job.worker) if job.outcome or not job.claim_id else Q(pk__in=claims.values("worker"))
+        whose = Q(pk=job.worker)
+        if job.claim_id and not job.outcome:
+            whose = Q(pk__in=Claim.objects.using(using).filter(claim_id=job.claim_id).values("worker"))
         return Heartbeat.objects.using(using).with_status().filter(whose).first()
 
-    def _worker(self, request: HttpRequest, job: Any, beat: Any) -> str:
+    def _worker(self, request: HttpRequest, job: JobRow, beat: WorkerRow | None) -> str:
         """Name and status of the worker, else its id, else nothing."""
         if beat is None:
             return str(job.worker or "")
@@ -207,7 +222,7 @@ class JobPage(SendsEvents):
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
     def _sections(
-        self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None = None
+        self, request: HttpRequest, job: JobRow, around: Surroundings, waits_for: Suspension | None = None
     ) -> FactList:
         """Return (heading, table) pairs, the state first; leave out what this job lacks."""
         pages = self.pages
@@ -234,8 +249,8 @@ def _hidden(what: Hidden) -> str:
     return format_html('<p class="quiet">{}</p>', what.reason)
 
 
-def _result_of(job: Any) -> object:
-    shown = result(job.name, job.result_text, reveal=job.reveal)
+def _result_of(job: JobRow) -> object:
+    shown = result(job.name, job.result_text or "", reveal=job.reveal)
     return _hidden(shown) if isinstance(shown, Hidden) else json_block(shown)
 
 
@@ -244,7 +259,7 @@ def _state_of(job: Job, pages: Pages) -> FactList:
     return [(_("blocked by"), found or None), (_("last error"), block(job.error) if job.error else None)]
 
 
-def _facts_of(job: Any, pages: Pages) -> FactList:
+def _facts_of(job: JobRow, pages: Pages) -> FactList:
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
     return [
@@ -271,7 +286,7 @@ def _tag_links(tags: tuple[str, ...], pages: Pages) -> str:
     return format_html_join(", ", '<a href="{}">{}</a>', ((pages.jobs(tag=tag), tag) for tag in tags))
 
 
-def _arguments_of(job: Any) -> str:
+def _arguments_of(job: JobRow) -> str:
     shown = arguments(job.name, job.payload_text, reveal=job.reveal)
     if isinstance(shown, Hidden):
         return _hidden(shown)
@@ -284,7 +299,7 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _advices_of(reason: Reason, job: Job, around: Surroundings) -> list[Any]:
+def _advices_of(reason: Reason, job: Job, around: Surroundings) -> list[object]:
     """Sentences below the reason: what to do, and who asked for a cancel."""
     advice = _advice_of(reason, job, around)
     found: list[Any] = [visible(str(advice))] if advice else []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -37,7 +37,7 @@ from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import column, may
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log as logger
 from django_pgjobs.models import Action, Heartbeat, Job
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.models.operators import ActionPart
@@ -52,7 +52,8 @@ from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
-logger = safe_logger("django_pgjobs")
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import JobRow
 
 LIST_COLUMNS = (
     "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
@@ -75,7 +76,7 @@ def on_selected(action: SteeringAction) -> object:
 class JobAdmin(JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
-    list_display: Any = ("shown_state", "id", "shown_name", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
+    list_display = ("shown_state", "id", "shown_name", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
     list_display_of = {
         "running": (
             "shown_state", "id", "shown_name", "shown_worker", "shown_claimed", "shown_progress", "shown_queue",
@@ -114,11 +115,13 @@ class JobAdmin(JobPage):
         """Allow only those."""
         return lookup in filters.parameters()
 
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
         """Find an id if the term is digits; else search in names and descriptions."""
         return queryset.filter(search_condition(*parse_search(search_term))), False
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         """Add the pauses of the queue and the name that it filters by."""
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes: dict[str, Any] = {
@@ -151,18 +154,21 @@ class JobAdmin(JobPage):
         """The id with its database, where several are served."""
         return self.pages.shown(job.pk)
 
-    def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
+    def read_rows(self, jobs: QuerySet[Job], ids: Sequence[int]) -> list[JobRow]:
         """Read one page of the list; every row carries the database's clock."""
-        rows = jobs.annotate(
-            now=Now(),
-            fate=fate(),
-            error_start=Left("error", 200),
-            hold_start=Left("hold_reason", 200),
-            cancel_start=Left("cancel_reason", 200),
-            by_start=Left("cancel_by", 200),
-            worker_name=_worker_of(),
-            progress_start=Left(Cast("progress", TextField()), 500),
-        ).only(*LIST_COLUMNS)
+        rows = cast(
+            "QuerySet[JobRow]",
+            jobs.annotate(
+                now=Now(),
+                fate=fate(),
+                error_start=Left("error", 200),
+                hold_start=Left("hold_reason", 200),
+                cancel_start=Left("cancel_reason", 200),
+                by_start=Left("cancel_by", 200),
+                worker_name=_worker_of(),
+                progress_start=Left(Cast("progress", TextField()), 500),
+            ).only(*LIST_COLUMNS),
+        )
         return job_list.in_order(rows, ids)
 
     shown_name = column(_("name"), lambda job: below(job.name, short(job.description, 60)))
@@ -172,14 +178,14 @@ class JobAdmin(JobPage):
     shown_claimed = column(_("since"), lambda job: ago(job.claimed_at, job.now))
 
     @admin.display(description=_("state"))
-    def shown_state(self, job: Job) -> str:
+    def shown_state(self, job: JobRow) -> str:
         """The coloured label, with the reason below; a note if only a callback is left."""
-        label: Any = badge(label_of(job))
+        label = badge(label_of(job))
         if job.ending and not job.outcome:
             label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
         return below(label, self._why(job))
 
-    def _why(self, job: Any) -> object:
+    def _why(self, job: JobRow) -> object:
         """The most telling fact: who runs it, who cancelled it, what holds it, or its error."""
         if job.in_columns:
             return ""
@@ -190,17 +196,17 @@ class JobAdmin(JobPage):
         return short(job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else "", 60)
 
     @admin.display(description=_("worker"))
-    def shown_worker(self, job: Any) -> str:
+    def shown_worker(self, job: JobRow) -> str:
         """The worker that claimed it."""
         return short(job.worker_name or "–", 60)
 
     @admin.display(description=_("progress"))
-    def shown_progress(self, job: Any) -> str:
+    def shown_progress(self, job: JobRow) -> str:
         """The progress bar and the job's message."""
         return progress_bar(job.progress_start) if job.progress_start else ""
 
     @admin.display(description=_("by whom, why"))
-    def shown_cancel(self, job: Any) -> str:
+    def shown_cancel(self, job: JobRow) -> str:
         """Return who cancelled it and why, or the job's own words."""
         why = job.cancel_start or job.error_start
         if not job.by_start:
@@ -214,7 +220,7 @@ class JobAdmin(JobPage):
         return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
 
     @admin.display(description=_("finished"))
-    def shown_end(self, job: Any) -> str:
+    def shown_end(self, job: JobRow) -> str:
         """Return how long ago it ended, and the duration."""
         if job.finished_at is None:
             return "–"
@@ -252,7 +258,9 @@ class JobAdmin(JobPage):
         self.message_user(request, self._with_trace(request, text, origin.recorded), level)
         return None
 
-    def _register_bulk(self, action: SteeringAction, request: HttpRequest, answers: Any) -> HttpResponse:
+    def _register_bulk(
+        self, action: SteeringAction, request: HttpRequest, answers: Mapping[str, object]
+    ) -> HttpResponse:
         """Let a job change them, and show its page."""
         using, words = self.written, _search_of(request).words
         job, action_id = register_bulk(action, request.GET.dict(), request.user, answers, words, using)

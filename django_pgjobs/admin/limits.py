@@ -74,7 +74,7 @@ class LimitOverrideAdmin(QueueStateAdmin):
     fieldsets = (
         (None, {"fields": ("kind", "name", "anyway", "concurrency", "rate", "per", "reason", "lasts", "until")}),
     )
-    readonly_fields: ClassVar[Any] = list_display
+    readonly_fields: ClassVar[object] = list_display
     actions: Any = ("restore",)
     posts = {"<path:object_id>/restore/": "restore"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +16,9 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store.memos import Suspension
 
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import JobRow
+
 KINDS: dict[str, object] = {
     MemoKind.STEP.value: _("step"),
     MemoKind.SLEEP.value: _("sleep"),
@@ -28,7 +31,7 @@ INLINE_CHARS = 80
 """Longer results are folded."""
 
 
-def memo_rows(job: Any) -> tuple[list[dict[str, object]], str]:
+def memo_rows(job: JobRow) -> tuple[list[dict[str, object]], str]:
     """Return the rows of the table of memos, latest first, and a remark on those left out."""
     found = remembered(job)
     rows = [

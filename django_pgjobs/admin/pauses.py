@@ -25,8 +25,7 @@ from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.models import QueueState
 from django_pgjobs.queues import pauses
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.steering.trail import ADMIN, recorded_as
-from django_pgjobs.steering.until import REASON_CHARS
+from django_pgjobs.steering.trail import ADMIN, REASON_CHARS, recorded_as
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -170,22 +169,23 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Return the form for a new pause, or the facts of an existing one."""
         return self.fieldsets if obj is None else ((None, {"fields": self.readonly_fields}),)
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(self, request: HttpRequest, obj: object = None, change: bool = False, **kwargs: object) -> Any:
         """Offer the names of this database."""
-        form: Any = super().get_form(request, obj, change, **kwargs)
+        form = super().get_form(request, obj, change, **kwargs)
         if self.database and "name" in form.base_fields:
             # All requests share the field of the class.
             field = form.base_fields["name"] = deepcopy(form.base_fields["name"])
             field.widget.database = self.database
         return form
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[QueueState]:
         """Leave out pauses that have ended by the database's clock: they have no effect."""
         states: Any = super().get_queryset(request)
-        found: QuerySet[Any] = states.current()
-        return found
+        return cast("QuerySet[QueueState]", states.current())
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
         """Pause; if the database's clock refuses, show why."""
         # Every button leads to the list.
         one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}

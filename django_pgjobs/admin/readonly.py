@@ -12,10 +12,10 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError, router, transaction
-from django.db.models import IntegerField, QuerySet
+from django.db.models import IntegerField, Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
-from django.urls import path
+from django.urls import URLPattern, path
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -25,7 +25,7 @@ from django_pgjobs.admin.display import Pages
 from django_pgjobs.presentation.job_conditions import BIGGEST_ID
 from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.store.transactions import written_at
+from django_pgjobs.store.database import written_at
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -81,10 +81,10 @@ class ReadOnlyAdmin(ModelAdmin):
 
     # The database of a page
 
-    def door(self, view: str) -> Any:
+    def door(self, view: str) -> Callable[..., HttpResponse]:
         """Return the view of this name as an address has it: that of a copy of the page about the database there."""
 
-        def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def answer(request: HttpRequest, *args: object, **kwargs: Any) -> HttpResponse:
             aliases = several_aliases()
             page = copy(self) if aliases else self
             if aliases:
@@ -104,14 +104,15 @@ class ReadOnlyAdmin(ModelAdmin):
 
         return answer
 
-    def answering(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def answering(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], *args: object, **kwargs: object
+    ) -> HttpResponse:
         """Return what the view answers; of a database that does not, a page that says so."""
         writes = request.method == "POST"
         trouble = trouble_of(self.database, writes=writes) if self.database else None
         if trouble is None:
             try:
-                answer: HttpResponse = view(request, *args, **kwargs)
-                return answer
+                return view(request, *args, **kwargs)
             except OperationalError:
                 trouble = trouble_of(self.database, writes=writes) if self.database else None
                 if trouble is None:
@@ -138,7 +139,7 @@ class ReadOnlyAdmin(ModelAdmin):
             kept, at = request.GET.copy(), matched.url_name.removeprefix("pgjobs_")
         for name in ("p", ERROR_FLAG, "batch", VAR):
             kept.pop(name, None)
-        links: list[tuple[Any, str, bool]] = []
+        links: list[tuple[object, str, bool]] = []
         if self.shows_all:
             links.append((_("all databases"), Pages(self.admin_site.name).page(at), not self.database))
         for alias in self.aliases:
@@ -157,7 +158,7 @@ class ReadOnlyAdmin(ModelAdmin):
         """The alias to write to."""
         return self.database or str(router.db_for_write(self.model))
 
-    def written_at(self, row: Any) -> str:
+    def written_at(self, row: Model) -> str:
         """Return the alias at which to steer a row."""
         return self.database or written_at(row)
 
@@ -172,12 +173,12 @@ class ReadOnlyAdmin(ModelAdmin):
         twin.pk = self.pages.shown(row.pk)
         return twin
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """Read from this database."""
-        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = super().get_queryset(request)
         return rows.using(self.database) if self.database else rows
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> Any:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[DatabaseList]:
         """Use a list that knows its database."""
         return DatabaseList
 
@@ -195,7 +196,11 @@ class ReadOnlyAdmin(ModelAdmin):
         return super().action_checkbox(self.named(obj))
 
     def changeform_view(
-        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, object] | None = None,
     ) -> Any:
         """Open the transaction of a change in this database."""
         if not self.database:
@@ -217,7 +222,9 @@ class ReadOnlyAdmin(ModelAdmin):
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
         """Show what was logged of the row of this database."""
         row = self.get_object(request, unquote(object_id)) if self.database else None
         if row is None:
@@ -245,7 +252,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     # Pages
 
-    def get_urls(self) -> list[Any]:
+    def get_urls(self) -> list[URLPattern]:
         """Add ``posts``, before Django's own: those take any text as an id."""
         model = self.opts.model_name
         own = [path(at, self._answering_posts(name), name=f"pgjobs_{model}_{name}") for at, name in self.posts.items()]
@@ -254,14 +261,11 @@ class ReadOnlyAdmin(ModelAdmin):
             setattr(doors, view, self.door(view))
         return [*own, *super(ReadOnlyAdmin, doors).get_urls()]
 
-    def _answering_posts(self, name: str) -> Any:
+    def _answering_posts(self, name: str) -> Callable[..., HttpResponse]:
         door = self.door(f"{name}_view")
 
         def answer(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-            found: HttpResponse = (
-                door(request, *args, **kwargs) if request.method == "POST" else HttpResponseNotAllowed(["POST"])
-            )
-            return found
+            return door(request, *args, **kwargs) if request.method == "POST" else HttpResponseNotAllowed(["POST"])
 
         return self.admin_site.admin_view(answer)
 
@@ -270,7 +274,9 @@ class ReadOnlyAdmin(ModelAdmin):
         self.message_user(request, problem, messages.WARNING)
         return HttpResponseRedirect(self.pages.page(f"{self.opts.model_name}_changelist"))
 
-    def own_page(self, request: HttpRequest, template: str, *, status: int = 200, **context: Any) -> TemplateResponse:
+    def own_page(
+        self, request: HttpRequest, template: str, *, status: int = 200, **context: object
+    ) -> TemplateResponse:
         """Return a page that is no list or form of Django's; ``template`` is below *admin/pgjobs*."""
         cast(Any, request).current_app = self.admin_site.name
         shared = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
@@ -292,7 +298,7 @@ class ReadOnlyAdmin(ModelAdmin):
         """Return None for what cannot be an id, too."""
         return super().get_object(request, object_id, from_field) if self.is_id(object_id) else None
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         """Refuse malformed ids before Django fails on them, and those of another database."""
         if self.database and not self._take_ids(request):
             refused = _("Nothing was done: the selection is not of the database %(alias)s.")

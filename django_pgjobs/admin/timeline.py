@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from math import log10
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -23,7 +23,7 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ended, JobState, Outcome
 
 if TYPE_CHECKING:
-    from django_pgjobs.models import Job
+    from django_pgjobs.presentation.job_rows import JobRow
 
 
 WIDTH, HEIGHT = 600, 30
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 
 
 def pieces(
-    job: Job, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool, is_waiting: bool = False
+    job: JobRow, attempts: Sequence[Attempt], steps: Sequence[Step], *, more: bool, is_waiting: bool = False
 ) -> list[Piece]:
     """Return the parts of a job's life in order; ``attempts`` and ``steps`` latest first, ``more``: not all of them.
 
@@ -95,7 +95,7 @@ def _began(ended: datetime, lasted: float | None) -> datetime:
     return datetime.fromtimestamp(ended.timestamp() - (lasted or 0.0), ended.tzinfo) if lasted else ended
 
 
-def _last(job: Any, attempts: Sequence[Attempt], *, is_waiting: bool) -> list[Piece]:
+def _last(job: JobRow, attempts: Sequence[Attempt], *, is_waiting: bool) -> list[Piece]:
     """The attempt that has no row: the one that runs, or that succeeded."""
     if job.claimed_at is None:
         return []
@@ -110,7 +110,7 @@ def _last(job: Any, attempts: Sequence[Attempt], *, is_waiting: bool) -> list[Pi
     return []
 
 
-def _tail(job: Any, at: datetime, *, ran: bool) -> list[Piece]:
+def _tail(job: JobRow, at: datetime, *, ran: bool) -> list[Piece]:
     """Return the spans after the last attempt: the wait until now or until the end, and until the next try."""
     if job.state == JobState.RUNNING:
         return []

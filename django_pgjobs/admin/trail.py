@@ -38,7 +38,7 @@ VERBS: dict[str, object] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "unblock": _("unblock"), "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"),
     "run now": _("run now"), "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
-    "quiet": _("quiet"), "drain": _("drain"), "recycle": _("recycle"),
+    "stack": _("take stack"), "quiet": _("quiet"), "drain": _("drain"), "recycle": _("recycle"),
     "limit": _("set the limit"), "restore limit": _("restore the limit"),
     "close": _("close"), "move": _("move"), "send": _("send"), "withdraw": _("withdraw"), "revert": _("undo"),
 }  # fmt: skip
@@ -124,7 +124,7 @@ class ActionAdmin(ReadOnlyAdmin):
         needed = reverting.PERMISSIONS.get(action.verb, ())
         return self.has_view_permission(request) and request.user.has_perms(["pgjobs.view_job", *needed])
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+    def render_change_form(self, request: HttpRequest, context: Any, *args: object, **kwargs: object) -> HttpResponse:
         """Add what an undo would change, for those who may."""
         action = context["original"]
         if self.may_undo(request, action):

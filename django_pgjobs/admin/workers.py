@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.admin.actions import ReasonForm
 from django_pgjobs.admin.display import badge, below, format_html, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin, column, may
 from django_pgjobs.admin.trail import VERBS
@@ -20,6 +22,9 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering import workers
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import WorkerRow
+
 
 class HeartbeatAdmin(ReadOnlyAdmin):
     """Workers; those without recent heartbeats, by the database's clock, appear as silent or lost."""
@@ -28,7 +33,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         "shown_name", "shown_state", "shown_beat", "shown_work", "shown_queues", "capacity", "shown_release",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
-    actions: Any = ("quiet", "resume", "drain", "recycle")
+    actions = ("quiet", "resume", "drain", "recycle")
     has_steer_permission = may("steer_worker")
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_state", "id", "shown_version", "shown_release")}),
@@ -38,7 +43,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Heartbeat]:
         """Add status and leadership, by the database's clock."""
         workers: Any = super().get_queryset(request)
         found: QuerySet[Any] = workers.with_status()
@@ -62,7 +67,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         return below(str(running), str(_("%(count)s finished") % {"count": grouped(beat.finished)}))
 
     @admin.display(description=_("state"))
-    def shown_state(self, beat: Any) -> str:
+    def shown_state(self, beat: WorkerRow) -> str:
         """The state that it reports while its heartbeats arrive, else *silent* or *lost*; below it *leader*."""
         words = [str(_("leader"))] if beat.leads else []
         if beat.is_asked and beat.status in LIVE:
@@ -97,7 +102,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         return below(head, format_html("{} {}", person(beat.control_by), short(beat.control_reason, 500)))
 
     @admin.display(description=_("taken up"))
-    def shown_taken(self, beat: Any) -> str:
+    def shown_taken(self, beat: WorkerRow) -> str:
         """The time at which it took that up, or that it has not."""
         if not beat.control_number:
             return "–"
@@ -110,30 +115,58 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         return str(_("at its next heartbeat") if beat.status in LIVE else _("no, it has not been heard from since"))
 
     @admin.action(description=_("Quiet: claim nothing more"), permissions=["steer"])
-    def quiet(self, request: HttpRequest, queryset: Any) -> None:
+    def quiet(self, request: HttpRequest, queryset: object) -> None:
         """Ask the chosen workers."""
         self._ask(request, queryset, "quiet")
 
     @admin.action(description=_("Resume: claim again"), permissions=["steer"])
-    def resume(self, request: HttpRequest, queryset: Any) -> None:
+    def resume(self, request: HttpRequest, queryset: object) -> None:
         """Ask the chosen workers."""
         self._ask(request, queryset, "resume")
 
     @admin.action(description=_("Drain and exit"), permissions=["steer"])
-    def drain(self, request: HttpRequest, queryset: Any) -> None:
-        """Ask the chosen workers."""
-        self._ask(request, queryset, "drain")
+    def drain(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        """Ask the chosen workers, after a question."""
+        return self._confirmed(
+            request,
+            queryset,
+            "drain",
+            _("They claim nothing more, finish what they run, and exit. Nothing recalls that."),
+        )
 
     @admin.action(description=_("Recycle executors"), permissions=["steer"])
-    def recycle(self, request: HttpRequest, queryset: Any) -> None:
-        """Ask the chosen workers."""
-        self._ask(request, queryset, "recycle")
+    def recycle(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        """Ask the chosen workers, after a question."""
+        return self._confirmed(
+            request, queryset, "recycle", _("They replace all their executors; jobs that run finish in the old ones.")
+        )
 
-    def _ask(self, request: HttpRequest, queryset: Any, verb: str) -> None:
+    def _confirmed(self, request: HttpRequest, queryset: Any, verb: str, question: object) -> HttpResponse | None:
+        form = ReasonForm(request.POST if "confirmed" in request.POST else None)
+        if form.is_valid():
+            self._ask(request, queryset, verb, form.cleaned_data["reason"])
+            return None
+        beats = list(queryset)
+        return self.own_page(
+            request,
+            "heartbeat/confirm_action.html",
+            title=getattr(self, verb).short_description,
+            action={"name": verb, "question": question, "destructive": verb == "drain"},
+            form=form,
+            asked=[
+                (short(beat.name, 200), _("%(count)s running") % {"count": grouped(beat.running)}) for beat in beats
+            ],
+            chosen=[self.pages.shown(beat.pk) for beat in beats],
+            everything=False,
+            checkbox=ACTION_CHECKBOX_NAME,
+            back=request.get_full_path(),
+        )
+
+    def _ask(self, request: HttpRequest, queryset: Any, verb: str, reason: str = "") -> None:
         """Ask workers for something, in the name of the user, and say which are gone."""
         chosen = list(queryset)
         with recorded_as(ADMIN):
-            found = workers.ask(self.written, [beat.pk for beat in chosen], verb, by=request.user)
+            found = workers.ask(self.written, [beat.pk for beat in chosen], verb, by=request.user, reason=reason)
         asked = {each.id for each in found if each.was}
         for beat in chosen:
             if beat.pk in asked:

@@ -25,6 +25,9 @@ pgjobs.E021    ``DATABASE`` of an alias of ``TASKS`` is unknown, or not PostgreS
 pgjobs.E022    ``OPTIONS`` of an alias of ``TASKS`` has an unknown key or a wrong value
 pgjobs.E023    ``DATABASES`` names an alias that is unknown or not PostgreSQL, or cannot be called
 pgjobs.E024    two aliases of ``DATABASES`` are the same database
+pgjobs.E025    ``EXECUTOR_KILL_MEGABYTES`` is not above ``EXECUTOR_MAX_MEGABYTES``
+pgjobs.E026    with a bridge for Celery: something that a job cannot have, by name
+pgjobs.E027    with a bridge for Celery: a schedule of ``beat_schedule`` that cannot be fired here
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
@@ -42,9 +45,11 @@ pgjobs.W014    a job or cron entry is declared in a module that workers do not i
 pgjobs.W015    with ``--deploy``: psycopg runs in Python, without its C extension
 pgjobs.W016    jobs are written to a database that ``DATABASES`` does not name
 pgjobs.W017    with ``--database``: Citus has distributed the tables
+pgjobs.W018    with a bridge for Celery: receivers or boot steps that only Celery's workers call
 =============  =========================================================================================
 
-E020 to E022 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag.
+E020 to E022 and W009 to W012 are of ``tasks``: Django asks each backend of ``TASKS`` for them, under no tag. E026, E027
+and W018 are of ``celery_bridge``, which registers its check itself.
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,

@@ -1,8 +1,15 @@
-"""Check that every setting is valid, that settings which bound each other agree, and that ``runjobs`` is ours."""
+"""Check that every setting is valid, that settings which bound each other agree, and that ``runjobs`` is ours.
+
+A check must not call a project's ``capture``: that may ask a database, or need a request. Its source tells which keys
+it returns; what that does not show, registering refuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from textwrap import dedent
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -12,7 +19,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import get_commands
 
 from django_pgjobs import middleware
-from django_pgjobs.checks.captured import returned_keys
 from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
 from django_pgjobs.notifying.delivery import load, mail_admins, webhook
 from django_pgjobs.states import TASK_HEADER
@@ -42,6 +48,14 @@ def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: object)
             f"({conf.beat_seconds:g}): one late heartbeat would show a living worker as gone.",
             hint=f'Set "STALE_SECONDS" to more than {2 * conf.beat_seconds:g}, or beat more often.',
             id="pgjobs.E006",
+        )
+    most, gentle = conf.executor_kill_megabytes, conf.executor_max_megabytes
+    if most is not None and gentle is not None and most <= gentle:
+        yield Error(
+            f"PGJOBS: EXECUTOR_KILL_MEGABYTES ({most}) is not above EXECUTOR_MAX_MEGABYTES ({gentle}): "
+            "executors would be stopped with their jobs before they could be replaced.",
+            hint=f'Set "EXECUTOR_KILL_MEGABYTES" to more than {gentle}.',
+            id="pgjobs.E025",
         )
     needed = LADDER_SECONDS + conf.callback_seconds
     if conf.rescue_grace_seconds <= needed:
@@ -180,3 +194,37 @@ def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: object) 
             hint=f'List "{ours}" before "{owner}" in INSTALLED_APPS, or start workers by "manage.py pgjobs run".',
             id="pgjobs.W001",
         )
+
+
+def returned_keys(function: Callable[..., object]) -> frozenset[str]:
+    """Return the keys of the dicts that ``function`` returns as literals; none if its source cannot be read."""
+    try:
+        tree = ast.parse(dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return frozenset()
+    returned = [value for node in tree.body for value in _returned(node)]
+    return frozenset(key for value in returned for key in _keys(value))
+
+
+def _returned(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what the function of this statement returns; what functions inside of it return is another matter."""
+    if isinstance(node, ast.FunctionDef):
+        yield from _of_body(node)
+    else:
+        # ``factory.capture = lambda: {…}``
+        yield from (found.body for found in ast.walk(node) if isinstance(found, ast.Lambda))
+
+
+def _of_body(node: ast.AST) -> Iterator[ast.expr]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return) and child.value is not None:
+            yield child.value
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_body(child)
+
+
+def _keys(value: ast.expr) -> Iterator[str]:
+    if isinstance(value, ast.Dict):
+        yield from (key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict":
+        yield from (keyword.arg for keyword in value.keywords if keyword.arg is not None)

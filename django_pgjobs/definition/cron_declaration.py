@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.store.firing import DeclaredCron

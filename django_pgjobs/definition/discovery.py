@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.policy import JobPolicy
-
-log = safe_logger("django_pgjobs")
 
 OF_TESTS = re.compile(r"tests?|conftest|test_.*|.*_tests?")
 """Parts of the paths of modules that unittest or pytest collect; a job in one of them runs in tests only."""

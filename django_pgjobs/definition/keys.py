@@ -17,9 +17,8 @@ from functools import cache
 from typing import Any, Literal
 
 from django_pgjobs.states import BUILT_IN, KeyScope
-from django_pgjobs.values.invalid_option import InvalidOption, abridged
 from django_pgjobs.values.key_template import KeyOption, Template
-from django_pgjobs.values.setting_rules import MOST_SECONDS
+from django_pgjobs.values.setting_rules import MOST_SECONDS, InvalidOption, abridged
 
 KEY_LIMIT = 200
 DESCRIPTION_LIMIT = 200
@@ -61,7 +60,7 @@ class Unique:
         check_key("key", self.key)
         self.fields()
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """Return the fields of a plan that it gives, but for the key. Raises ``InvalidOption``."""
         found: dict[str, Any] = {}
         if self.on_conflict is not None:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django_pgjobs.conf import Conf
-from django_pgjobs.definition import keys
+from django_pgjobs.definition import allowed, keys
 from django_pgjobs.definition.keys import OnConflict, Scope, Unique
 from django_pgjobs.definition.keys import Sequence as JobSequence
 from django_pgjobs.definition.validation import (
@@ -22,12 +22,10 @@ from django_pgjobs.definition.validation import (
     Duration,
     RetryRule,
     check_after,
-    check_allowed_queue,
     check_attempts,
     check_backoff,
     check_crons,
     check_database,
-    check_deadline,
     check_expires,
     check_expiry,
     check_flag,
@@ -35,13 +33,14 @@ from django_pgjobs.definition.validation import (
     check_int,
     check_known,
     check_limits,
+    check_logs,
+    check_memory,
     check_name,
     check_names,
     check_on_crash,
     check_queue,
     check_rule,
     check_run_at,
-    check_start,
     check_tags,
     check_timeouts,
     check_undo_on_failure,
@@ -50,9 +49,9 @@ from django_pgjobs.definition.validation import (
 )
 from django_pgjobs.states import Rule
 from django_pgjobs.values.built_in import OWN_QUEUE
-from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import KeyOption
 from django_pgjobs.values.limit import Limit
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -98,7 +97,9 @@ class PolicyOptions(TypedDict, total=False):
     sequence: KeyOption | JobSequence | None
     expires: Duration
     on_crash: CrashOption
+    memory: int | None
     undo_on_failure: UndoOption
+    logs: str | int | None
     idempotency_key: KeyOption | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
@@ -134,6 +135,7 @@ class RegisterOptions(TypedDict, total=False):
     unique: KeyOption | Unique | None
     sequence: KeyOption | JobSequence | None
     on_crash: CrashOption
+    memory: int | None
     idempotency_key: KeyOption | None
     bypass: bool
     after: Needed
@@ -156,6 +158,8 @@ class Plan:
     """Seconds after the start that is asked for, or an instant."""
     on_crash: str = "retry"
     soft_timeout: float | None = None
+    memory: int | None = None
+    """Megabytes by which it may let its process grow."""
     tags: tuple[str, ...] = ()
     description: str | None = None
     """The description that ``.using`` gives this registration; the job's own stands on its definition."""
@@ -215,11 +219,13 @@ class Plan:
     @property
     def rare(self) -> dict[str, object] | None:
         """The values of the column ``options``, None for most jobs."""
-        if self.on_crash == "retry" and self.soft_timeout is None and self.target is None:
+        if self.on_crash == "retry" and self.soft_timeout is None and self.target is None and self.memory is None:
             return None
         rare: dict[str, object] = {} if self.on_crash == "retry" else {"on_crash": self.on_crash}
         if self.soft_timeout is not None:
             rare["soft_timeout"] = self.soft_timeout
+        if self.memory is not None:
+            rare["memory"] = self.memory
         if self.target is not None:
             rare["target"] = list(self.target)
         return rare
@@ -227,22 +233,20 @@ class Plan:
     def check(self) -> Plan:
         """Return this plan if the settings allow it. Raises ``InvalidOption``."""
         if self.queue != OWN_QUEUE:
-            check_allowed_queue(self.queue, self.conf.queues)
+            allowed.check_allowed_queue(self.queue, self.conf.queues)
         if not self.built_in:
-            self._check_ceilings()
+            allowed.check_attempts_allowed(self.max_attempts, self.conf)
+            allowed.check_timeout_allowed(self.timeout, self.conf)
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.bounds.key_pattern)
         keys.scope_of(self.key_scope, self.on_conflict)
-        check_start(self.run_at, self.delay, self.conf)
+        allowed.check_start(self.run_at, self.delay, self.conf)
         if self.deadline is not None:
-            check_deadline(self.deadline, self.run_at, self.delay, self.conf)
+            allowed.check_deadline(self.deadline, self.run_at, self.delay, self.conf)
         if isinstance(self.expires, datetime):
-            check_deadline(self.expires, self.run_at, self.delay, self.conf, option="expires")
-        elif self.expires is not None and self.expires > self.conf.bounds.ahead_seconds:
-            raise InvalidOption(
-                f"expires must be at most {self.conf.bounds.ahead_seconds / 86400:g} days after the start, "
-                f"not {self.expires:g} seconds (BOUNDS['ahead_seconds'])"
-            )
+            allowed.check_deadline(self.expires, self.run_at, self.delay, self.conf, option="expires")
+        elif self.expires is not None:
+            allowed.check_expiry_allowed(self.expires, self.conf)
         if self.bypass:
             self._check_bypass()
         if self.after and self.sequence is not None:
@@ -251,23 +255,8 @@ class Plan:
             )
         if self.when is not None and not self.after:
             raise InvalidOption("when says which end of other jobs this one needs: pass after=JOBS, too")
-        if len(self.after) > self.conf.bounds.needs:
-            raise InvalidOption(
-                f"after takes at most {self.conf.bounds.needs} jobs (BOUNDS['needs']), not {len(self.after)}"
-            )
+        allowed.check_needs_allowed(len(self.after), self.conf)
         return self
-
-    def _check_ceilings(self) -> None:
-        ceiling = self.conf.bounds.max_attempts
-        if self.max_attempts > ceiling:
-            raise InvalidOption(
-                f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts} (BOUNDS['max_attempts'])"
-            )
-        if self.timeout is not None and self.timeout > self.conf.bounds.timeout_seconds:
-            raise InvalidOption(
-                f"timeout must be at most {self.conf.bounds.timeout_seconds:g} seconds, not {self.timeout:g} "
-                "(BOUNDS['timeout_seconds'])"
-            )
 
     def _check_bypass(self) -> None:
         if self.has_keys:
@@ -277,6 +266,8 @@ class Plan:
             raise InvalidOption(f"sequence and bypass exclude each other: {BYPASSED}; pass sequence=None")
         if self.soft_timeout is not None:
             raise InvalidOption("a soft limit and bypass exclude each other: pass timeout=SECONDS, which stops the job")
+        if self.memory is not None:
+            raise InvalidOption("memory and bypass exclude each other: only the process of a worker is measured")
         if self.limited:
             raise InvalidOption(f"limits and bypass exclude each other: {UNCOUNTED}")
         if self.conf.queue_limits.of(self.queue) is not None:
@@ -338,6 +329,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "unique": keys.check_unique,
     "sequence": keys.check_sequence,
     "on_crash": check_on_crash,
+    "memory": check_memory,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
     "after": check_after,
@@ -347,16 +339,6 @@ _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description",
 
 OPTION_OF = {**dict.fromkeys(("key", "key_scope", "on_conflict"), "unique"), "yields": "sequence"}
 """Field of a plan → the option that sets it, where its name is another."""
-
-WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
-"""Options that still apply to a job that bypasses the queue."""
-
-
-def check_bypass(given: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
-    for option, value in given.items() if given.get("bypass") is True else ():
-        if option not in WITH_BYPASS and value is not None:
-            raise InvalidOption(f"{OPTION_OF.get(option, option)} and bypass exclude each other: {BYPASSED}")
 
 
 def checked_register_options(given: Mapping[str, object]) -> dict[str, object]:
@@ -391,7 +373,9 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "sequence": keys.declared_sequence,
     "expires": check_expiry,
     "on_crash": check_on_crash,
+    "memory": check_memory,
     "undo_on_failure": check_undo_on_failure,
+    "logs": check_logs,
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
     "limits": check_limits,
     "tags": check_tags,

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.apps import apps
 
 from django_pgjobs.definition import queue_names
-from django_pgjobs.definition.options import Plan, check_bypass, checked_register_options
+from django_pgjobs.definition.options import BYPASSED, OPTION_OF, Plan, checked_register_options
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import facts
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.policy import JobPolicy
 
-STEADY = frozenset({"queue", "priority", "timeout", "max_attempts", "database", "on_crash"})
+STEADY = frozenset({"queue", "priority", "timeout", "max_attempts", "database", "on_crash", "memory"})
 """Options whose values many calls share. Their checks ask neither the clock nor another option."""
 
 PLAIN = frozenset({str, int, float, NoneType, timedelta})
@@ -32,10 +32,14 @@ MOST = 256
 each customer."""
 
 
+WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
+"""Options that still apply to a job that bypasses the queue."""
+
+
 class Variant(NamedTuple):
     """The effect of options of ``using``: the checked fields of the plan that they set, and the whole plan."""
 
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
     plan: Plan
 
 
@@ -73,7 +77,7 @@ class Plans:
 def made(definition: JobPolicy, before: Mapping[str, object], given: Mapping[str, object]) -> Variant:
     """Return what ``using(**given)`` makes of the checked fields ``before``. Raises ``InvalidJob``."""
     try:
-        check_bypass({**before, **given})
+        _check_bypass({**before, **given})
         fields = {**before, **checked_register_options(given)}
         plan = definition._plan.changed(fields)
     except InvalidOption as error:
@@ -81,6 +85,13 @@ def made(definition: JobPolicy, before: Mapping[str, object], given: Mapping[str
     if "queue" in given:
         queue_names.notice(plan.queue, facts("name=%s", definition.name), plan.conf)
     return Variant(fields, plan)
+
+
+def _check_bypass(given: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
+    for option, value in given.items() if given.get("bypass") is True else ():
+        if option not in WITH_BYPASS and value is not None:
+            raise InvalidOption(f"{OPTION_OF.get(option, option)} and bypass exclude each other: {BYPASSED}")
 
 
 def _parted(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

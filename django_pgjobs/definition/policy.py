@@ -19,26 +19,26 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import DEFAULT_BACKOFF, Conf, get_conf
+from django_pgjobs.definition.allowed import check_allowed_backoff
 from django_pgjobs.definition.keys import OnConflict, check_shown
 from django_pgjobs.definition.options import Plan
 from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
 from django_pgjobs.definition.validation import (
     BackoffRule,
     RetryRule,
-    check_allowed_backoff,
     check_name,
     check_sensitive,
     seconds,
 )
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log as logger
 from django_pgjobs.serialization import references
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE, SERVANTS, is_built_in
-from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import KeyOption, Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
@@ -47,8 +47,6 @@ P = ParamSpec("P")
 Callback = TypeVar("Callback", bound="Awaitable[None] | None")
 """Return type of a callback."""
 Kept = TypeVar("Kept", bound=Callable[..., object])
-
-logger = safe_logger("django_pgjobs")
 
 OWN_ATTEMPTS = 20
 OWN_SECONDS = 1800.0
@@ -88,6 +86,7 @@ class JobPolicy:
         self.strict_results: bool = declared.get("strict_results", bool(self._front))
         self.schedulable: bool = declared.get("schedulable", False)
         self.undo_on_failure: str = declared.get("undo_on_failure", "go_on")
+        self._log_level: int | None = declared.get("logs")
         self.is_async: bool = iscoroutinefunction(func)
         self.atomic: bool = declared.get("atomic", False)
         if self.atomic and self.is_async:
@@ -218,6 +217,7 @@ class JobPolicy:
                 expires=self._declared.get("expires"),
                 soft_timeout=self._declared.get("soft_timeout"),
                 on_crash=self._declared.get("on_crash", "retry"),
+                memory=self._declared.get("memory"),
                 tags=self._declared.get("tags", ()),
                 limited=self._is_limited,
                 lacks_key=self._key is None and "on_conflict" in self._declared,

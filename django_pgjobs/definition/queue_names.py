@@ -14,9 +14,8 @@ from django.apps import apps
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import Facts, safe_logger
-
-logger = safe_logger("django_pgjobs")
+from django_pgjobs.logs import Facts
+from django_pgjobs.logs import log as logger
 
 ALIKE = 0.75
 """Similarity of a typo and the right name, by ``difflib``: two letters of a four-letter word change places."""

@@ -22,15 +22,12 @@ from django.apps import apps
 from django.core.signals import setting_changed
 
 from django_pgjobs.exceptions import INTERRUPTS, InvalidJob, UnknownJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.states import BUILT_IN
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.policy import JobPolicy
-
-
-log = safe_logger("django_pgjobs")
 
 Resolver = Callable[[str], "JobPolicy | None"]
 """Takes a dotted path; returns the definition there, or None if that is not its business. May import and raise."""
@@ -50,6 +47,7 @@ class Registry:
         self._by_name: dict[str, JobPolicy] = {}
         self._crons: dict[str, CronDeclaration] = {}
         self._resolvers: tuple[Resolver, ...] = ()
+        self._discoveries: tuple[Callable[[], None], ...] = ()
         self._asks = True
         self._found: frozenset[str] = frozenset()  # names that only resolvers have made known
         self._learned: dict[str, frozenset[str]] = {}
@@ -120,6 +118,16 @@ class Registry:
         return definition
 
     # Names that no import has declared yet
+
+    def add_discovery(self, discovery: Callable[[], None]) -> None:
+        """Call ``discovery`` when the app gets ready, to import jobs that stand elsewhere. Repeatable."""
+        with self._lock:
+            self._discoveries = (*(known for known in self._discoveries if known is not discovery), discovery)
+
+    def discover(self) -> None:
+        """Call what ``add_discovery`` was given. Errors propagate."""
+        for discovery in self._discoveries:
+            discovery()
 
     def add_resolver(self, resolver: Resolver) -> None:
         """Ask ``resolver``, after those added before, for names that are not known. Repeatable; forgets misses.
@@ -193,6 +201,10 @@ class Registry:
     def learned(self, name: str) -> frozenset[str] | None:
         """Return the traits of a job that only executors know, None if they have said nothing of it."""
         return self._learned.get(name)
+
+    def learned_with(self, trait: str) -> set[str]:
+        """Return the names of jobs that only executors know and that have this trait."""
+        return {name for name, traits in self._learned.items() if trait in traits}
 
     def _ask(self, name: str) -> tuple[JobPolicy | None, str]:
         """Return what the resolvers find, and else why not, empty if none of them knows the name."""

@@ -13,7 +13,7 @@ from inspect import Parameter, Signature
 from types import FunctionType
 
 from django_pgjobs.context import JobContext
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 YOUR_CONTEXT = "if its first parameter is the JobContext, annotate it as that, or declare takes_context=True"
 NO_GENERATOR = "calling a generator function runs none of its body; use a plain function"

@@ -16,18 +16,17 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.clock import EARLIEST, LATEST
-from django_pgjobs.conf import Conf
 from django_pgjobs.states import Rule
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.built_in import OWN_QUEUE
-from django_pgjobs.values.invalid_option import InvalidOption, abridged
 from django_pgjobs.values.limit import JobLimits, read_job_limits
-from django_pgjobs.values.setting_rules import QUEUE_NAME
+from django_pgjobs.values.setting_rules import LEVELS, QUEUE_NAME, InvalidOption, abridged, log_level
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
 
 PRIORITIES = range(-100, 101)
+MEGABYTES = range(1, 1_000_000_001)
 
 Duration = float | timedelta
 
@@ -37,58 +36,6 @@ BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
 LEAST_TIMEOUT_SECONDS = 0.001
 
 NAME_LIMIT = 200
-
-CLOCKS_DIFFER_SECONDS = 60.0
-"""Maximum difference between this machine's clock and the database's before an instant counts as a mistake."""
-
-
-def wall_clock() -> datetime:
-    """Return the time of this machine's clock, in UTC."""
-    return datetime.now(UTC)
-
-
-DAY = timedelta(days=1)
-
-
-def check_start(run_at: datetime | None, delay: float | None, conf: Conf) -> None:
-    """Refuse ``run_at`` and ``delay`` (seconds) together, and either beyond what the settings allow."""
-    if run_at is not None and delay is not None:
-        raise InvalidOption("give run_at or delay, not both")
-    ceiling = timedelta(seconds=conf.bounds.ahead_seconds)
-    if run_at is not None:
-        # This machine's clock only bounds nonsense; the database's decides when the job runs.
-        _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.bounds.past_seconds)
-    if delay is not None and delay > ceiling.total_seconds():
-        raise InvalidOption(
-            f"delay must be at most {ceiling / DAY:g} days, not {delay:g} seconds (BOUNDS['ahead_seconds'])"
-        )
-
-
-def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: float | None) -> None:
-    if ahead > ceiling:
-        raise InvalidOption(
-            f"run_at must be at most {ceiling / DAY:g} days ahead, not {run_at} (BOUNDS['ahead_seconds'])"
-        )
-    if past is not None and -ahead.total_seconds() > past:
-        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at} (BOUNDS['past_seconds'])")
-
-
-def check_deadline(
-    deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf, option: str = "deadline"
-) -> None:
-    """Refuse an instant that no job could meet, or that is further ahead than a start may be."""
-    if run_at is not None and deadline <= run_at:
-        raise InvalidOption(f"{option} must be after run_at, and {deadline} is not after {run_at}")
-    # As for run_at: this machine's clock only bounds nonsense; the database's decides.
-    ahead = (deadline - wall_clock()).total_seconds()
-    if ahead < -CLOCKS_DIFFER_SECONDS:
-        raise InvalidOption(f"{option} must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
-    if delay is not None and delay > ahead + CLOCKS_DIFFER_SECONDS:
-        raise InvalidOption(f"{option} must be after the start, and {deadline} is before the delay ends")
-    if ahead > (most := conf.bounds.ahead_seconds):
-        raise InvalidOption(
-            f"{option} must be at most {most / 86400:g} days ahead, not {deadline} (BOUNDS['ahead_seconds'])"
-        )
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -127,12 +74,6 @@ def check_queue(value: object) -> str:
     if value == OWN_QUEUE:
         raise InvalidOption(f"queue {OWN_QUEUE!r} is for this package's own jobs; choose another")
     return str.__str__(value)
-
-
-def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
-    """Refuse a queue that ``PGJOBS["QUEUES"]`` does not list."""
-    if allowed is not None and queue not in allowed:
-        raise InvalidOption(f"queue {queue!r} is not in PGJOBS['QUEUES']{did_you_mean(queue, allowed)}")
 
 
 def check_run_at(value: object) -> datetime:
@@ -207,22 +148,6 @@ def check_backoff(value: object) -> BackoffRule:
     return cast("BackoffRule", value)
 
 
-def check_allowed_backoff(backoff: BackoffRule, conf: Conf) -> None:
-    """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
-    if not isinstance(backoff, Backoff):
-        return
-    longest, (least, most) = conf.bounds.backoff_base_seconds, conf.bounds.backoff_factor
-    if backoff.base > longest:
-        raise InvalidOption(
-            f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g} "
-            "(BOUNDS['backoff_base_seconds'])"
-        )
-    if not least <= backoff.factor <= most:
-        raise InvalidOption(
-            f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g} (BOUNDS['backoff_factor'])"
-        )
-
-
 def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
     """Return a tuple of exception types, or a callable (exception) → bool."""
     types = (value,) if isinstance(value, type) else value
@@ -260,11 +185,24 @@ def check_undo_on_failure(value: object) -> str:
     return str(value)
 
 
+def check_logs(value: object) -> int:
+    """Return the level from which on lines are kept, 0 for None."""
+    try:
+        return 0 if value is None else log_level(value)
+    except (TypeError, ValueError):
+        raise InvalidOption(f"logs must be one of {', '.join(LEVELS)}, or None, not {value!r}") from None
+
+
 def check_on_crash(value: object) -> str:
     """Return what becomes of a job whose process or worker died while it ran."""
     if value not in ("retry", "abandon"):
         raise InvalidOption(f"on_crash must be 'retry' or 'abandon', not {value!r}")
     return str(value)
+
+
+def check_memory(value: object) -> int | None:
+    """Return how many megabytes a job may take more than its process held when it began; None for no limit."""
+    return None if value is None else check_int("memory", value, MEGABYTES)
 
 
 def check_flag(option: str, value: object) -> bool:

@@ -16,9 +16,10 @@ from django_pgjobs.diagnosis.problem import MANY, NAMED, HealthProblem, Limits
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import CronEntry, QueueState
-from django_pgjobs.store import counting
+from django_pgjobs.store import counting, installation
 from django_pgjobs.store.counting import KnownWorker
 from django_pgjobs.store.database import Database
+from django_pgjobs.store.schemas import UNLED_SECONDS
 
 LEADER_SECONDS = 30.0
 """Time that may pass without a leader; an election takes a while."""
@@ -39,10 +40,17 @@ def problems(db: Database, using: str, limits: Limits) -> list[HealthProblem]:
         *_of_queues(db, using, limits, workers),
         *_of_workers(workers, limits),
         *_of_upkeep(db),
+        *_of_installation(db),
         *_of_crons(using),
         *holdups.problems(db, using, limits),
     ]
     return sorted(found, key=lambda each: each.is_note)
+
+
+def _of_installation(db: Database) -> Iterator[HealthProblem]:
+    """Yield that the database is a copy, which no worker serves."""
+    if refusal := installation.read(db, get_conf().environment).refusal():
+        yield HealthProblem("copied", refusal)
 
 
 def known_workers(db: Database) -> list[KnownWorker]:
@@ -67,7 +75,8 @@ def _of_queues(db: Database, using: str, limits: Limits, workers: list[KnownWork
     for due in counting.count_due(db, most=SAMPLED, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (limits.queues or [due.queue]):
             continue
-        if not any(worker.status in ("running", liveness.QUIET) and worker.serves(due.queue) for worker in workers):
+        served = any(each.status in ("running", liveness.QUIET) and each.serves(due.queue) for each in workers)
+        if not served and liveness.is_awaited(due.oldest_seconds):
             words = f"Queue {due.queue} has due jobs, but no worker that serves it was heard from lately."
             yield HealthProblem("no_worker", words, due.queue, due.queue)
         if due.oldest_seconds > limits.max_latency:
@@ -143,7 +152,7 @@ def _of_upkeep(db: Database) -> Iterator[HealthProblem]:
     leader = counting.read_leader(db)
     if leader is None:
         yield HealthProblem("leader", "No worker has ever led: is one running? Without a leader nothing is pruned.")
-    elif leader[1] < -LEADER_SECONDS:
+    elif leader[1] < -(LEADER_SECONDS + 2 * UNLED_SECONDS * liveness.sleeps()):
         yield HealthProblem(
             "leader", f"No worker has led for {span(-leader[1])}; the last leader was {leader[0]}. Is a worker running?"
         )

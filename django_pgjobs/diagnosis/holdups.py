@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django_pgjobs.definition.declared_limits import declared, numbers, subject
-from django_pgjobs.diagnosis.problem import NAMED, HealthProblem, Limits
+from django_pgjobs.diagnosis.problem import MANY, NAMED, HealthProblem, Limits
 from django_pgjobs.inspection.words import grouped, span
 from django_pgjobs.models import QueueState
 from django_pgjobs.states import Hold, Outcome
@@ -36,6 +36,8 @@ def problems(db: Database, using: str, limits: Limits) -> Iterator[HealthProblem
     yield from _overridden(db, limits)
     yield from _paused(db, using, held, limits)
     yield from _moving(held)
+    if any(each.hold == Hold.BLOCKED for each in held):
+        yield from _held_up(db, limits)
     yield from _retrying(db, held, limits)
     yield from _abandoned(db, limits)
     if limits.queues is None:
@@ -119,6 +121,21 @@ def _moving(held: list[troubles.HeldName]) -> Iterator[HealthProblem]:
     for part in [each for each in held if each.hold == Hold.MOVING][:NAMED]:
         words = f"In queue {part.queue} {_jobs(part.jobs, more=part.more)} in the middle of a move to another database."
         yield _held("moving", words, part.queue, is_note=True)
+
+
+def _held_up(db: Database, limits: Limits) -> Iterator[HealthProblem]:
+    """Yield the queues with abandoned jobs that hold up the sequences in which they are."""
+    found = dict[str, list[troubles.HeldUp]]()
+    for each in troubles.list_held_up(db, most=MANY):
+        if limits.count(each.queue):
+            found.setdefault(each.queue, []).append(each)
+    for queue, ups in sorted(found.items(), key=lambda each: -len(each[1]))[:NAMED]:
+        names = ", ".join(f"#{each.job_id} of {each.sequence[:50]}" for each in ups[:NAMED])
+        what = "sequences are held up, each" if ups[1:] else "sequence is held up"
+        words = f"In queue {queue} {grouped(len(ups))} {what} by an abandoned job, the first for {span(ups[0].seconds)}"
+        yield HealthProblem(
+            "held_up", f"{words}: {names}. Retry that job, or unblock the one behind it.", queue, queue, list="blocked"
+        )
 
 
 def _retrying(db: Database, held: list[troubles.HeldName], limits: Limits) -> Iterator[HealthProblem]:

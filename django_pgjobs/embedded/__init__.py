@@ -14,7 +14,7 @@ Promises:
 - It ends with the process that started it, however that process ends. If it survives because its watcher was killed
   too, the next start stops it.
 
-`directory` owns the directory and the account, `programs` finds the binaries, `server` runs them, `sharing` lets the
+`directory` owns the directory and the account, `server` finds the binaries and runs them, `sharing` lets the
 processes of a project find the server. ``python -m django_pgjobs.embedded --serve`` runs one until you stop it, and
 ``python -m django_pgjobs.embedded [options] -- COMMAND ARGS…`` runs a command with one.
 """

@@ -83,7 +83,7 @@ def _shared_url(data: Path, major: int) -> str:
     return known
 
 
-def settings_of(url: str) -> dict[str, Any]:
+def settings_of(url: str) -> dict[str, object]:
     """Return Django's settings for a ``postgres://`` URL; its query becomes ``OPTIONS``. Raises ``EmbeddedError``."""
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql"):

@@ -8,7 +8,6 @@ from typing import assert_never
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
-from django_pgjobs.ends.callbacks import has_callback
 from django_pgjobs.ends.kinds import (
     AWAIT,
     END,
@@ -22,6 +21,7 @@ from django_pgjobs.ends.kinds import (
     SUCCESS,
     SUSPEND,
     EndKind,
+    has_callback,
 )
 from django_pgjobs.states import Cause, Hold, Outcome
 from django_pgjobs.store.finalising import End, FenceReading

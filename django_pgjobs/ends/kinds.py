@@ -6,21 +6,49 @@ Shared by everything that ends attempts: the worker's finalise thread in batches
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 
-from django_pgjobs.ends.callbacks import callback_allowance
-from django_pgjobs.states import Ended, Outcome
+from django_pgjobs.conf import LADDER_SECONDS, get_conf
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.logs import Facts, facts, safe_logger
+from django_pgjobs.states import CALLBACK_OF, Ended, Outcome
 from django_pgjobs.store import finalising, gates, memos, notifying, turns
-from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store.database import LOCKED, Database, Enclosing
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.store.gates import Opened
+from django_pgjobs.store.keeping import ExpiredJob
 from django_pgjobs.store.notifying import Notification
-from django_pgjobs.store.sqlstates import LOCKED
+
+CALLBACK_STARTS = 3
+
+
+def has_callback(name: str, outcome: str) -> bool:
+    """Return whether the code of this worker defines a callback for this outcome of this job."""
+    definition, callback = registry.find(name), CALLBACK_OF[outcome]
+    if definition is None:
+        return callback in (registry.learned(name) or ())
+    return getattr(definition, f"_{callback}_func") is not None
+
+
+def is_strict(name: str) -> bool:
+    """Return whether this job is abandoned if its result cannot be stored; by default its result is dropped."""
+    definition = registry.find(name)
+    if definition is None:
+        return "strict_results" in (registry.learned(name) or ())
+    return definition.strict_results
+
+
+def callback_allowance() -> float:
+    """Return how many seconds a callback may take, kill ladder included, before other workers may rescue the job."""
+    return get_conf().callback_seconds + LADDER_SECONDS
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -238,3 +266,41 @@ KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, SUSPEND, AWAIT, PARK, HOLD, RELEASE, MARK
 def kept_as(end: End) -> EndKind:
     """Return the kind that writes a success or an end and keeps the row."""
     return END if end.outcome else SUCCESS
+
+
+# The lines about ends that are stored; ``execution.events`` logs what an attempt comes to where it ran
+
+jobs_log = safe_logger("django_pgjobs.jobs")
+
+
+def lines_are_wanted() -> bool:
+    """Return whether a handler reads lines about ends. Ask once for a batch: a worker may end 50,000 jobs a second."""
+    return jobs_log.isEnabledFor(logging.DEBUG)
+
+
+def log_stored(kind: EndKind, end: End, row: object, about: Facts, seconds: float | None) -> None:
+    """Log an end of this kind; ``row``: what its statement returned; ``seconds``: what the body took, if known."""
+    said = [about, facts("outcome=%s", kind.outcome or end.outcome)]
+    if end.failure is not None and end.cause:
+        said.append(facts("cause=%s", end.cause))
+    if seconds is not None:
+        said.append(facts("seconds=%.4f", seconds))
+    if isinstance(run_at := getattr(row, "run_at", None), datetime):
+        said.append(facts("run_at=%s", run_at.isoformat(timespec="seconds")))
+    if end.failure is not None:
+        said[-1] = facts("%s: %s", said[-1], end.failure.summary)
+    line = Facts(" ".join(said))
+    if kind.final:
+        jobs_log.debug("job ended %s", line)
+    elif kind.requeues:
+        jobs_log.debug("attempt ended, the job has not %s", line)
+    else:
+        jobs_log.debug("attempt ended, a callback follows %s", line)
+
+
+def log_expired(job: ExpiredJob) -> None:
+    """Log the end of a job that expired before it started."""
+    jobs_log.debug(
+        "job ended name=%s job=%d attempt=%d queue=%s outcome=%s: it expired before it started",
+        job.name, job.id, job.attempt, job.queue, Outcome.CANCELLED,
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from django_pgjobs import clock
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import admitting, limiting
 from django_pgjobs.store.admitting import Admitted, Bounds, Lane, StartRate, Terms
@@ -25,8 +25,6 @@ from django_pgjobs.store.database import Database, Transacting
 from django_pgjobs.store.pausing import LimitInForce
 from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.values.limit import Limit
-
-log = safe_logger("django_pgjobs")
 
 LANES = 500
 """Keys, each at its priorities, that one turn scans at most: with a million keys a turn costs no more."""

@@ -23,19 +23,19 @@ from psycopg.pq import TransactionStatus
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.ends.callbacks import callback_allowance, has_callback
+from django_pgjobs.ends.kinds import callback_allowance, has_callback
 from django_pgjobs.exceptions import Abandon, Cancel, RolledBack, UnstorableResult
 from django_pgjobs.execution import events
 from django_pgjobs.execution.prepared import Prepared
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import atomic, gates, notifying, turns, waking
 from django_pgjobs.store.atomic import LOCK_TIMEOUT, AtomicEnd, NoStep
-from django_pgjobs.store.database import on, set_lock_timeout
+from django_pgjobs.store.database import is_data_trouble, on, set_lock_timeout
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.notifying import Notification
-from django_pgjobs.store.sqlstates import is_data_trouble
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -186,7 +186,7 @@ class AtomicEnds:
     def _unreached(self, prepared: Prepared, error: Error) -> decide.Snoozed:
         # Nothing of the job has run, so its attempt is not charged.
         about, words = events.facts(prepared.context), one_line(error)
-        events.log.warning(
+        log.warning(
             "no connection for the job's transaction, again in %g s alias=%s %s: %s",
             UNREACHED_SECONDS, self.using, about, words,
         )  # fmt: skip
@@ -234,7 +234,7 @@ def log_hook(prepared: Prepared, what: str, error: BaseException) -> None:
     """Log that an ``on_commit`` hook of the job's own has failed, after the COMMIT of ``what``."""
     info, trace = Account(error).for_log()
     words = f"{kind_of(error)}: {text_of(error)}{trace}"
-    events.log.error(
+    log.error(
         "on_commit hook failed, the %s is committed all the same %s: %s",
         what, events.facts(prepared.context), words, exc_info=info,
     )  # fmt: skip

@@ -32,7 +32,12 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
 )
 from django_pgjobs.execution import events
-from django_pgjobs.execution.failed_attempts import failed
+from django_pgjobs.execution.failed_attempts import (
+    TOO_LATE,
+    besides_suspension,
+    failed,
+    failure_of,
+)
 from django_pgjobs.execution.idempotency import arecalled, recalled
 from django_pgjobs.execution.prepared import (
     UNGUARDED,
@@ -45,10 +50,7 @@ from django_pgjobs.execution.prepared import (
     RunControl,
     Transaction,
 )
-from django_pgjobs.execution.retries import (
-    TOO_LATE,
-    failure_of,
-)
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import (
@@ -128,20 +130,20 @@ def _ended_by(job_id: int, summary: str, history: History | None) -> Failure:
         failure = None if history is None else history(job_id)
     except Exception as error:
         words = one_line(text_of(error))
-        events.log.warning("history cannot be read, a callback gets one line of its error job=%d: %s", job_id, words)
+        log.warning("history cannot be read, a callback gets one line of its error job=%d: %s", job_id, words)
     return failure if failure is not None and failure.summary == summary else Failure("", summary)
 
 
 def _before_its_start(job: ClaimedJob) -> Decision | None:
     """Return the decision about a job that must not start any more."""
     if job.attempt > job.max_attempts:
-        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(job))
+        log.error("job abandoned %s: no attempt was left before it started", events.facts(job))
         return decide.Abandoned("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
     now = clock.monotonic()
     if job.expires is not None and now >= job.expires:
         return decide.Cancelled(EXPIRED)
     if job.until is not None and now >= job.until:
-        events.log.error("job abandoned %s: its deadline had passed before it started", events.facts(job))
+        log.error("job abandoned %s: its deadline had passed before it started", events.facts(job))
         return decide.Abandoned(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     return None
 
@@ -151,9 +153,7 @@ def _unreadable(job: ClaimedJob, definition: Definition, error: UnreadablePayloa
         events.parked(job, f"{error} It resumes when a worker has code that accepts its arguments.")
         return decide.Parked(clean(str(error)), definition._fingerprint)
     # A cancelled job is never parked: its worker would mark it for this callback again and again.
-    events.log.error(
-        "callback cannot run, the job ends without it callback=%s %s: %s", job.kind, events.facts(job), error
-    )
+    log.error("callback cannot run, the job ends without it callback=%s %s: %s", job.kind, events.facts(job), error)
     return decide.Succeeded()
 
 
@@ -175,6 +175,8 @@ def run(prepared: Prepared) -> Decision:
         else:
             decision = prepared.decision = _success(prepared, _call(prepared))
     except BaseException as error:
+        if prepared.memory is not None:
+            prepared.memory.close_walks(besides_suspension(error))
         decision = prepared.decision = failed(prepared, error)
         events.ended(prepared, decision, error)
     else:
@@ -196,6 +198,8 @@ async def arun(prepared: Prepared) -> Decision:
         found = None if prepared.job.extras is None else await arecalled(prepared)
         decision = prepared.decision = await _asuccess(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
+        if prepared.memory is not None:
+            await sync_to_async(prepared.memory.close_walks)(besides_suspension(error))
         decision = prepared.decision = failed(prepared, error)
         events.ended(prepared, decision, error)
     else:
@@ -222,7 +226,7 @@ def _succeed(prepared: Prepared) -> decide.Succeeded | decide.Stepped:
     return _success(prepared, _call(prepared))
 
 
-def _call(prepared: Prepared) -> Any:
+def _call(prepared: Prepared) -> object:
     """Call the body inside the middleware; without any, as in most projects, call it directly."""
     definition = prepared.definition
     if get_conf().middleware:
@@ -288,7 +292,7 @@ def _callback(prepared: Prepared) -> Decision:
     except BaseException as error:
         info, trace = Account(error).for_log()
         words = f"{kind_of(error)}: {text_of(error)}{trace}"
-        events.log.error("callback failed callback=%s %s: %s", job.kind, events.facts(context), words, exc_info=info)
+        log.error("callback failed callback=%s %s: %s", job.kind, events.facts(context), words, exc_info=info)
     finally:
         deactivate(token)
     return decide.Succeeded()

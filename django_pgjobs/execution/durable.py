@@ -34,12 +34,12 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.atomic_end import check_committable, log_hook, one_transaction
-from django_pgjobs.execution.memos import new_memo, payload_of
+from django_pgjobs.execution.failed_attempts import failure_of, released
+from django_pgjobs.execution.memos import call_step, new_memo, of_step, payload_of, undo_call
 from django_pgjobs.execution.naming import Names
-from django_pgjobs.execution.retries import failure_of, released
-from django_pgjobs.execution.stepping import call_step, of_step, undo_call
 from django_pgjobs.execution.suspending import Suspending
 from django_pgjobs.execution.walks import Walks
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.serialization.payload import decode_result
 from django_pgjobs.states import FlowFlag, MemoKind
@@ -62,14 +62,18 @@ IN_ATOMIC = (
 Func = Callable[..., object]
 """The function or job that a step calls."""
 
-_MISSING: Any = object()
+_MISSING: object = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """Opens the memory of each job that asks for it, on this thread's connection ``using``, where the rows are."""
+    """Opens the memory of each job that asks for it, on this thread's connection ``using``, where the rows are.
+
+    ``schema``: the one that the connection leads to, in a worker that serves many.
+    """
 
     using: str
+    schema: str | None = None
 
     def of(self, prepared: Prepared) -> DurableMemory:
         """Return the memory of a running job, always the same. Raises ``InvalidJob`` in a callback."""
@@ -196,11 +200,11 @@ class DurableMemory(Walks):
         if failures < options.attempts:
             backoff = options.backoff or get_conf().default_backoff
             delay = backoff.jittered(failures)
-            events.log.warning("step failed, again in %.1f s step=%s %s: %s", delay, name, about, words)
+            log.warning("step failed, again in %.1f s step=%s %s: %s", delay, name, about, words)
             self.suspend(
                 decide.Suspended(name, MemoKind.STEP, delay, failures=failures, failure=of_step(name, failure)), error
             )
-        events.log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
+        log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
         seconds = clock.monotonic() - began
         new = NewMemo(name, MemoKind.STEP, None, seconds, int(FlowFlag.REMEMBERS), None, failures, words or "failed")
         if not self._written(new):
@@ -297,7 +301,7 @@ class DurableMemory(Walks):
         self.names.check_not_shared("agather", name)
         return await sync_to_async(self._gathered)(calls, name, settled=settled)
 
-    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[object]:
         self.check_usable("gather")
         return gatherer()(self, calls, name, settled=settled)
 

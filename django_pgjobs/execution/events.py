@@ -19,7 +19,7 @@ from django_pgjobs import clock, logs, signals
 from django_pgjobs.decisions import Decision, InDoubt
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends.kinds import OUTCOMES as OUTCOMES
-from django_pgjobs.logs import Facts, facts_of_attempt, safe_logger
+from django_pgjobs.logs import Facts, facts_of_attempt, log, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import kind_of, text_of
 from django_pgjobs.states import Outcome
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from django_pgjobs.execution.prepared import Prepared
     from django_pgjobs.logs import AttemptFacts
 
-log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
 
 FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
@@ -175,7 +174,7 @@ def kind_of_event(what: str, fields: dict[str, Any]) -> str:
     return fields["outcome"] if what == FINISHED else what
 
 
-def is_wanted(what: str, fields: dict[str, Any]) -> bool:
+def is_wanted(what: str, fields: dict[str, object]) -> bool:
     """Return whether a receiver here wants this write."""
     return kind_of_event(what, fields) in interest()
 

@@ -1,4 +1,4 @@
-"""The decision about an attempt that failed, and the line that tells of it."""
+"""The decision about an attempt that failed, the line that tells of it, and its description for the history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import cast
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.decisions import Decision
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision, Failure, Unwritten
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import (
     Abandon,
     Cancel,
@@ -16,6 +18,7 @@ from django_pgjobs.exceptions import (
     JobControl,
     JobSuspended,
     MembersFailed,
+    MemoryExceeded,
     OtherArguments,
     Release,
     Snooze,
@@ -26,20 +29,50 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution import events
 from django_pgjobs.execution.prepared import Prepared
-from django_pgjobs.execution.retries import (
-    NO_ATTEMPTS,
-    NOT_RETRIED,
-    RELEASE_REASON,
-    TOO_LATE,
-    by_default_backoff,
-    failure_of,
-    kept,
-    released,
-    retry,
-)
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.failures import OUR_FILES, Account, text_of
 from django_pgjobs.states import Cause
+from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.values.backoff import LONGEST_SECONDS
+
+NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON = "no attempts left", "not to be retried", "released"
+TOO_LATE = "its deadline leaves no time for another attempt"
+
+
+def by_default_backoff(job: ClaimedJob, failure: Failure, cause: str) -> Unwritten:
+    """Retry by the default backoff while attempts are left: there is no exception to ask the project's rules about."""
+    if job.attempt >= job.max_attempts:
+        return decide.Abandoned(NO_ATTEMPTS, failure, cause)
+    return retry(job, default_delay(job), failure, cause)
+
+
+def retry(job: ClaimedJob, delay: float, failure: Failure, cause: str) -> Unwritten:
+    """Retry; or abandon now, while the failure is known, if the next attempt could not start before the deadline."""
+    if job.until is not None and clock.monotonic() + delay >= job.until:
+        return decide.Abandoned(TOO_LATE, failure, cause)
+    return decide.Retried(delay, failure, cause)
+
+
+def released(why: str) -> Unwritten:
+    """Return the release of a job that asks for it, since it is to stop."""
+    return decide.Released(RELEASE_REASON, Failure("", f"The job released itself ({why})."))
+
+
+def default_delay(job: ClaimedJob) -> float:
+    """Return the seconds until a job's next attempt; this code may not know its definition."""
+    definition = registry.find(job.name)
+    return definition._default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return ``error`` as the history records it."""
+    return kept(Account(error))
+
+
+def kept(account: Account) -> Failure:
+    """Return an exception as the history records it: kind, message, chain of causes, truncated traceback."""
+    return account.failure(get_conf().bounds.traceback_chars)
+
 
 OUR_FILES.add(__file__)
 
@@ -51,6 +84,7 @@ REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
 _CAUSES: dict[type[Interrupt] | None, Cause] = {
     CancelRequested: Cause.CANCELLED,
     DeadlinePassed: Cause.TIMEOUT,
+    MemoryExceeded: Cause.FAILED,
     WorkerStopping: Cause.RELEASED,
 }
 """The exception an attempt was interrupted with → why it did not succeed, regardless of what it raised in the end."""
@@ -58,20 +92,18 @@ _CAUSES: dict[type[Interrupt] | None, Cause] = {
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
     """Log the failed attempt and return the decision about it. Raises nothing."""
-    if prepared.memory is not None:
-        prepared.memory.close_walks(error)
-        if prepared.memory.claim_lost:
-            return decide.Lost()
+    if prepared.memory is not None and prepared.memory.claim_lost:
+        return decide.Lost()
     account = Account(error)
     try:
         decision = _decision(prepared, account)
     except BaseException:
-        events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.job.id)
+        log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.job.id)
         decision = by_default_backoff(prepared.job, kept(account), Cause.FAILED)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
-        events.log.exception("failure cannot be logged job=%d", prepared.job.id)
+        log.exception("failure cannot be logged job=%d", prepared.job.id)
     return decide.InDoubt(decision) if prepared.in_doubt else decision
 
 
@@ -97,9 +129,9 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
         return decide.Abandoned(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:
         return decide.Released(RELEASE_REASON, kept(account))
-    if prepared.control.interrupt is DeadlinePassed:
-        # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
-        return by_default_backoff(prepared.job, kept(account), Cause.TIMEOUT)
+    if prepared.control.interrupt in (DeadlinePassed, MemoryExceeded):
+        # As after a kill, where no exception reaches the retry rules: both ways to end such a job decide alike.
+        return by_default_backoff(prepared.job, kept(account), _CAUSES[prepared.control.interrupt])
     if context.attempt >= context.max_attempts:
         return decide.Abandoned(NO_ATTEMPTS, kept(account))
     delay = prepared.definition._retry_delay(error, context.attempt)
@@ -134,9 +166,9 @@ def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Accoun
     match decision:
         case decide.Retried(seconds=seconds):
             info, trace = account.for_log()
-            events.log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
+            log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
         case decide.Abandoned():
             info, trace = account.for_log()
-            events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
+            log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
         case _:
-            events.log.info("attempt ended %s: %s: %s", about, account.kind, words)
+            log.info("attempt ended %s: %s: %s", about, account.kind, words)

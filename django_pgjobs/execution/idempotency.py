@@ -18,6 +18,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import OtherArguments
 from django_pgjobs.execution import events
 from django_pgjobs.execution.prepared import Prepared
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 
 UNREADABLE_SECONDS = 5.0
@@ -59,7 +60,5 @@ async def arecalled(prepared: Prepared) -> decide.Succeeded | decide.Snoozed | N
 
 def _snooze(context: Any, error: Exception) -> decide.Snoozed:
     words = one_line(error)
-    events.log.warning(
-        "stored result cannot be read, again in %g s %s: %s", UNREADABLE_SECONDS, events.facts(context), words
-    )
+    log.warning("stored result cannot be read, again in %g s %s: %s", UNREADABLE_SECONDS, events.facts(context), words)
     return decide.Snoozed(UNREADABLE_SECONDS)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -22,6 +22,9 @@ from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.keys import FoundResult
 from django_pgjobs.values import stopping
+
+if TYPE_CHECKING:
+    from django_pgjobs.execution.log_lines import JobLines
 
 Definition = JobPolicy
 
@@ -48,6 +51,9 @@ class RunControl:
     decision: Decision | None = None
     trusted_until: float = math.inf
     started: float = 0.0
+    lines: JobLines | None = None
+    """The lines of the job, if they are kept."""
+
     _stopping: stopping.Stopping | None = None
 
     @property
@@ -70,10 +76,10 @@ Recall = Callable[[int, Sequence[str], str], FoundResult | None]
 class Guard(Protocol):
     """Calls the job's own code, so that interrupts can reach the job there and nowhere else."""
 
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call ``body`` with these arguments and return what it returns."""
 
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> Any:
         """Await ``body`` with these arguments and return what it returns."""
 
     def reach(self, connect: Callable[[], object]) -> None:
@@ -87,7 +93,7 @@ class Guard(Protocol):
 class Unguarded:
     """Nothing interrupts a job that runs without executors."""
 
-    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call ``body``."""
         return body(*args, **kwargs)
 
@@ -152,7 +158,7 @@ class Prepared:
         self,
         definition: Definition,
         job: ClaimedJob,
-        args: list[Any],
+        args: list[object],
         kwargs: dict[str, object],
         control: RunControl,
         guard: Guard,
@@ -176,6 +182,9 @@ class Prepared:
             memory = None if self.memories is None else partial(self.memories.of, self)
             reporter = self.reporter_of(self.control)
             database = getattr(self.memories, "using", None)
-            fresh = JobContext(self.job, headers, reporter, self.control, self.began, self.error, memory, database)
+            schema = getattr(self.memories, "schema", None)
+            fresh = JobContext(
+                self.job, headers, reporter, self.control, self.began, self.error, memory, database, schema
+            )
             made = self.__dict__.setdefault("_context", fresh)  # a thread of the job's may ask at the same time
         return made

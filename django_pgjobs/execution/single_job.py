@@ -18,28 +18,26 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
 from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends import finalise, kinds, lines
-from django_pgjobs.ends.callbacks import CALLBACK_STARTS
-from django_pgjobs.ends.kinds import COUNTED, END, MARK, SUCCESS, EndKind, EndTerms
+from django_pgjobs.ends import finalise, kinds
+from django_pgjobs.ends.kinds import CALLBACK_STARTS, COUNTED, END, MARK, SUCCESS, EndKind, EndTerms
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.execution import attempt, events
+from django_pgjobs.execution import attempt, events, log_lines
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.durable import Memories
+from django_pgjobs.execution.failed_attempts import failure_of
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Prepared, RunControl
-from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import atomic, claiming, finalising, keys, waking
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store.database import Database, Enclosing, is_answer
 from django_pgjobs.store.finalising import Author, End, FenceReading, SteppedJob
-
-log = safe_logger("django_pgjobs")
 
 BUSY_SECONDS = 0.1
 
@@ -74,7 +72,7 @@ def write_at_once(db: Database, job: ClaimedJob) -> Reporter:
 
     def report(n: float, total: float | None, message: str) -> None:
         progress = json.dumps({"n": n, "total": total, "message": message})
-        finalising.write_progress(db, [(*job.fence, progress)])
+        finalising.write_progress(db, [(*job.fence, {"progress": progress})])
 
     return report
 
@@ -171,7 +169,32 @@ class Performer:
         )
         if not isinstance(prepared, Prepared):
             return prepared
-        return fresh_context().run(self.run, prepared)
+        level = log_lines.level_of(prepared.definition)
+        return fresh_context().run(self.run, prepared) if not level else self._run_logged(prepared, level)
+
+    def _run_logged(self, prepared: Prepared, level: int) -> Decision:
+        """Run a job and store the lines that it logs, after its own transaction and before its end."""
+        kept = log_lines.begin(self.control, level)
+        try:
+            return fresh_context().run(self.run, prepared)
+        finally:
+            self.control.lines = None
+            if rows := kept.close(get_conf().bounds).sent():
+                self._store_lines(prepared.job, log_lines.as_json(rows))
+
+    def _store_lines(self, job: ClaimedJob, rows: str) -> None:
+        """Store lines, if the server takes them: no end waits for lines."""
+        try:
+            for is_first in (True, False):
+                with self.db.transaction():
+                    if finalising.write_lines(self.db, [(*job.fence, True, rows)]):
+                        return
+                if is_first:
+                    time.sleep(BUSY_SECONDS)  # the row may have been locked
+        except Exception as error:
+            if not is_answer(error):
+                raise
+            log.warning("lines of a job cannot be stored job=%d: %s", job.id, one_line(error))
 
     def _callback(self, job: ClaimedJob, outcome: str) -> WrittenEnd:
         after = finalise.after_callback(job.id, job.claim_id, outcome)
@@ -226,8 +249,8 @@ class Performer:
         refused = isinstance(row, SteppedJob) and row.refused
         if refused:
             events.step_refused(job.facts)
-        elif lines.are_wanted():
-            lines.stored(kind, end, row, job.facts, end.seconds)
+        elif kinds.lines_are_wanted():
+            kinds.log_stored(kind, end, row, job.facts, end.seconds)
         if kind.final:
             outcome = end.outcome or Outcome.SUCCEEDED
             _notify(events.FINISHED, job, **about, outcome=outcome, database=self.using)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 OTHERWISE = "To start from the beginning, give this each another name, or register the job again."
 
-_MISSING: Any = object()
+_MISSING: object = object()
 
 
 class Source(Protocol[T]):
@@ -95,7 +95,7 @@ class RowsByKey(Generic[T]):
             self.last = found[-1][0]
         return found
 
-    def _key_of(self, row: Any) -> object:
+    def _key_of(self, row: object) -> object:
         names = {"pk", self.field.name, self.field.attname} if self.field.primary_key else {self.field.name}
         if isinstance(row, Model):
             return getattr(row, self.field.attname)

@@ -20,7 +20,7 @@ from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_pgjobs import clock
-from django_pgjobs.exceptions import InvalidJob, JobSuspended, RolledBack, UnstorableResult, WorkerStopping
+from django_pgjobs.exceptions import InvalidJob, RolledBack, UnstorableResult, WorkerStopping
 from django_pgjobs.execution.atomic_end import check_committable, one_transaction
 from django_pgjobs.execution.memos import Memos
 from django_pgjobs.execution.sources import OTHERWISE, Source, source_of
@@ -194,7 +194,7 @@ class Walks(Memos):
             if walk.done:
                 await sync_to_async(self._keep_cursor)(walk)
 
-    def _begin(self, walk: Walk[Any]) -> None:
+    def _begin(self, walk: Walk[T]) -> None:
         self.check_usable("each")
         if self._cursors is None:
             kept = self._read_cursors()
@@ -214,14 +214,14 @@ class Walks(Memos):
         context = self.prepared.context
         return bool(context.stopping) or context.cancelled
 
-    def _stop_if_asked(self, walk: Walk[Any]) -> None:
+    def _stop_if_asked(self, walk: Walk[T]) -> None:
         if self._stops:
             if walk.n > walk.kept:
                 self._keep_cursor(walk)
             self.suspending.release()
 
     @contextmanager
-    def _batch(self, walk: Walk[Any]) -> Iterator[None]:
+    def _batch(self, walk: Walk[T]) -> Iterator[None]:
         """Commit what is done in this block together with the cursor, if that is asked for."""
         if not walk.options.atomic:
             yield
@@ -240,15 +240,15 @@ class Walks(Memos):
             walk.left = True
             raise
 
-    def _keep_now_and_then(self, walk: Walk[Any]) -> None:
+    def _keep_now_and_then(self, walk: Walk[T]) -> None:
         if not walk.options.atomic and clock.monotonic() >= walk.kept_at + KEEP_SECONDS:
             self._keep_cursor(walk)
 
-    def _keep_cursor(self, walk: Walk[Any]) -> None:
+    def _keep_cursor(self, walk: Walk[T]) -> None:
         self._store_cursor(walk)
         walk.kept = walk.n
 
-    def _store_cursor(self, walk: Walk[Any], idle: str | None = None) -> None:
+    def _store_cursor(self, walk: Walk[T], idle: str | None = None) -> None:
         """Write the cursor. Raises ``WorkerStopping`` if the claim is lost."""
         cursor = walk.cursor()
         self._check_size(walk.name, cursor)
@@ -283,17 +283,16 @@ class Walks(Memos):
             if walk.left or (walk.options.atomic and walk.n > walk.kept):
                 raise RolledBack(LEFT.format(name=walk.name))
 
-    def close_walks(self, error: BaseException) -> None:
-        """Roll back open batches of a body that has failed, and let the next run begin behind what is done."""
+    def close_walks(self, error: BaseException | None) -> None:
+        """Roll back open batches of a body that has failed, and let the next run begin behind what is done.
+
+        ``error``: what left the body besides its suspension. The connection is not used after some errors.
+        """
+        may_write = isinstance(error, Exception | None) and not isinstance(error, InterfaceError | OperationalError)
         for walk in self._walks.values():
             # A second failure would hide the first.
             with suppress(Exception, WorkerStopping):
                 if walk.steps is not None:
                     walk.steps.close()
-                    if walk.n > walk.kept and not walk.options.atomic and _may_write(error):
-                        self._keep_cursor(walk)
-
-
-def _may_write(error: BaseException) -> bool:
-    """Return whether the connection is one to use after this error."""
-    return isinstance(error, Exception | JobSuspended) and not isinstance(error, InterfaceError | OperationalError)
+                if walk.n > walk.kept and not walk.options.atomic and may_write:
+                    self._keep_cursor(walk)

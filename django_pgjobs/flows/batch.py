@@ -7,8 +7,6 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
-from asgiref.sync import sync_to_async
-
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
 from django_pgjobs.flows.builtin import (
     BATCH,
@@ -21,9 +19,10 @@ from django_pgjobs.flows.builtin import (
 )
 from django_pgjobs.flows.builtin import batch as batch_job
 from django_pgjobs.jobs import BoundJob
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.middleware import registering
 from django_pgjobs.states import GATHERING, Rule
+from django_pgjobs.values.asynchronous import asynchronous
 from django_pgjobs.values.built_in import OWN_QUEUE
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from django_pgjobs.models.gates import Gate
     from django_pgjobs.registering.encode import Row
     from django_pgjobs.steering.batching import Steered
-
-log = safe_logger("django_pgjobs")
 
 AT_ONCE = 10_000
 """Members that ``add_many`` stores at once: outside a transaction each portion is committed by itself."""
@@ -113,7 +110,7 @@ class Batch:
         A running member adds others to its own batch, that of the parent of its row. A flow's row will do, too:
         ``retry`` and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
         """
-        from django_pgjobs.store.transactions import written_at  # here for start-up time
+        from django_pgjobs.store.database import written_at  # here for start-up time
 
         if job is None or job.name not in GATHERING or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
@@ -176,7 +173,7 @@ class Batch:
         raises; then the latest portion is not stored, and an open transaction stays usable.
         """
         from django_pgjobs.registering import register, waiting  # here for start-up time
-        from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
+        from django_pgjobs.store.database import at_read_committed  # here for start-up time
 
         self.open()
         using, batch_id, conf = cast(str, self._using), cast(int, self._id), self._call._row().plan.conf
@@ -225,21 +222,13 @@ class Batch:
 
     # Async
 
-    async def aopen(self) -> Self:
-        """``open`` for async callers."""
-        return await sync_to_async(self.open)()
+    aopen = asynchronous(open)
 
-    async def aadd(self, call: BoundJob) -> None:
-        """``add`` for async callers."""
-        await sync_to_async(self.add)(call)
+    aadd = asynchronous(add)
 
-    async def aadd_many(self, calls: Iterable[BoundJob]) -> int:
-        """``add_many`` for async callers."""
-        return await sync_to_async(self.add_many)(calls)
+    aadd_many = asynchronous(add_many)
 
-    async def aclose(self) -> None:
-        """``close`` for async callers."""
-        await sync_to_async(self.close)()
+    aclose = asynchronous(close)
 
     # Read
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
-from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgjobs.durable import provide_gather
@@ -17,6 +16,7 @@ from django_pgjobs.middleware import registering
 from django_pgjobs.serialization.references import ResultOf, within
 from django_pgjobs.states import FlowFlag as Bits
 from django_pgjobs.states import Rule
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs.definition import V
@@ -200,9 +200,7 @@ class Flow:
         stored = holder(using, flow_id, FLOW)
         return register.as_fresh(stored) if is_new else stored
 
-    async def aregister(self) -> Job:
-        """``register`` for async callers."""
-        return await sync_to_async(self.register)()
+    aregister = asynchronous(register)
 
     def _unnumber(self) -> None:
         for node in self.nodes:

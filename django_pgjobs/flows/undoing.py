@@ -238,7 +238,7 @@ def _call(part: Part, using: str | None) -> BoundJob | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Compensation(BoundJob[Any]):
+class Compensation(BoundJob[object]):
     """A call that undoes something, with the headers of what it undoes."""
 
     headers: Mapping[str, object] = field(default_factory=dict)

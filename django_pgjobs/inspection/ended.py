@@ -1,14 +1,18 @@
-"""Sentences about a job that has ended: how, why, and how it runs again."""
+"""Sentences about a job that has ended: how, why, how it runs again; and what a durable function waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from django_pgjobs.inspection.words import Reason, by_whom, quoted, since, tries
-from django_pgjobs.states import GATHERING, NOT_MET, NOT_NEEDED
+from django_pgjobs.inspection.words import Reason, by_whom, clock_time, quoted, since, span, tries
+from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.states import GATHERING, NOT_MET, NOT_NEEDED, MemoKind
 from django_pgjobs.store.explaining import WhyFacts
+from django_pgjobs.store.memos import Suspension
 
 
 def succeeded(facts: WhyFacts) -> Reason:
@@ -76,3 +80,38 @@ ENDED: dict[str, Callable[[WhyFacts], Reason]] = {
     "abandoned": abandoned,
 }
 """Outcome → what says the reason."""
+
+
+def words_of(job_id: int, now: datetime, found: Suspension) -> Reason:
+    """Return why a suspended job does not run."""
+    name = one_line(found.name)
+    when = {
+        "name": name,
+        "at": clock_time(found.wake_at),
+        "time": span((found.wake_at - now).total_seconds()),
+        "event": one_line(found.event or ""),
+    }
+    if found.kind == MemoKind.EVENT:
+        text = _("It waits for the event %(event)s, until %(at)s at most, for another %(time)s.") % when
+        return Reason("waiting_for_event", text, _("To send it: ") + f"manage.py pgjobs send-event --job {job_id}")
+    if found.kind == MemoKind.GATHER:
+        if not found.pending:
+            text = _(
+                "All jobs that it gathers have ended, and nothing has woken it; the leader does so within two minutes."
+            )
+            advice = _("To let it continue now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+            return Reason("waiting_for_gather", text, advice)
+        counts = {"pending": found.pending or 0, "total": found.total or 0, "batch": found.batch_id}
+        text = _("It waits for %(pending)d of the %(total)d jobs that it gathers, in batch %(batch)s.") % counts
+        return Reason("waiting_for_gather", text, _("To see them: ") + f"manage.py pgjobs tree {found.batch_id}")
+    if found.kind == MemoKind.STEP:
+        words = {**when, "failures": found.failures, "why": quoted(found.error)}
+        text = ngettext(
+            "Its step %(name)s has failed once, and is tried again at %(at)s, in %(time)s%(why)s.",
+            "Its step %(name)s has failed %(failures)d times, and is tried again at %(at)s, in %(time)s%(why)s.",
+            found.failures,
+        )
+        advice = _("To try it now: ") + f"manage.py pgjobs reschedule {job_id} --delay 0"
+        return Reason("step_retrying", text % words, advice)
+    text = _("It sleeps (%(name)s) until %(at)s, for another %(time)s.") % when
+    return Reason("sleeping", text, _("To let it continue now: ") + f"manage.py pgjobs unblock {job_id}")

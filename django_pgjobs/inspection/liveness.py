@@ -31,6 +31,16 @@ STATUS_LABELS: dict[str, object] = {
 """Status of a worker → the word that people see."""
 
 
+def sleeps() -> bool:
+    """Return whether workers come to a schema only when it has something to do, as ``PGJOBS["SCHEMAS"]`` names many."""
+    return get_conf().schemas is not None
+
+
+def is_awaited(oldest_seconds: float) -> bool:
+    """Return whether due jobs have waited for so long that a worker must have come for them."""
+    return not sleeps() or oldest_seconds > get_conf().silent_seconds
+
+
 def beat_within(seconds: float) -> Q:
     """Return the condition that a worker's last heartbeat is at most ``seconds`` old, by the database's clock."""
     return Q(last_beat_at__gt=Now() - timedelta(seconds=seconds))

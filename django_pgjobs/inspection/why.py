@@ -7,26 +7,22 @@ Text from the row is untrusted; callers escape it.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
-from django_pgjobs.inspection.ended import ENDED
-from django_pgjobs.inspection.liveness import LIVE
-from django_pgjobs.inspection.suspended import words_of
+from django_pgjobs.inspection.ended import ENDED, words_of
+from django_pgjobs.inspection.liveness import LIVE, sleeps
+from django_pgjobs.inspection.ready import not_due, of_ready, paused
 from django_pgjobs.inspection.words import Reason, by_whom, clock_time, quoted, since, span, tries
 from django_pgjobs.states import EXPIRED, JobState
 from django_pgjobs.store import explaining, memos, turns
 from django_pgjobs.store.database import on
-from django_pgjobs.store.explaining import Needs, Paused, WhyFacts
+from django_pgjobs.store.explaining import Needs, WhyFacts
+from django_pgjobs.store.installation import HELD_IN_A_COPY
 from django_pgjobs.store.turns import OutOfTurn
-
-SOON_SECONDS = 10.0
-"""A worker with free slots claims the next due job within this time, or something is wrong."""
 
 _NOT_DECLARED = re.compile(r"No job named .* is known to this process(?!:)", re.DOTALL)
 """Why a job is parked whose name nothing declares; after a colon it says which import failed."""
@@ -83,7 +79,7 @@ def _expiring(facts: WhyFacts, found: Reason) -> Reason:
         text = _("If it has not started by %(at)s, in %(time)s, it expires and is cancelled.")
         return Reason(found.code, f"{found.text} {text % words}", found.advice)
     text = _("It expired %(ago)s ago, before it started.") % {"ago": since(facts, at)}
-    if not facts.live:
+    if not (facts.live or sleeps()):
         advice = _("No worker that could end it was heard from lately: manage.py runjobs")
         return Reason(EXPIRED, text, advice)
     return Reason(EXPIRED, f"{text} " + _("The leader ends it as cancelled within seconds."))
@@ -186,7 +182,7 @@ def _stronger(facts: WhyFacts) -> str:
 
 
 def _held(facts: WhyFacts) -> Reason:
-    return _HELD.get(facts.state, _other)(facts) if facts.state != "ready" else _ready(facts)
+    return _HELD.get(facts.state, _other)(facts) if facts.state != "ready" else of_ready(facts)
 
 
 def _other(facts: WhyFacts) -> Reason:
@@ -236,6 +232,9 @@ def _out_of_turn(facts: WhyFacts, turn: OutOfTurn) -> Reason:
 
 
 def _parked(facts: WhyFacts) -> Reason:
+    if facts.hold_reason.startswith(HELD_IN_A_COPY):
+        text = _("It is parked since its database, a copy, was adopted%(why)s.")
+        return Reason("parked", text % {"why": quoted(facts.hold_reason)}, _("Retry or cancel the job."))
     text = _("It is parked because the code of the worker that claimed it cannot run it%(why)s.")
     if _NOT_DECLARED.match(facts.hold_reason):
         advice = _(
@@ -250,9 +249,9 @@ def _parked(facts: WhyFacts) -> Reason:
 
 def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     if facts.run_at > facts.now:
-        return _not_due(facts)
+        return not_due(facts)
     if facts.pauses:
-        return _pause(facts)
+        return paused(facts)
     key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
     text = _("A limit of %(name)s%(key)s holds it%(why)s.")
     text = text % {"name": facts.name, "key": key, "why": quoted(facts.hold_reason)}
@@ -263,14 +262,14 @@ def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
 
 
 def _served(facts: WhyFacts) -> str:
-    if not facts.live:
+    if not (facts.live or sleeps()):
         return _("No worker that could admit it was heard from lately: manage.py runjobs")
     return _("A worker admits it when there is room and its turn comes.")
 
 
 def _paused(facts: WhyFacts) -> Reason:
     if facts.pauses:
-        return _pause(facts)
+        return paused(facts)
     return Reason("paused", _("A pause that is over still holds it."), _served(facts))
 
 
@@ -286,141 +285,3 @@ _HELD: dict[str, Callable[[WhyFacts], Reason]] = {
     "paused": _paused,
     "moving": _moving,
 }
-
-
-# Ready
-
-
-def _ready(facts: WhyFacts) -> Reason:
-    if facts.run_at > facts.now:
-        return _not_due(facts)
-    if facts.pauses:
-        return _pause(facts)
-    if not facts.serving:
-        return _unserved(facts)
-    words = {
-        "ago": since(facts, facts.ready_since),
-        "running": facts.running,
-        "slots": facts.slots,
-        "queue": facts.queue,
-    }
-    if facts.benched == facts.serving and facts.benched_since is not None:
-        text = _(
-            "It has been due for %(ago)s, but an executor died, and the workers of queue %(queue)s have only one: they "
-            "run suspects alone since %(at)s."
-        )
-        advice = _("Others start beside them after a while; more workers or --processes would run it sooner.")
-        return Reason("bench", text % {**words, "at": clock_time(facts.benched_since)}, advice)
-    if facts.crowded and facts.crowded == facts.serving:
-        text = _(
-            "It has been due for %(ago)s, but the workers of queue %(queue)s run as many jobs at once as its places "
-            "allow: %(places)d. %(ahead)s"
-        )
-        words |= {"places": facts.places, "ahead": _ahead(facts)}
-        advice = _("It runs when its turn comes; more places (--places, PLACES) or workers would run it sooner.")
-        return Reason("places", text % words, advice)
-    if facts.running >= facts.slots:
-        text = _(
-            "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "
-            "ran %(running)d jobs in %(slots)d threads. %(ahead)s"
-        )
-        words["ahead"] = _ahead(facts)
-        return Reason("busy", text % words, _("It runs when its turn comes; more workers would run it sooner."))
-    if facts.ahead:
-        return Reason("behind", _("It has been due for %(ago)s.") % words + " " + _ahead(facts))
-    text = _("It has been due for %(ago)s and is the next to be claimed.") % words
-    late = (facts.now - facts.ready_since).total_seconds() > SOON_SECONDS
-    advice = _("If it stays due, find out who holds its row's lock, and read the workers' logs.") if late else ""
-    return Reason("next", f"{text} {_last_beat(facts)}", advice)
-
-
-def _ahead(facts: WhyFacts) -> str:
-    if facts.ahead > explaining.MOST_COUNTED:
-        return _("More than %(most)d due jobs of its queue go first.") % {"most": explaining.MOST_COUNTED}
-    text = ngettext(
-        "%(jobs)d due job of its queue goes first.", "%(jobs)d due jobs of its queue go first.", facts.ahead
-    )
-    return text % {"jobs": facts.ahead}
-
-
-def _last_beat(facts: WhyFacts) -> str:
-    """Say which workers serve its queue, and when one was last heard from."""
-    text = ngettext(
-        "%(serving)d worker of queue %(queue)s was heard from lately, %(beat)s ago.",
-        "%(serving)d workers of queue %(queue)s were heard from lately, the last %(beat)s ago.",
-        facts.serving,
-    )
-    return text % {"serving": facts.serving, "queue": facts.queue, "beat": since(facts, facts.served_beat_at)}
-
-
-def _not_due(facts: WhyFacts) -> Reason:
-    words = {
-        "at": clock_time(facts.run_at),
-        "time": span((facts.run_at - facts.now).total_seconds()),
-        "tries": tries(facts),
-    }
-    advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
-    if facts.attempt:
-        words["why"] = quoted(facts.error)
-        return Reason("retrying", _("After %(tries)s it is tried again at %(at)s, in %(time)s%(why)s.") % words, advice)
-    return Reason("scheduled", _("It is not due: it runs at %(at)s, in %(time)s.") % words, advice)
-
-
-def _pause(facts: WhyFacts) -> Reason:
-    """Say what is paused: its queue, its name, or both."""
-    pauses = [_of_pause(facts, pause) for pause in facts.pauses]
-    advice = " && ".join(command for _text, command in pauses)
-    return Reason("paused", " ".join(text for text, _command in pauses), _("When that is over: ") + advice)
-
-
-def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
-    what = _("Its queue %(name)s") if pause.kind == "queue" else _("Its name %(name)s")
-    name = facts.queue if pause.kind == "queue" else facts.name
-    words = {
-        "what": what % {"name": name},
-        "ago": since(facts, pause.paused_at),
-        "by": by_whom(pause.by),
-        "until": " " + _("until %(at)s") % {"at": clock_time(pause.until)} if pause.until else "",
-        "why": quoted(pause.reason),
-    }
-    text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
-    # A name may be anything, and people paste what they read into a shell.
-    option = shlex.quote(name) if pause.kind == "queue" else f"--job {shlex.quote(name)}"
-    return text, f"manage.py pgjobs resume {option}"
-
-
-def _unserved(facts: WhyFacts) -> Reason:
-    words = {"ago": since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
-    if facts.quiet:
-        text = (
-            _(
-                "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is "
-                "draining, or quiet because an operator asked for that."
-            )
-            if facts.draining
-            else _(
-                "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is "
-                "quiet: an operator asked it to claim nothing."
-            )
-        )
-        return Reason("quiet", text % words, _("When that is over: ") + "manage.py pgjobs workers resume NAME")
-    if facts.draining:
-        text = _(
-            "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is draining."
-        )
-        return Reason("draining", text % words, _("Start another: manage.py runjobs"))
-    if facts.live:
-        text = ngettext(
-            "It has been due for %(ago)s, but the only worker that was heard from lately does not serve queue "
-            "%(queue)s.",
-            "It has been due for %(ago)s, but none of the %(live)d workers that were heard from lately serves queue "
-            "%(queue)s.",
-            facts.live,
-        )
-        advice = _("Start one that does, or move the job: ")
-        return Reason("not_served", text % words, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
-    beat = ""
-    if facts.last_beat_at is not None:
-        beat = " " + _("(the last %(ago)s ago)") % {"ago": since(facts, facts.last_beat_at)}
-    text = _("It has been due for %(ago)s, but no worker was heard from lately") % words
-    return Reason("no_worker", f"{text}{beat}.", _("Start one: manage.py runjobs"))

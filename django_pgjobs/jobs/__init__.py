@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         def __call__(self, func: TakesContext[P, Result], /) -> ContextJobDefinition[P, Result]: ...
         @overload
         def __call__(self, func: Callable[P, R], /) -> JobDefinition[P, R]: ...
-        def __call__(self, func: Any, /) -> Any: ...
+        def __call__(self, func: object, /) -> object: ...
 
 
 @overload
@@ -88,8 +88,9 @@ def job(func: Callable[..., object] | None = None, /, **options: object) -> Any:
     transaction; an error in it is logged and costs only the description. ``timeout`` may be a
     pair: at the first limit the worker raises ``SoftDeadlinePassed`` in the job, at the second it stops the job. A job
     that has not started within ``expires`` (seconds or ``timedelta``) of its start is cancelled.
-    ``on_crash="abandon"`` never runs it again if its process or worker dies. ``atomic=True`` commits what it does in
-    the database of the jobs together with its success, or not at all. ``undo_on_failure="stop"``: if the job fails and
+    ``on_crash="abandon"`` never runs it again if its process or worker dies. ``memory=512`` stops an attempt whose
+    process grows by more megabytes than that. ``atomic=True`` commits what it does in the database of the jobs together
+    with its success, or not at all. ``undo_on_failure="stop"``: if the job fails and
     one of its steps cannot be undone, those before it are not undone either; by default they are (``"go_on"``).
 
     Raises ``InvalidJob`` naming the file, the line and the problem.

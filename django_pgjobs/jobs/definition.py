@@ -23,7 +23,7 @@ from django_pgjobs.jobs.methods import GUESSED, Elsewhere, SteeredByName
 from django_pgjobs.registering.encode import Arguments, Row, row_of
 from django_pgjobs.registering.register import register_all, register_one
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.values.invalid_option import InvalidOption, abridged
+from django_pgjobs.values.setting_rules import InvalidOption, abridged
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,7 +83,7 @@ class JobDefinition(SteeredByName, CallbackDecorators[P], Generic[P, R]):
         if unnamed:
             raise InvalidJob(f"{location_of(unnamed[0])}: write @{self.__name__}.undo(), with brackets")
 
-        def decorate(func: Callable[..., object]) -> JobDefinition[..., Any]:
+        def decorate(func: Callable[..., object]) -> JobDefinition[..., object]:
             if self._undo_definition is not None and self._undo_definition._location != location_of(func):
                 raise InvalidJob(f"{location_of(func)}: job {self.name!r}: undo is set already")
             try:
@@ -124,7 +124,8 @@ class JobDefinition(SteeredByName, CallbackDecorators[P], Generic[P, R]):
         (aware datetime: the job does not start after it; if it runs then, it is stopped and abandoned); ``expires``
         (seconds or ``timedelta`` after the start, an aware datetime, or None: the job is cancelled if it has not
         started by then); ``tags``, added to the job's; ``description``, instead of the job's; ``queue``, ``priority``,
-        ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``database``
+        ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``memory``
+        (megabytes, None for no limit), ``database``
         (alias); ``unique`` and ``idempotency_key`` (a text, a callable of the arguments, None for no key;
         ``unique`` also a ``Unique``); ``sequence`` (the same, or a ``Sequence``). ``after`` (jobs or their ids) lets
         the job wait until these have ended; ``when`` (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of
@@ -318,12 +319,12 @@ made_task: Callable[[JobDefinition[..., Any], str], object] = _no_app
 """Makes a task of a job. The app sets it: the front is a room above."""
 
 
-def define(func: Callable[..., object], options: Mapping[str, object]) -> JobDefinition[..., Any]:
+def define(func: Callable[..., object], options: Mapping[str, object]) -> JobDefinition[..., object]:
     try:
         check_function(func, local=registry.is_isolated)
         declared = {"takes_context": names_context(func), **checked_job_options(options)}
         entries = declared.pop("cron", ())
-        kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
+        kind = ContextJobDefinition[..., object] if declared.get("takes_context") else JobDefinition[..., object]
         definition = kind(func, declared)
         if definition._is_built_in and not func.__module__.startswith("django_pgjobs."):
             raise InvalidOption(f"names that begin with {BUILT_IN!r} are for this package alone; pass another name=…")
@@ -346,13 +347,13 @@ def _unnamed(values: tuple[object, ...]) -> TypeError:
     return cures.unnamed("using", "database", values)
 
 
-def _made(definition: JobDefinition[..., Any], before: Mapping[str, object], given: Mapping[str, object]) -> Variant:
+def _made(definition: JobDefinition[..., R], before: Mapping[str, object], given: Mapping[str, object]) -> Variant:
     from django_pgjobs.definition.plans import made  # here for start-up time
 
     return made(definition, before, given)
 
 
-def _as_of_now(definition: JobDefinition[..., Any], options: Mapping[str, object], plan: Plan | None) -> Plan:
+def _as_of_now(definition: JobDefinition[..., R], options: Mapping[str, object], plan: Plan | None) -> Plan:
     """Return ``plan``, made again if the settings have changed since; instants in it are checked again."""
     if not options:
         return definition._plan

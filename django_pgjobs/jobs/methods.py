@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from asgiref.sync import sync_to_async
-
 from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.models import LimitOverride, QueueState
-    from django_pgjobs.steering.until import Until
+    from django_pgjobs.steering.trail import Until
 
 
 class SteeredByName:
@@ -39,15 +38,9 @@ class SteeredByName:
 
         return pauses.resume("job", self.name, by=by, reason=reason, database=database)
 
-    async def apause(
-        self, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
-    ) -> QueueState:
-        """``pause`` for async callers."""
-        return await sync_to_async(self.pause)(by=by, reason=reason, until=until, database=database)
+    apause = asynchronous(pause)
 
-    async def aresume(self, *, by: object = None, reason: str = "", database: str | None = None) -> bool:
-        """``resume`` for async callers."""
-        return await sync_to_async(self.resume)(by=by, reason=reason, database=database)
+    aresume = asynchronous(resume)
 
     # Limits
 
@@ -83,27 +76,9 @@ class SteeredByName:
         kind = "key" if each_key else "job"
         return limits.restore(kind, self.name, by=by, reason=reason, database=database)
 
-    async def alimit(
-        self,
-        concurrency: int | None = None,
-        rate: int | None = None,
-        per: float | timedelta | None = None,
-        *,
-        each_key: bool = False,
-        by: object = None,
-        reason: str = "",
-        until: Until = None,
-        database: str | None = None,
-    ) -> LimitOverride:
-        """``limit`` for async callers."""
-        words = {"each_key": each_key, "by": by, "reason": reason, "until": until, "database": database}
-        return await sync_to_async(self.limit)(concurrency, rate, per, **words)  # type: ignore[arg-type]
+    alimit = asynchronous(limit)
 
-    async def arestore_limit(
-        self, *, each_key: bool = False, by: object = None, reason: str = "", database: str | None = None
-    ) -> bool:
-        """``restore_limit`` for async callers."""
-        return await sync_to_async(self.restore_limit)(each_key=each_key, by=by, reason=reason, database=database)
+    arestore_limit = asynchronous(restore_limit)
 
 
 GUESSED = (

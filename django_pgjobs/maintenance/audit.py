@@ -12,12 +12,10 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import leading
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.leading import Audited, ClaimPosition
-
-log = safe_logger("django_pgjobs")
 
 SLICES = (10_000, 1_000, 100)
 """Jobs per slice; fewer if the server is too slow to read so many in time."""

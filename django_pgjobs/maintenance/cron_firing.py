@@ -23,17 +23,13 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import firing
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, refusal_of
 from django_pgjobs.store.firing import Fired, ListedCron
-from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.values import schedule as cron
 from django_pgjobs.values.fires import Fires
 from django_pgjobs.values.schedule import AFTER_COMPLETION, DueFires, InvalidCron
-
-log = safe_logger("django_pgjobs")
-
 
 EVERYTHING_SECONDS = 5.0
 """Interval at which to check a slice of all entries: one may have been changed by hand."""

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import gates, notifying, turns
-from django_pgjobs.store.database import Enclosing
+from django_pgjobs.store.database import LOCKED, Enclosing
 from django_pgjobs.store.gates import Opened
-from django_pgjobs.store.sqlstates import LOCKED
-
-log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 RECOUNTED = 100
 """Gates that are counted in one transaction: each may have a million members."""
 
-LOCK_SECONDS = 1.0
-"""Time that a recount waits for a sequence."""
+LOCK_SECONDS = 0.5
+"""Time that a recount waits for a sequence: half of the time after which servers look for deadlocks by default, so that
+it gives up before a server ends the transaction of a project because of it."""
 
 REST_SECONDS = 3600.0
 """The pause between two recounts of everything."""

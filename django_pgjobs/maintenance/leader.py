@@ -11,17 +11,16 @@ when performed twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.maintenance.turns import took_turn
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.store import leading
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author
-
-log = safe_logger("django_pgjobs")
 
 TERM_SECONDS = 6.0
 ASK_SECONDS = 2.0
@@ -34,8 +33,10 @@ class Leader:
 
     name = "lead"
 
-    def __init__(self, author: Author) -> None:
+    def __init__(self, author: Author, level: int = logging.INFO) -> None:
         self.author = author
+        self.level = level
+        """That of the line which says that it leads."""
         self.term: int | None = None
         self.unled_seconds: float | None = None
         """Time without a leader before this term; None if that is not known."""
@@ -72,10 +73,15 @@ class Leader:
             return
         self.trusted_until = now + TERM_SECONDS
         if self.term != held:
-            log.info("worker leads now term=%d", self.term)
+            log.log(self.level, "worker leads now term=%d", self.term)
 
     def leave(self, db: Database) -> None:
         """Resign, so that another can lead at once."""
-        if self.term is not None:
-            leading.renew_term(db, self.author, self.term, seconds=0.0)
-            self.term = None
+        held = self.term
+        self.stand_by()
+        if held is not None:
+            leading.renew_term(db, self.author, held, seconds=0.0)
+
+    def stand_by(self) -> None:
+        """Lead no more, as far as this worker knows, and try again at once."""
+        self.term, self.ask_at = None, 0.0

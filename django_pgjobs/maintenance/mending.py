@@ -8,13 +8,11 @@ and does it, or registers the job again. All are repeatable.
 from __future__ import annotations
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.states import CANCEL_MEMBERS
 from django_pgjobs.store import memos, notifying, servants
 from django_pgjobs.store.database import Enclosing
 from django_pgjobs.store.servants import Serving
-
-log = safe_logger("django_pgjobs")
 
 AT_ONCE = 1000
 """Rows of each kind that one turn looks at."""

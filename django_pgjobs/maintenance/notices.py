@@ -23,18 +23,17 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.flows.builtin import DELIVERY_ATTEMPTS, DELIVERY_PRIORITY, DELIVERY_SECONDS
+from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.words import span
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.states import NOTIFY
-from django_pgjobs.store import noticing
+from django_pgjobs.store import noticing, schemas
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.noticing import Failures, NoticeReached, Writers
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.notify_failures import NotifyFailures
-
-log = safe_logger("django_pgjobs")
 
 CHECK_SECONDS = 60.0
 """Interval at which it looks for problems, and the delay of the first look after a leader's election: workers have just
@@ -48,6 +47,9 @@ DELIVERING_SECONDS = 5.0
 
 UNLED_SECONDS = 300.0
 """Time without a leader that needs no notice: a deployment may take minutes."""
+
+UNLED_IN_SCHEMA_SECONDS = 3 * schemas.UNLED_SECONDS
+"""The same in one of many schemas: a worker comes to a sleeping one when none has led there for a third of this."""
 
 BOUNDS = (50_000, 1_000)
 """Number of jobs that a notice counts; fewer if the server cannot count so many in time."""
@@ -106,7 +108,7 @@ class Horizon:
 class Notifier:
     """Makes notices; ``find`` returns the problems there are now. A duty of the leader."""
 
-    def __init__(self, leader: Leader, find: Callable[[Any], list[HealthProblem]] = problems_of) -> None:
+    def __init__(self, leader: Leader, find: Callable[[object], list[HealthProblem]] = problems_of) -> None:
         self.leader = leader
         self.find = find
         self.term: int | None = None
@@ -118,13 +120,15 @@ class Notifier:
 
         self.unled = ""
         self.horizon = Horizon()
+        self.waits = False
+        """True if there were failures to tell, but not yet all that ended before them were visible."""
 
     def __call__(self, db: Any) -> int | None:
         """Take a turn, and return the job that delivers a notice, if it made one. Without the setting no statement.
 
         Repeatable, also by several at once: one of them makes the notice.
         """
-        conf = get_conf().notify_failures
+        conf, self.waits = get_conf().notify_failures, False
         if conf is None:
             self.rest_until = clock.monotonic() + CHECK_SECONDS
             return None
@@ -147,9 +151,11 @@ class Notifier:
         if self.leader.term == self.term:
             return
         self.term, self.found, self.quiet_until = self.leader.term, None, 0.0
-        self.check_at = now + CHECK_SECONDS
-        seconds = self.leader.unled_seconds
-        if seconds is not None and seconds >= UNLED_SECONDS:
+        seconds, sleeps = self.leader.unled_seconds, liveness.sleeps()
+        is_long = seconds is not None and seconds >= (UNLED_IN_SCHEMA_SECONDS if sleeps else UNLED_SECONDS)
+        # A visit to a schema is over before a second look: it looks at once, unless workers may have just started.
+        self.check_at = now if sleeps and not is_long else now + CHECK_SECONDS
+        if seconds is not None and is_long:
             self.unled = f"No worker led for {span(seconds)}: schedules did not fire, and nothing was pruned."
 
     def _notify(self, db: Database, conf: NotifyFailures, reached: NoticeReached, now: float) -> int | None:
@@ -158,10 +164,10 @@ class Notifier:
             self.horizon.reset()
         else:
             settled = self.horizon.advance(db, now)
-            if settled is None:
-                return None
-            failures = _read(db, conf, reached.since, settled)
-            if not failures.read:
+            if settled is not None:
+                failures = _read(db, conf, reached.since, settled)
+            self.waits = not failures.read
+            if settled is None or self.waits:
                 return None
             until = settled
         known = {(code, subject) for code, subject in reached.problems}

@@ -24,16 +24,13 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import pruning
-from django_pgjobs.store.database import Database, Enclosing
+from django_pgjobs.store.database import ROWS_DATA, TRIGGERS, Database, Enclosing, class_of
 from django_pgjobs.store.pruning import Prunable
-from django_pgjobs.store.sqlstates import ROWS_DATA, TRIGGERS, class_of
 from django_pgjobs.values.retention import Retention
-
-log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 TURN_SECONDS = 0.5

@@ -31,13 +31,11 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import facts_of_attempt, safe_logger
+from django_pgjobs.logs import facts_of_attempt, log
 from django_pgjobs.states import Ended
 from django_pgjobs.store import keeping, memos, notifying
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.keeping import Rescued
-
-log = safe_logger("django_pgjobs")
 
 CLAIMS = (20, 5, 1)
 """Ledger rows per batch at most, of up to 200 jobs each; fewer if the server is too slow to rescue so many in time."""

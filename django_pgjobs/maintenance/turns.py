@@ -11,11 +11,10 @@ from collections.abc import Callable, Sized
 from typing import TypeVar
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log, safe_logger
 
 Connected = TypeVar("Connected")
 
-log = safe_logger("django_pgjobs")
 idle_log = safe_logger("django_pgjobs.duties")
 
 

@@ -19,14 +19,12 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.middleware import on_duty
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import vacuuming
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.vacuuming import Dead
-
-log = safe_logger("django_pgjobs")
 
 CHECK_SECONDS = 5.0
 IDLE_SECONDS = 30.0
@@ -50,6 +48,11 @@ class VacuumSession(Database, Protocol):
     @property
     def pid(self) -> int:
         """The pid of the server process behind it."""
+        ...
+
+    @property
+    def has_turn(self) -> bool:
+        """False while that process serves another schema."""
         ...
 
     def cancel(self) -> None:
@@ -100,9 +103,10 @@ class Vacuuming(threading.Thread):
         try:
             self.session = self.connect()
             if not self.unwanted.is_set():
-                before = self._count(self.session)
-                vacuuming.VACUUMS[self.table.name](self.session)
-                self.done = self._count(self.session) != before
+                before = self._count(self.session)  # where schemas share the session, it may wait for another VACUUM
+                if not self.unwanted.is_set():
+                    vacuuming.VACUUMS[self.table.name](self.session)
+                    self.done = self._count(self.session) != before
         except Exception as error:
             self.error = error
         finally:
@@ -125,14 +129,14 @@ class Vacuumer:
 
     name = "vacuum"
 
-    def __init__(self, connect: Callable[[], VacuumSession]) -> None:
+    def __init__(self, connect: Callable[[], VacuumSession], first: float = 0.0) -> None:
         self.connect = connect
         self.tables = [
             VacuumedTable("pgjobs_job", JOBS_DIED, JOBS_SHARE),
             VacuumedTable("pgjobs_claim", CLAIMS_DIED, 1.0),
         ]
         self.running: Vacuuming | None = None
-        self.check_at = 0.0
+        self.check_at = clock.monotonic() + first if first else 0.0
         self.refused = False
 
     def tick(self, db: Database) -> None:
@@ -192,7 +196,7 @@ class Vacuumer:
     def _supervise(self, db: Database, running: Vacuuming) -> None:
         if not running.is_alive():
             self._ended(running)
-        elif running.session is not None and vacuuming.is_waited_for(db, running.session.pid):
+        elif (session := running.session) and session.has_turn and vacuuming.is_waited_for(db, session.pid):
             log.info("VACUUM is cancelled, another session waits for the table table=%s", running.table.name)
             running.cancel()
 

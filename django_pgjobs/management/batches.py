@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from django.core.management.base import BaseCommand
 
@@ -92,7 +91,7 @@ def _fields(job: Job, around: Surroundings) -> dict[str, object]:
     }
 
 
-def _of(job: Job) -> dict[str, Any]:
+def _of(job: Job) -> dict[str, object]:
     return {"id": job.pk, "name": job.name, "state": job.state}
 
 

@@ -13,10 +13,10 @@ from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
+from django_pgjobs.checks import names
 from django_pgjobs.diagnosis import health, problem
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
-from django_pgjobs.inspection import names
-from django_pgjobs.management import databases, filters, output, stats, watching
+from django_pgjobs.management import databases, filters, in_flight, output, stats, watching
 from django_pgjobs.management.output import Options
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.asking import Reply
@@ -34,6 +34,12 @@ def add_subcommands(subcommands: object) -> None:
     parser.add_argument("--queue", metavar="NAME", action="append", help=text)
     for name, kind, metavar, default, text in LIMITS:
         parser.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=text)
+    text = "Bind what waits in the database against the code here, and exit with 1 if something does not fit."
+    parser.add_argument("--in-flight", action="store_true", help=text)
+    text = "With --in-flight: accept what is found of this job, schedule or event; repeatable."
+    parser.add_argument("--allow", metavar="NAME", action="append", default=[], help=text)
+    text = "With --in-flight: look at so many jobs at most (default: all)."
+    parser.add_argument("--most", metavar="N", type=filters.number, help=text)
     watching.add_watch(parser)
     filters.add_output(parser)
     text = "Show which names unfinished jobs need, and exit with 1 if the code here does not know one of them."
@@ -74,6 +80,9 @@ LIMITS: tuple[tuple[str, Callable[[str], object], str, object, str], ...] = (
 
 def check(command: BaseCommand, options: Options) -> None:
     """Print problems and notes; exit with 1 if there is a problem. With ``--watch`` draw them until it is ended."""
+    if options["in_flight"]:
+        in_flight.check_in_flight(command, options)
+        return
     if options["watch"] is not None and options["format"] == "table":
         draw: watching.Draw = lambda alias: stats.lines_of_problems(_problems(alias, options))  # noqa: E731
         watching.watch(command, options, options["watch"], draw)
@@ -102,7 +111,11 @@ def _found(replies: list[Reply[list[HealthProblem]]]) -> list[HealthProblem]:
 
 def _problems(using: str, options: Options) -> list[HealthProblem]:
     given = {name: options[name] for name in (each[0].replace("-", "_") for each in LIMITS)}
-    limits = Limits(**given, queues=options["queue"])
+    return problems_of(using, Limits(**given, queues=options["queue"]))
+
+
+def problems_of(using: str, limits: Limits) -> list[HealthProblem]:
+    """Return the problems and notes of a database, or only that it does not answer or is not migrated."""
     try:
         if missing := _unapplied(using):
             return [HealthProblem("migrations", f"Not applied: {', '.join(missing)}. Run manage.py migrate.")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -20,9 +19,8 @@ from django_pgjobs.presentation.schedules import in_each_database, meaning, next
 from django_pgjobs.schedules import Reading, ScheduleOptions, read_back, schedulable
 from django_pgjobs.serialization.payload import decode_payload
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
-from django_pgjobs.store.transactions import at_read_committed
-from django_pgjobs.values.invalid_cron import InvalidCron
-from django_pgjobs.values.zones import check_zone
+from django_pgjobs.store.database import at_read_committed
+from django_pgjobs.values.zones import InvalidCron, check_zone
 
 HELP = {
     "list": "Show cron entries, their status and their next fire.",
@@ -269,10 +267,8 @@ def run_now(command: BaseCommand, options: Options) -> None:
 def pause(command: BaseCommand, options: Options) -> None:
     """Pause entries, and print how many."""
     until = filters.end_of_pause(options)
-    try:
+    with output.refused(PgJobsError):
         changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
-    except PgJobsError as error:
-        raise CommandError(str(error), returncode=output.WRONG) from None
     output.answer(command, options, {"paused": changed}, [f"{_entries(changed)} paused"])
 
 
@@ -309,7 +305,7 @@ def _entries(number: int) -> str:
 
 def add(command: BaseCommand, options: Options) -> None:
     """Make a schedule; an entry that has its name is an error."""
-    with at_read_committed(filters.database_of(options)), _sentences():
+    with at_read_committed(filters.database_of(options)), output.refused(InvalidJob, UnreadablePayload, TypeError):
         _refuse(_named(options).exists(), options)
         blank = Reading(schedulable(options["job"]), {}, "", ScheduleOptions(name=options["name"]), [], {})
         entry = _written(options, blank)
@@ -319,7 +315,7 @@ def add(command: BaseCommand, options: Options) -> None:
 
 def change(command: BaseCommand, options: Options) -> None:
     """Change what the options name; another user's change comes before or after it."""
-    with at_read_committed(filters.database_of(options)), _sentences():
+    with at_read_committed(filters.database_of(options)), output.refused(InvalidJob, UnreadablePayload, TypeError):
         entry = _named(options).select_for_update(no_key=True).first()
         if entry is None:
             raise CommandError(f"There is no cron entry {output.plain(options['name'])}.", returncode=output.SKIPPED)
@@ -329,7 +325,7 @@ def change(command: BaseCommand, options: Options) -> None:
 
 def delete(command: BaseCommand, options: Options) -> None:
     """Delete schedules; if code declares one of them, delete none."""
-    with _sentences():
+    with output.refused(InvalidJob, UnreadablePayload, TypeError):
         deleted = _chosen(options).remove(by=options["by"], reason=options["reason"])
     output.answer(command, options, {"deleted": deleted}, [f"{_entries(deleted)} deleted"])
 
@@ -342,14 +338,6 @@ def _refuse(taken: bool, options: Options) -> None:
     if taken:
         words = f"There is a cron entry {output.plain(options['name'])}: change it, or choose another name."
         raise CommandError(words, returncode=output.WRONG)
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    try:
-        yield
-    except (InvalidJob, UnreadablePayload, TypeError) as error:
-        raise CommandError(output.plain(error), returncode=output.WRONG) from None
 
 
 def _written(options: Options, reading: Reading) -> CronEntry:

@@ -107,7 +107,7 @@ def asked(
     return [answers.get(each.alias, Reply(each.alias, trouble=each.trouble)) for each in there]
 
 
-def trouble_line(reply: Reply[Any]) -> str:
+def trouble_line(reply: Reply[object]) -> str:
     """Return the line about a database without an answer."""
     return output.plain(f"{reply.alias}: {reply.trouble.text if reply.trouble else ''}.")
 
@@ -123,18 +123,18 @@ def sections(replies: Sequence[Reply[list[str]]]) -> Iterator[str]:
         yield from reply.answer or ()
 
 
-def fields_of(replies: Sequence[Reply[dict[str, Any]]]) -> dict[str, Any]:
+def fields_of(replies: Sequence[Reply[dict[str, object]]]) -> dict[str, object]:
     """Return the answers as one JSON object."""
     if len(replies) == 1:
         return replies[0].answer or {}
     return {"databases": [_fields_of_trouble(reply) if reply.trouble else reply.answer for reply in replies]}
 
 
-def _fields_of_trouble(reply: Reply[Any]) -> dict[str, Any]:
+def _fields_of_trouble(reply: Reply[object]) -> dict[str, object]:
     return {"database": reply.alias, "trouble": None if reply.trouble is None else reply.trouble._asdict()}
 
 
-def complain(command: BaseCommand, replies: Sequence[Reply[Any]]) -> list[Reply[Any]]:
+def complain(command: BaseCommand, replies: Sequence[Reply[Answer]]) -> list[Reply[Answer]]:
     """Write a line to stderr for each database without an answer, and return those."""
     away = [reply for reply in replies if reply.trouble]
     for reply in away:
@@ -146,7 +146,7 @@ class Spread(NamedTuple):
     """The databases of a subcommand that answer, each with its own options; and those that do not."""
 
     options: dict[str, Options]
-    away: list[Reply[Any]]
+    away: list[Reply[object]]
 
 
 def spread(command: BaseCommand, options: Options, *, steers: bool) -> Spread:
@@ -174,7 +174,7 @@ def spread(command: BaseCommand, options: Options, *, steers: bool) -> Spread:
     return Spread({alias: _plain(options, alias) for alias in there}, away)
 
 
-def _away(command: BaseCommand, alias: str) -> list[Reply[Any]]:
+def _away(command: BaseCommand, alias: str) -> list[Reply[object]]:
     """Complain of one of several that does not answer."""
     return complain(command, ask_each([alias], lambda _: None, bounded=True)) if shown(alias) else []
 

@@ -57,20 +57,16 @@ def send_event(command: BaseCommand, options: Options) -> None:
     except ValueError as error:
         raise CommandError(f"--payload is no JSON: {output.plain(one_line(error))}", returncode=output.WRONG) from None
     event = options["event"] if options["job"] is None else _awaited(command, options["job"], using)
-    try:
+    with output.refused(InvalidJob):
         sent = events.send_by_operator(using, event, payload, by=options["by"])
-    except InvalidJob as error:
-        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
     _answer(command, options, event, "sent", WORDS[sent], done=sent is Sent.SENT)
 
 
 def withdraw_event(command: BaseCommand, options: Options) -> None:
     """Take it back; exit with 1 if it was not sent, or if a job has read it."""
     using, event = filters.database_of(options), options["event"]
-    try:
+    with output.refused(InvalidJob):
         done = events.withdraw_by_operator(using, event, by=options["by"], reason=options["reason"])
-    except InvalidJob as error:
-        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
     _answer(command, options, event, "withdrawn", WITHDRAWN_WORDS[done], done=done is Withdrawn.WITHDRAWN)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.definition.declared_limits import declared, numbers, subject
@@ -13,7 +11,7 @@ from django_pgjobs.management.output import Options
 from django_pgjobs.models import LimitOverride
 from django_pgjobs.queues import limits
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store.database import at_read_committed
 
 HELP = "Set the limit of queues, or of jobs by name, in place of the code's; or restore that."
 
@@ -49,18 +47,15 @@ def limit(command: BaseCommand, options: Options) -> None:
 
 
 def _set(options: Options, database: str) -> list[LimitOverride]:
-    words: dict[str, Any] = {name: options[name] for name in ("concurrency", "rate", "per", "by", "reason")}
+    words = {name: options[name] for name in ("concurrency", "rate", "per", "by", "reason")}
     words |= {"until": filters.end_of_pause(options), "database": database}
-    try:
-        with at_read_committed(database):
-            return [limits.override(kind, name, **words) for kind, name in _named(options)]
-    except InvalidJob as error:
-        raise CommandError(str(error), returncode=output.WRONG) from None
+    with output.refused(InvalidJob), at_read_committed(database):
+        return [limits.override(kind, name, **words) for kind, name in _named(options)]
 
 
 def _restore(command: BaseCommand, options: Options, database: str) -> None:
     """Restore, and print what was; exit with 1 if something was not set."""
-    words: dict[str, Any] = {"by": options["by"], "reason": options["reason"], "database": database}
+    words = {"by": options["by"], "reason": options["reason"], "database": database}
     answers = [(kind, name, limits.restore(kind, name, **words)) for kind, name in _named(options)]
     fields = [{"kind": kind, "name": name, "was_set": was} for kind, name, was in answers]
     lines = (f"{subject(kind, name)}: {'restored' if was else 'no limit was set'}" for kind, name, was in answers)

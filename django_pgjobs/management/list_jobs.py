@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -24,6 +24,9 @@ from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import arguments, label_of
 from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import JobRow
 
 LIMIT = 50
 MOST_PAYLOAD = 10_000
@@ -93,7 +96,7 @@ def show_list(command: BaseCommand, options: Options) -> None:
     output.exit_if(where.away)
 
 
-def _rows_of_all(ids: Mapping[str, list[int]], *, many: bool, with_arguments: bool) -> Iterator[Any]:
+def _rows_of_all(ids: Mapping[str, list[int]], *, many: bool, with_arguments: bool) -> Iterator[JobRow]:
     for alias, found in ids.items():
         with output.shown_at(alias if many else databases.shown(alias)):
             yield from _rows(JobQuerySet(Job, using=alias), found, with_arguments=with_arguments)
@@ -145,14 +148,14 @@ def _named(jobs: JobQuerySet, search: JobSearch, ids: Iterable[int]) -> list[int
     return [job_id for job_id in ids if job_id in there]
 
 
-def _rows(jobs: JobQuerySet, ids: list[int], *, with_arguments: bool) -> Iterator[Any]:
-    extracts: Any = {
+def _rows(jobs: JobQuerySet, ids: list[int], *, with_arguments: bool) -> Iterator[JobRow]:
+    extracts = {
         "now": Now(),
         "fate": fate(),
         "error_start": Left("error", 500),
         "reason_start": Left("hold_reason", 500),
     }
-    sizes: Any = {"payload_size": Func(F("payload"), function="pg_column_size", output_field=IntegerField())}
+    sizes = {"payload_size": Func(F("payload"), function="pg_column_size", output_field=IntegerField())}
     if with_arguments:
         short = Case(When(payload_size__lte=MOST_PAYLOAD, then=Cast("payload", TextField())))
         jobs, extracts = jobs.annotate(**sizes), {**extracts, "payload_start": short}
@@ -161,14 +164,14 @@ def _rows(jobs: JobQuerySet, ids: list[int], *, with_arguments: bool) -> Iterato
         yield from job_list.in_order(rows, ids[start : start + PAGE])
 
 
-def fields_of(job: Any) -> dict[str, object]:
+def fields_of(job: JobRow) -> dict[str, object]:
     """Return the documented JSON fields of a job."""
     found = {column: getattr(job, column) for column in COLUMNS}
     label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
     return {**found, **label, "arguments": _arguments_of(job)}
 
 
-def _arguments_of(job: Any) -> dict[str, str] | None:
+def _arguments_of(job: JobRow) -> dict[str, str] | None:
     """Return the arguments as ``show`` prints them, sensitive ones hidden; None if they cannot be shown."""
     if job.payload_start is None:
         return None
@@ -176,7 +179,7 @@ def _arguments_of(job: Any) -> dict[str, str] | None:
     return None if isinstance(shown, Hidden) else dict(shown)
 
 
-def _write_json(command: BaseCommand, rows: Iterable[object]) -> None:
+def _write_json(command: BaseCommand, rows: Iterable[JobRow]) -> None:
     """Write one JSON list, an object per line; drop each row once it is written."""
     before = "["
     for row in rows:
@@ -185,7 +188,7 @@ def _write_json(command: BaseCommand, rows: Iterable[object]) -> None:
     output.write_line(command, "[]" if before == "[" else "]")
 
 
-def _cells(job: Any) -> tuple[str, ...]:
+def _cells(job: JobRow) -> tuple[str, ...]:
     state = label_of(job)
     if job.ending and not job.outcome:
         state = f"{state} > {job.ending}"

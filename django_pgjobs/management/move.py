@@ -12,7 +12,6 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.management.steer import UNFINISHED, add_common, chosen, confirm
-from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.steering import moving
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.trail import recorded_as
@@ -50,10 +49,8 @@ def move(command: BaseCommand, options: Options) -> None:
 
     given = {name: options[name] for name in ("to", "wait", "dry_run", "by", "reason")}
     try:
-        with recorded_as(filter_words=filters.filter_words(options)):
+        with output.refused(InvalidJob), recorded_as(filter_words=filters.filter_words(options)):
             done = moving.move(jobs, jobs.db, report=report, **given)
-    except InvalidJob as error:
-        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
     except (DatabaseError, psycopg.Error) as error:
         words = "The move is not complete: run the same command again."
         raise CommandError(f"{output.words_of(error)}\n{words}") from error

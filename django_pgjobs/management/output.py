@@ -55,6 +55,15 @@ def shown_at(alias: str) -> Iterator[None]:
         _shown_at.reset(token)
 
 
+@contextmanager
+def refused(*errors: type[Exception]) -> Iterator[None]:
+    """Exit with the words of such an error of the block: what was asked is wrong."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(plain(one_line(error)), returncode=WRONG) from None
+
+
 def ref(number: int, sign: str = "#") -> str:
     """Return the id of a row as people read it, and paste it: with the database where several are shown."""
     return f"{plain(alias)}:{number}" if (alias := _shown_at.get()) else f"{sign}{number}"

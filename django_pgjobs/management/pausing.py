@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
@@ -15,7 +14,7 @@ from django_pgjobs.management.output import Options
 from django_pgjobs.models import QueueState
 from django_pgjobs.queues import pauses
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store.database import at_read_committed
 
 HELP = {
     "pause": "Stop queues, or jobs by name, from starting; running jobs continue.",
@@ -52,12 +51,9 @@ def pause(command: BaseCommand, options: Options) -> None:
 
 def _pause(options: Options, database: str) -> list[QueueState]:
     until, by, reason = filters.end_of_pause(options), options["by"], options["reason"]
-    words: dict[str, Any] = {"by": by, "reason": reason, "until": until, "database": database}
-    try:
-        with at_read_committed(database):
-            return [pauses.pause(kind, name, **words) for kind, name in filters.named(options)]
-    except InvalidJob as error:
-        raise CommandError(str(error), returncode=output.WRONG) from None
+    words = {"by": by, "reason": reason, "until": until, "database": database}
+    with output.refused(InvalidJob), at_read_committed(database):
+        return [pauses.pause(kind, name, **words) for kind, name in filters.named(options)]
 
 
 def _warn_unknown(command: BaseCommand, queues: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from django.db import connections, router
 
 from django_pgjobs.conf import get_conf, problems
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job
 from django_pgjobs.registering.served import served_aliases
@@ -37,8 +37,6 @@ from django_pgjobs.worker.supervisor.template import ExecutorTemplate
 
 if TYPE_CHECKING:
     from django_pgjobs.running.worker import WorkerOptions
-
-log = safe_logger("django_pgjobs")
 
 SAME_NAME = (
     "database", "name", "queues", "processes", "threads", "async_slots", "executor_max_jobs", "executor_max_megabytes",
@@ -123,8 +121,13 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
         raise CommandError("Use either --queues or --exclude-queues, not both.")
     if options["places"] is not None:
         _check_places(options)
+    if get_conf().schemas is not None:
+        _check_schemas(options, databases)
     if options["inline"] and databases[1:]:
         raise CommandError("With --inline a worker serves one database: name it by --database.")
+    most, gentle = get_conf().executor_kill_megabytes, options["executor_max_megabytes"]
+    if most is not None and gentle is not None and most <= gentle:
+        raise CommandError(f"PGJOBS['EXECUTOR_KILL_MEGABYTES'] ({most}) is not above --executor-max-megabytes.")
     if options["inline"] and options["metrics_port"]:
         raise CommandError("With --inline nothing serves metrics: leave out --metrics-port.")
     if reloader.wanted(options["reload"], options):
@@ -138,6 +141,15 @@ def check_and_run(command: BaseCommand, options: Options) -> None:
         be_silent()
     if status:
         sys.exit(status)
+
+
+def _check_schemas(options: Options, databases: tuple[str, ...]) -> None:
+    """Refuse what a worker for many schemas cannot do. Raises ``CommandError``."""
+    if databases[1:]:
+        raise CommandError('With PGJOBS["SCHEMAS"] a worker serves the schemas of one database: name it by --database.')
+    for name in ("inline", "until_idle", "max_jobs"):
+        if options[name]:
+            raise CommandError(f'With PGJOBS["SCHEMAS"] a worker takes no --{name.replace("_", "-")}.')
 
 
 def _databases(options: Options) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand
 
@@ -19,15 +19,19 @@ from django_pgjobs.models import Heartbeat, Job, Step
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.fronts import front_of
-from django_pgjobs.presentation.job_rows import ATTEMPTS, finished_steps, latest_attempts, step_at, with_texts
+from django_pgjobs.presentation.job_rows import ATTEMPTS, finished_steps, latest_attempts, peaks_of, step_at, with_texts
 from django_pgjobs.presentation.memos import Remembered, remembered, result_of, standing, suspension
 from django_pgjobs.presentation.sight import Hidden
 from django_pgjobs.presentation.wording import SHOWN_CHARS, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.presentation.wording import result as result_shown
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import acting
-from django_pgjobs.store.database import on
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store.database import at_read_committed, on
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django_pgjobs.presentation.job_rows import JobRow, MemoRow
 
 ACTIONS = 25
 """Number of actions that ``show`` prints, latest first."""
@@ -106,11 +110,11 @@ def _fields_of_reason(reason: Reason) -> dict[str, str]:
     return {"code": reason.code, "text": reason.text, "advice": reason.advice}
 
 
-def _read(job_id: int, using: str) -> Any:
+def _read(job_id: int, using: str) -> JobRow | None:
     return with_texts(Job.objects.using(using)).filter(pk=job_id).first()
 
 
-def _execution(job: Job) -> dict[str, Any]:
+def _execution(job: Job) -> dict[str, object]:
     """Return the fields about the worker that has the job, or had it last."""
     using = job._state.db
     claims = Claim.objects.using(using).filter(claim_id=job.claim_id) if job.claim_id else ()
@@ -126,7 +130,7 @@ def _execution(job: Job) -> dict[str, Any]:
     }
 
 
-def _actions(job: Any) -> list[dict[str, Any]]:
+def _actions(job: JobRow) -> list[dict[str, object]]:
     """Return the operators' actions on the job as JSON fields, latest first."""
     return [
         {
@@ -141,16 +145,16 @@ def _actions(job: Any) -> list[dict[str, Any]]:
             "filter": each.asked,
             "subject": each.subject,
         }
-        for each in acting.list_actions(on(job._state.db), job.pk, limit=ACTIONS)
+        for each in acting.list_actions(on(str(job._state.db)), job.pk, limit=ACTIONS)
     ]
 
 
-def _fields_of_step(step: Step) -> dict[str, Any]:
+def _fields_of_step(step: Step) -> dict[str, object]:
     names = ("name", "queue", "attempt", "worker_name", "finished_at", "duration_seconds")
     return {name: getattr(step, name) for name in names}
 
 
-def _fields_of_memo(memo: Any, job: Any) -> dict[str, Any]:
+def _fields_of_memo(memo: MemoRow, job: JobRow) -> dict[str, object]:
     """Return a memo as JSON fields; its result only if nothing of it may be sensitive."""
     result = result_of(memo, job, reveal=False)
     names = ("kind", "failures", "wake_at", "created_at", "finished_at", "duration_seconds")
@@ -165,9 +169,10 @@ def _fields_of_memo(memo: Any, job: Any) -> dict[str, Any]:
     }
 
 
-def _attempts(job: Job, steps: list[Step], most: int) -> list[dict[str, Any]]:
+def _attempts(job: JobRow, steps: list[Step], most: int) -> list[dict[str, object]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
     names = ("cause", "worker_name", "release", "started_at", "ended_at", "duration_seconds")
+    peaks = peaks_of(job)
     return [
         {
             "number": row.number,
@@ -178,15 +183,16 @@ def _attempts(job: Job, steps: list[Step], most: int) -> list[dict[str, Any]]:
                 for kind, text in links_of(row.chain_text, row.exception, row.words)
             ],
             "traceback": row.trace,
+            "peak_megabytes": peaks.get(row.number, (None, None))[1],
         }
         for row in latest_attempts(job, most)
     ]
 
 
-def _fields_of(job: Any) -> dict[str, Any]:
+def _fields_of(job: JobRow) -> dict[str, object]:
     found = {column: getattr(job, column) for column in FIELDS}
     shown = arguments(job.name, job.payload_text, reveal=False)
-    hidden = isinstance(shown, Hidden)
+    known = None if isinstance(shown, Hidden) else {name: _value(text) for name, text in shown}
     result = _result(job)
     front = front_of(job.name, job.headers_text)
     return {
@@ -194,21 +200,28 @@ def _fields_of(job: Any) -> dict[str, Any]:
         "front": front.declared,
         "alias": front.alias,
         "label": label_of(job),
-        "arguments": None if hidden else {name: _value(text) for name, text in shown},
+        "arguments": known,
         "arguments_hidden": str(shown.reason) if isinstance(shown, Hidden) else "",
         "headers": _stored(job.headers_text),
         "result": None if isinstance(result, Hidden) else _stored(result),
         "result_hidden": isinstance(result, Hidden),
         "progress": _stored(job.progress_text),
         "options": _stored(job.options_text),
+        "memory": _memory(job),
     }
 
 
-def _result(job: Any) -> str | Hidden | None:
+def _memory(job: JobRow) -> dict[str, int] | None:
+    """Return the memory of the process of the latest attempt, if that was measured."""
+    peak = peaks_of(job).get(job.attempt)
+    return peak and {"start_megabytes": peak[0], "peak_megabytes": peak[1]}
+
+
+def _result(job: JobRow) -> str | Hidden | None:
     return None if job.result_text is None else result_shown(job.name, job.result_text, reveal=False)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -228,9 +241,9 @@ def _stored(text: str | None) -> object:
 
 
 def _lines(
-    job: Job,
+    job: JobRow,
     reason: Reason,
-    execution: dict[str, Any],
+    execution: dict[str, object],
     around: Surroundings,
     actions: list[dict[str, object]],
 ) -> Iterator[str]:
@@ -242,7 +255,7 @@ def _lines(
 
 
 def _history_lines(
-    job: object, memos: Remembered, steps: list[Step], attempts: list[dict[str, object]]
+    job: JobRow, memos: Remembered, steps: list[Step], attempts: list[dict[str, object]]
 ) -> Iterator[str]:
     for memo in memos.memos:
         yield from _memo_lines(memo, job)
@@ -253,7 +266,7 @@ def _history_lines(
         yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))
 
 
-def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tuple[str, object]]:
+def _facts(job: JobRow, reason: Reason, execution: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "state", label_of(job) + (f", then {job.ending}" if job.ending and not job.outcome else "")
     yield "why", str(reason)
     yield "front", str(front_of(job.name, job.headers_text))
@@ -267,6 +280,8 @@ def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tupl
     for column in (*instants, "expires_at"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
+    memory = _memory(job)
+    yield "memory", memory and "{start_megabytes} MB at the start, at most {peak_megabytes} MB".format(**memory)
     yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)
     for column in ("key", "idempotency_key", "limit_key", "sequence", "cron_entry", "claim_id"):
         yield column.replace("_", " ").removesuffix(" id"), getattr(job, column)
@@ -281,7 +296,7 @@ def _facts(job: Any, reason: Reason, execution: dict[str, Any]) -> Iterator[tupl
     yield "error", _bounded(job.error)
 
 
-def _instant(value: Any) -> str:
+def _instant(value: datetime | None) -> str:
     return output.instant(value) if value is not None else ""
 
 
@@ -291,7 +306,7 @@ def _bounded(text: str | None) -> str:
     return f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
 
 
-def _arguments_lines(job: Any) -> Iterator[str]:
+def _arguments_lines(job: JobRow) -> Iterator[str]:
     shown = arguments(job.name, job.payload_text, reveal=False)
     if isinstance(shown, Hidden):
         yield from output.facts([("arguments", shown.reason)])
@@ -310,7 +325,7 @@ def _action_line(action: dict[str, Any]) -> str:
     return output.plain(one_line(f"{what}{by}, {where}{many}{chosen_by}{reason}"))
 
 
-def _memo_lines(memo: Any, job: Any) -> Iterator[str]:
+def _memo_lines(memo: MemoRow, job: JobRow) -> Iterator[str]:
     """Yield a memo in lines: *step charge: done at 2030-01-31 03:00:00, took 1.5 s*, then error and result."""
     words = f"{memo.kind} {one_line(memo.name_start)}: {standing(memo, job)}"
     if memo.finished_at is not None:
@@ -336,7 +351,8 @@ def _attempt_lines(attempt: dict[str, Any], *, whole: bool, named: bool) -> Iter
     release = f", release {attempt['release']}" if attempt["release"] else ""
     name = f" of {one_line(attempt['name'])}" if named else ""
     head = f"attempt {attempt['number']}{name} {attempt['cause']} at {output.instant(attempt['ended_at'])}"
-    yield output.plain(f"{head}{worker}{release}{took}")
+    peak = "" if attempt["peak_megabytes"] is None else f", peak {attempt['peak_megabytes']} MB"
+    yield output.plain(f"{head}{worker}{release}{took}{peak}")
     for link in attempt["chain"]:
         yield from (f"  {line}" for line in output.block(": ".join(filter(None, link.values()))))
     if whole and attempt["traceback"]:

@@ -25,8 +25,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store.asking import SECONDS
 from django_pgjobs.store.counting import KnownWorker, Sizes, count_sizes
-from django_pgjobs.store.database import PINS, Database, configure, on
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store.database import PINS, Database, at_read_committed, configure, on
 
 HEADERS = (
     "QUEUE", "READY", "OLDEST", "SCHEDULED", "RETRYING", "RUNNING", *map(str.upper, [*Hold, *Outcome]), "WORKERS",
@@ -195,7 +194,8 @@ def _lines(found: Read) -> Iterator[str]:
 def _workers_line(workers: dict[str, int]) -> str:
     live, lately = workers["live"], span(get_conf().silent_seconds)
     if not live:
-        return f"No worker was heard from within {lately}."
+        coming = " One comes to this schema when it has something to do." if liveness.sleeps() else ""
+        return f"No worker was heard from within {lately}.{coming}"
     many = f"{live} worker{'' if live == 1 else 's'} {'was' if live == 1 else 'were'}"
     draining = "".join(f", {n} {state}" for state in ("quiet", "draining") if (n := workers.get(state, 0)))
     held = f"{_jobs(workers['running'])} in {workers['slots']} threads"

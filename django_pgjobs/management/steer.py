@@ -16,7 +16,6 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import databases, filters, output
 from django_pgjobs.management.output import Options
 from django_pgjobs.models import Job, JobQuerySet
-from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import CancelMode, JobState
 from django_pgjobs.steering.batching import Steered
 from django_pgjobs.steering.trail import REVERSIBLE, recorded_as
@@ -133,11 +132,8 @@ def operate(command: BaseCommand, options: Options) -> None:
             words = f"--format json cannot ask for confirmation: add --yes to change {count} jobs."
             raise CommandError(words, returncode=output.WRONG)
         confirm(command, f"{verb.capitalize()} {count} jobs?")
-    try:
-        with recorded_as(filter_words=filters.filter_words(options)) as origin:
-            done = ACTIONS[verb].perform(jobs, options)
-    except InvalidJob as error:
-        raise CommandError(str(error), returncode=output.WRONG) from None
+    with output.refused(InvalidJob), recorded_as(filter_words=filters.filter_words(options)) as origin:
+        done = ACTIONS[verb].perform(jobs, options)
     if unknown:
         done += Steered(0, {"unknown": unknown})
     _answer(command, options, verb, verb, done)
@@ -150,11 +146,8 @@ def operate(command: BaseCommand, options: Options) -> None:
 def undo_action(command: BaseCommand, options: Options) -> None:
     """Undo it, and print how much went back and why the rest did not; exit with 1 if any was skipped."""
     action_id: int = options["action_id"]
-    try:
-        with recorded_as(filter_words=f"action {action_id}"):
-            done = reverting.revert(action_id, by=options["by"], database=filters.database_of(options))
-    except InvalidJob as error:
-        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
+    with output.refused(InvalidJob), recorded_as(filter_words=f"action {action_id}"):
+        done = reverting.revert(action_id, by=options["by"], database=filters.database_of(options))
     _answer(command, options, "undo-action", action_id, done)
     output.exit_if(done.skipped)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.core.management.base import BaseCommand
 
@@ -17,6 +17,9 @@ from django_pgjobs.store import noticing
 from django_pgjobs.store.database import on
 from django_pgjobs.store.explaining import RunningJob
 from django_pgjobs.store.noticing import AbandonedGroup
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import WorkerRow
 
 MOST_WORKERS = 20
 MOST_JOBS = 5
@@ -70,7 +73,7 @@ def _workers(using: str, queues: list[str] | None) -> Iterator[str]:
     yield from output.table(WORKER_HEADERS, (_worker(each, running[each.pk]) for each in found))
 
 
-def _worker(worker: Any, jobs: list[RunningJob]) -> tuple[str, ...]:
+def _worker(worker: WorkerRow, jobs: list[RunningJob]) -> tuple[str, ...]:
     return (
         output.short(worker.name, 40),
         output.plain(worker.status) + (", leads" if worker.leads else ""),

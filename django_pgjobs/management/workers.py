@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
@@ -19,6 +19,9 @@ from django_pgjobs.management import databases, filters, output, watching
 from django_pgjobs.management.output import Options
 from django_pgjobs.presentation.fleet import listed_workers, named_workers, workers_of
 from django_pgjobs.steering import workers as steering
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import WorkerRow
 
 HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
@@ -62,7 +65,7 @@ def show_workers(command: BaseCommand, options: Options) -> None:
     """Print the workers, latest heartbeat first."""
     queues = None if options["queue"] is None else [options["queue"]]
 
-    def found(alias: str) -> list[Any]:
+    def found(alias: str) -> list[WorkerRow]:
         return workers_of(alias, queues, everyone=options["all"])
 
     def fields(alias: str) -> list[dict[str, Any]]:
@@ -78,7 +81,7 @@ def show_workers(command: BaseCommand, options: Options) -> None:
 
 
 def ask(verb: str, command: BaseCommand, options: Options) -> None:
-    """Ask workers for something, and say who was asked; exit with 1 if one was not."""
+    """Ask workers for something, and say who was asked; exit with 1 if one was not, but for ``--all`` if it drains."""
     names = options["names"]
     if options["queue"] is not None or options["all"] or options["watch"] is not None:
         raise CommandError(
@@ -87,7 +90,7 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
     if bool(names) == options["everyone"]:
         raise CommandError("Name workers, or give --all.", returncode=output.WRONG)
 
-    def find(alias: str) -> list[Any]:
+    def find(alias: str) -> list[tuple[UUID, str]]:
         return (
             list(listed_workers(alias).filter(status__in=LIVE).values_list("pk", "name"))
             if options["everyone"]
@@ -113,7 +116,8 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
                     lines.append(f"{each.name} is asked, and takes it up at its next heartbeat")
                 else:
                     age = span(each.beat_age_seconds)
-                    gone = f"{each.name} is {each.status}, last heard from {age} ago: it was not asked"
+                    state = "draining already" if each.status == "draining" else each.status
+                    gone = f"{each.name} is {state}, last heard from {age} ago: it was not asked"
                     refused.setdefault(each.id, (field, gone))
     fields += [field for field, _ in refused.values()]
     lines += [line for _, line in refused.values()]
@@ -121,19 +125,21 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
     answer = {"verb": verb, "workers": fields, "unknown": sorted(unknown)}
     output.answer(command, options, answer, map(output.plain, lines))
     troubled = databases.complain(command, replies)
-    output.exit_if(troubled or unknown or not all(each["asked"] for each in fields))
+    # Nothing is left to ask of one that drains: only who has named it expected something else.
+    done = all(each["asked"] or (options["everyone"] and each["status"] == "draining") for each in fields)
+    output.exit_if(troubled or unknown or not done)
 
 
 def _is(text: str, key: object) -> bool:
     return text.replace("-", "").lower() == str(key).replace("-", "")
 
 
-def _fields_of(worker: Any) -> dict[str, Any]:
+def _fields_of(worker: WorkerRow) -> dict[str, object]:
     fields = {column: getattr(worker, column) for column in COLUMNS}
     return {**fields, "leads": worker.leads, "beat_age_seconds": worker.beat_age.total_seconds()}
 
 
-def _cells(worker: Any) -> tuple[str, ...]:
+def _cells(worker: WorkerRow) -> tuple[str, ...]:
     named, excluded = worker.served
     places = worker.slots_of_queues
     served = "all" if named is None else ",".join(named)

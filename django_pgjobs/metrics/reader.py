@@ -12,7 +12,7 @@ from collections import defaultdict
 from django.db import router
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.metrics.families import Family, of_databases
 from django_pgjobs.metrics.fleet import DOWN, Totals, gauges_of
 from django_pgjobs.models import Job
@@ -20,9 +20,7 @@ from django_pgjobs.registering.served import several_aliases
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.asking import Reply, ask_each
 from django_pgjobs.store.counting import StoredFleet, read_fleet
-from django_pgjobs.store.hurried import HurriedDatabase
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.store.database import HurriedDatabase
 
 KEPT_SECONDS = 1.0
 WAIT_SECONDS = 2.0

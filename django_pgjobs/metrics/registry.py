@@ -14,12 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as ClientMetric
 from prometheus_client.registry import Collector
 
-from django_pgjobs.logs import safe_logger
-from django_pgjobs.metrics.families import FLEET, TOTALS, Family, Metric, Point, cumulated
+from django_pgjobs.logs import log
+from django_pgjobs.metrics.families import FLEET, LIMITS, TOTALS, Family, Metric, Point, cumulated, harmless
 from django_pgjobs.metrics.reader import FleetReader
-from django_pgjobs.metrics.text import LIMITS, harmless
-
-log = safe_logger("django_pgjobs")
 
 _lock = threading.Lock()
 _registered: list[FleetCollector] = []

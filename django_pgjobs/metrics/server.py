@@ -15,11 +15,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
-from django_pgjobs.metrics.text import CONTENT_TYPE
+from django_pgjobs.logs import log
+from django_pgjobs.metrics.families import CONTENT_TYPE
 from django_pgjobs.serialization.escapes import one_line
-
-log = safe_logger("django_pgjobs")
 
 SCRAPE_SECONDS = 5.0
 """Maximum time of a scrape in all."""

@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from django_pgjobs.metrics.families import CONTENT_TYPE, render
 from django_pgjobs.metrics.reader import FleetReader
-from django_pgjobs.metrics.text import CONTENT_TYPE, render
 
 _reader = FleetReader()
 

@@ -376,6 +376,48 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="JobStack",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("claim_id", models.UUIDField(verbose_name="claim")),
+                ("number", models.IntegerField(verbose_name="attempt")),
+                ("worker", models.UUIDField(verbose_name="worker")),
+                ("asked_at", models.DateTimeField(db_default=Now(), verbose_name="asked at")),
+                ("asked_by", models.TextField(db_default="", verbose_name="asked by")),
+                ("reason", models.TextField(db_default="", verbose_name="reason")),
+                ("answered_at", models.DateTimeField(null=True, verbose_name="answered at")),
+                ("stack", models.TextField(db_default="", verbose_name="stack")),
+                ("problem", models.TextField(db_default="", verbose_name="problem")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="stacks",
+                        to="pgjobs.job",
+                        verbose_name="job",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "stack",
+                "verbose_name_plural": "stacks",
+                "db_table": "pgjobs_stack",
+                "permissions": (("view_stack", "Can take and see stacks of running jobs"),),
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
+                "indexes": [models.Index(fields=["job", "id"], name="pgjobs_stack_of_job")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("answered_at__isnull", True)),
+                        fields=("worker", "job", "claim_id"),
+                        name="pgjobs_stack_open",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Step",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
@@ -520,6 +562,44 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
                 "indexes": [models.Index(condition=models.Q(("due", True)), fields=["job"], name="pgjobs_gate_due")],
+            },
+        ),
+        migrations.CreateModel(
+            name="LogLine",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "claimed_at", "number", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("claimed_at", models.DateTimeField(verbose_name="claimed at")),
+                ("number", models.BigIntegerField(verbose_name="number")),
+                ("claim_id", models.UUIDField(verbose_name="claim")),
+                ("attempt", models.IntegerField(verbose_name="attempt")),
+                ("level", models.SmallIntegerField(verbose_name="level")),
+                ("logger", models.TextField(verbose_name="logger")),
+                ("message", models.TextField(verbose_name="message")),
+                ("logged_at", models.DateTimeField(verbose_name="logged at")),
+                ("written_at", models.DateTimeField(db_default=Now(), verbose_name="written at")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="logs",
+                        to="pgjobs.job",
+                        verbose_name="job",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "log line",
+                "verbose_name_plural": "log lines",
+                "db_table": "pgjobs_log_line",
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
             },
         ),
         migrations.CreateModel(
@@ -678,6 +758,51 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "leader's terms",
                 "db_table": "pgjobs_leader_term",
                 "default_permissions": ("view",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
+            name="ImportNote",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "source", "source_id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("source", models.TextField()),
+                ("source_id", models.TextField()),
+                ("job_id", models.BigIntegerField(null=True)),
+                ("run", models.TextField()),
+                ("imported_at", models.DateTimeField(db_default=Now())),
+                ("original", models.JSONField(null=True)),
+            ],
+            options={
+                "db_table": "pgjobs_import",
+                "default_permissions": (),
+                "required_db_vendor": "postgresql",
+                "indexes": [models.Index(fields=["run", "source_id"], name="pgjobs_import_run")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Installation",
+            fields=[
+                ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ("system", models.TextField(verbose_name="identifier of the server")),
+                ("database_oid", models.BigIntegerField(verbose_name="database")),
+                ("database_name", models.TextField(verbose_name="name of the database")),
+                ("table_oid", models.BigIntegerField(verbose_name="job table")),
+                ("version", models.IntegerField(verbose_name="major version of the server")),
+                ("environment", models.TextField(db_default="", verbose_name="environment")),
+                ("adopted_at", models.DateTimeField(verbose_name="adopted at")),
+                ("adopted_by", models.TextField(db_default="", verbose_name="adopted by")),
+                ("written_in", models.BigIntegerField(verbose_name="transaction that wrote it")),
+            ],
+            options={
+                "verbose_name": "installation",
+                "verbose_name_plural": "installations",
+                "db_table": "pgjobs_installation",
+                "default_permissions": (),
                 "required_db_vendor": "postgresql",
             },
         ),

@@ -11,8 +11,8 @@ when called, and the top of each module imports only what the tables need.
 
 from __future__ import annotations
 
-from django_pgjobs.models import gates, numbers
-from django_pgjobs.models.attempts import Attempt, Step
+from django_pgjobs.models import gates, imports, numbers
+from django_pgjobs.models.attempts import Attempt, JobStack, LogLine, Step
 from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, SteerableCron
 from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
@@ -36,9 +36,11 @@ __all__ = [
     "Heartbeat",
     "Job",
     "JobQuerySet",
+    "JobStack",
     "LeaderTerm",
     "LimitOverride",
     "LimitOverrideQuerySet",
+    "LogLine",
     "Memo",
     "QueueState",
     "QueueStateQuerySet",
@@ -48,5 +50,5 @@ __all__ = [
     "StoredResult",
 ]
 
-INTERNAL = (gates, numbers)
+INTERNAL = (gates, imports, numbers)
 """Modules whose models are internal, as are all that ``__all__`` does not name. Django knows imported ones."""

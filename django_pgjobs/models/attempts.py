@@ -1,4 +1,4 @@
-"""Claims of jobs, their failed attempts, and their finished steps."""
+"""Claims of jobs, their failed attempts, their finished steps, and stacks that an operator asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.fields import BigIntArrayField, InstantField
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
-from django_pgjobs.models.jobs import Job
+from django_pgjobs.models.jobs import of_job
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Cause
 
@@ -45,7 +45,6 @@ class Claim(PostgresModel):
         db_table = "pgjobs_claim"
         verbose_name = _("claim")
         verbose_name_plural = _("claims")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_claim_check", fields=["check_at"]),)
 
     def __str__(self) -> str:
@@ -59,14 +58,7 @@ class Attempt(PostgresModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    job = models.ForeignKey(
-        Job,
-        on_delete=models.CASCADE,
-        db_constraint=False,
-        db_index=False,
-        related_name="attempts",
-        verbose_name=_("job"),
-    )
+    job = of_job("attempts")
     claim_id = models.UUIDField(_("claim"))
     number = models.IntegerField(_("attempt"))
     cause = models.TextField(_("cause"), choices=CAUSES)
@@ -87,11 +79,37 @@ class Attempt(PostgresModel):
         db_table = "pgjobs_attempt"
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
-        default_permissions = ("view",)
         constraints = (models.UniqueConstraint(name="pgjobs_attempt_claim", fields=["job", "claim_id"]),)
 
     def __str__(self) -> str:
         return f"attempt {self.number} of job {self.job_id}"
+
+
+class LogLine(PostgresModel):
+    """A line that a job logged. In the order of its key: by claim, then as they were logged."""
+
+    pk = models.CompositePrimaryKey("job_id", "claimed_at", "number")
+    job = of_job("logs")
+    claimed_at = InstantField(_("claimed at"))
+    number = models.BigIntegerField(_("number"))
+    claim_id = models.UUIDField(_("claim"))
+    attempt = models.IntegerField(_("attempt"))
+    level = models.SmallIntegerField(_("level"))
+    logger = models.TextField(_("logger"))
+    message = models.TextField(_("message"))
+    logged_at = InstantField(_("logged at"))
+    written_at = InstantField(_("written at"), db_default=Now())
+
+    objects: ClassVar[models.Manager[LogLine]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_log_line"
+        verbose_name = _("log line")
+        verbose_name_plural = _("log lines")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"line {self.number} of job {self.job_id}"
 
 
 class Step(PostgresModel):
@@ -101,14 +119,7 @@ class Step(PostgresModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    job = models.ForeignKey(
-        Job,
-        on_delete=models.CASCADE,
-        db_constraint=False,
-        db_index=False,
-        related_name="steps",
-        verbose_name=_("job"),
-    )
+    job = of_job("steps")
     claim_id = models.UUIDField(_("claim"))
     name = models.TextField(_("name"))
     queue = models.TextField(_("queue"))
@@ -125,8 +136,46 @@ class Step(PostgresModel):
         db_table = "pgjobs_step"
         verbose_name = _("step")
         verbose_name_plural = _("steps")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_step_of_job", fields=["job", "id"]),)
 
     def __str__(self) -> str:
         return f"{visible(self.name)} of job {self.job_id}"
+
+
+class JobStack(PostgresModel):
+    """Stack of a job at one moment of an attempt: who asked for it, and what the worker answered.
+
+    A job keeps its latest ten.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job = of_job("stacks")
+    claim_id = models.UUIDField(_("claim"))
+    number = models.IntegerField(_("attempt"))
+    worker = models.UUIDField(_("worker"))
+    asked_at = InstantField(_("asked at"), db_default=Now())
+    asked_by = models.TextField(_("asked by"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    answered_at = InstantField(_("answered at"), null=True)
+    stack = models.TextField(_("stack"), db_default="")
+    problem = models.TextField(_("problem"), db_default="")
+
+    objects: ClassVar[models.Manager[JobStack]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_stack"
+        verbose_name = _("stack")
+        verbose_name_plural = _("stacks")
+        default_permissions = ()
+        permissions = (("view_stack", _("Can take and see stacks of running jobs")),)
+        constraints = (
+            models.UniqueConstraint(
+                name="pgjobs_stack_open",
+                fields=["worker", "job", "claim_id"],
+                condition=models.Q(answered_at__isnull=True),
+            ),
+        )
+        indexes = (models.Index(name="pgjobs_stack_of_job", fields=["job", "id"]),)
+
+    def __str__(self) -> str:
+        return f"stack of attempt {self.number} of job {self.job_id}"

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import DataError, models
 
 from django_pgjobs.fields import within_bounds
 
 M = TypeVar("M", bound=models.Model)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def asynchronous(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return the asynchronous twin of a method: *a* before its name, the same arguments and marks."""
-    name = method.__name__
-
-    @wraps(method)
-    async def twin(self: object, *args: object, **kwargs: object) -> object:
-        return await sync_to_async(getattr(self, name))(*args, **kwargs)
-
-    twin.__name__, twin.__qualname__ = f"a{name}", f"{method.__qualname__.removesuffix(name)}a{name}"
-    twin.__doc__ = f"Call ``{name}`` from asynchronous code; same arguments."
-    return cast(Callable[P, Coroutine[Any, Any, R]], twin)
 
 
 def written_at(row: models.Model) -> str:
-    """Return the database alias for steering a row; see ``store.transactions``."""
-    from django_pgjobs.store import transactions  # here for start-up time
+    """Return the database alias for steering a row; see ``store.database``."""
+    from django_pgjobs.store import database  # here for start-up time
 
-    return transactions.written_at(row)
+    return database.written_at(row)
 
 
 class PostgresModel(models.Model):
@@ -42,6 +25,7 @@ class PostgresModel(models.Model):
     class Meta:
         abstract = True
         required_db_vendor = "postgresql"
+        default_permissions: ClassVar[Sequence[str]] = ("view",)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
         """Read the row again, also for a deferred column, where it was read: elsewhere another row has its id.

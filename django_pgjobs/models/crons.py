@@ -15,13 +15,14 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.models.base import PostgresModel, asynchronous, written_at
+from django_pgjobs.models.base import PostgresModel, written_at
 from django_pgjobs.models.jobs import Job
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.steering.batching import Steered
-    from django_pgjobs.steering.until import Until
+    from django_pgjobs.steering.trail import Until
 
 
 def aware(instant: datetime) -> datetime:
@@ -68,9 +69,9 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
 
         Their jobs stay. Raises ``InvalidJob``, and deletes nothing, if code declares one of them.
         """
-        from django_pgjobs.steering import cron_rows  # here for start-up time
+        from django_pgjobs.steering import crons  # here for start-up time
 
-        return cron_rows.remove(self, self._alias(), by=by, reason=reason)
+        return crons.remove(self, self._alias(), by=by, reason=reason)
 
     apause = asynchronous(pause)
     aresume = asynchronous(resume)

@@ -57,7 +57,6 @@ class Gate(PostgresModel):
         db_table = "pgjobs_gate"
         verbose_name = _("gate")
         verbose_name_plural = _("gates")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_gate_due", fields=["job"], condition=Q(due=True)),)
 
     def __str__(self) -> str:
@@ -102,7 +101,6 @@ class Link(PostgresModel):
         db_table = "pgjobs_link"
         verbose_name = _("link")
         verbose_name_plural = _("links")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_link_job", fields=["job"]),)
 
     def __str__(self) -> str:

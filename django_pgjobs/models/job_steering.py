@@ -11,7 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import models
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.models.base import asynchronous, written_at
+from django_pgjobs.models.base import written_at
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.inspection.blockers import Blocker
@@ -58,15 +59,13 @@ class Steerable(models.Model):
         Its ``str()`` is the output of ``manage.py pgjobs why``.
         """
         from django_pgjobs.inspection import why  # here for start-up time
-        from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
+        from django_pgjobs.store.database import at_read_committed  # here for start-up time
 
         using = written_at(self)
         with at_read_committed(using):
             return why.of(self.pk, using)
 
-    async def awhy(self) -> Reason:
-        """Say why, from asynchronous code."""
-        return await sync_to_async(self.why)()
+    awhy = asynchronous(why)
 
     @alters
     def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
@@ -129,6 +128,17 @@ class Steerable(models.Model):
         )
 
     @alters
+    def take_stack(self, *, by: object = None, reason: str = "") -> Steered:
+        """Ask the worker of this running job where it is; its answer comes to ``stacks``, within a second or so.
+
+        If no notification arrives there, within ``BEAT_SECONDS``. Repeatable: an attempt has one open request. A job
+        that is not running is skipped. Waits for the row's lock for up to 5 s.
+        """
+        from django_pgjobs.steering import jobs  # here for start-up time
+
+        return jobs.take_stacks(self._itself(), written_at(self), by=by, reason=reason)
+
+    @alters
     def send(self, name: str, payload: object = None, *, by: object = None) -> bool:
         """Send an event of this job alone, in the caller's transaction; return False if it was sent before.
 
@@ -147,6 +157,7 @@ class Steerable(models.Model):
     arelease = asynchronous(release)
     aunblock = asynchronous(unblock)
     areschedule = asynchronous(reschedule)
+    atake_stack = asynchronous(take_stack)
     asend = asynchronous(send)
 
     def blocked_by(self) -> list[Blocker]:

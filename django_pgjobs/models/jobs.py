@@ -18,10 +18,11 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.fields import ComputedStateField, GinIndex, InstantField, TagsField
-from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
+from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ending, FlowFlag, JobState, Outcome, label
+from django_pgjobs.values.asynchronous import asynchronous
 
 if TYPE_CHECKING:
     from django_pgjobs.steering.batching import Steered
@@ -273,7 +274,6 @@ class Job(Steerable, PostgresModel):
         db_table = "pgjobs_job"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
-        default_permissions = ("view",)
         permissions = (
             ("cancel_job", _("Can cancel jobs")),
             ("retry_job", _("Can retry jobs")),
@@ -379,7 +379,7 @@ class Job(Steerable, PostgresModel):
         """Refuse: steering methods end a job, and pruning deletes ended ones."""
         raise TypeError(NOT_DELETED)
 
-    def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
+    def refresh_from_db(self, using: str | None = None, fields: object = None, from_queryset: object = None) -> None:
         """Read the row again, where it was read."""
         own = JobQuerySet(type(self), using=using or self._state.db, hints={"instance": self})
         super().refresh_from_db(
@@ -391,3 +391,10 @@ class Job(Steerable, PostgresModel):
         """The word that people see: the state, or *scheduled* or *retrying* for a ready job that is not due."""
         run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
         return label(self.state, run_at, self.attempt, datetime.now(UTC))
+
+
+def of_job(related_name: str) -> models.ForeignKey[Job, Job]:
+    """Return the field of rows that go with their job."""
+    return models.ForeignKey(
+        Job, models.CASCADE, related_name=related_name, db_constraint=False, db_index=False, verbose_name=_("job")
+    )

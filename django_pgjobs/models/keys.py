@@ -24,7 +24,6 @@ class StoredResult(PostgresModel):
         db_table = "pgjobs_stored_result"
         verbose_name = _("stored result")
         verbose_name_plural = _("stored results")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_stored_result_age", fields=["stored_at"]),)
 
     def __str__(self) -> str:
@@ -45,7 +44,6 @@ class KeyWindow(PostgresModel):
         db_table = "pgjobs_key_window"
         verbose_name = _("window of a key")
         verbose_name_plural = _("windows of keys")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_key_window_end", fields=["ends_at"]),)
 
     def __str__(self) -> str:
@@ -68,7 +66,6 @@ class Admission(PostgresModel):
         db_table = "pgjobs_admission"
         verbose_name = _("admission")
         verbose_name_plural = _("admissions")
-        default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_admission_end", fields=["expires_at"]),)
 
     def __str__(self) -> str:

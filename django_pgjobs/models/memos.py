@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.fields import InstantField
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
-from django_pgjobs.models.jobs import Job
+from django_pgjobs.models.jobs import of_job
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import MemoKind
 
@@ -24,14 +24,7 @@ class Memo(PostgresModel):
     """
 
     id = models.BigAutoField(primary_key=True)
-    job = models.ForeignKey(
-        Job,
-        on_delete=models.CASCADE,
-        db_constraint=False,
-        db_index=False,
-        related_name="memos",
-        verbose_name=_("job"),
-    )
+    job = of_job("memos")
     name = models.TextField(_("name"))
     kind = models.TextField(_("kind"), choices=[(kind.value, _(kind.value)) for kind in MemoKind])
     result = models.JSONField(_("result"), null=True)
@@ -51,7 +44,6 @@ class Memo(PostgresModel):
         db_table = "pgjobs_memo"
         verbose_name = _("memo")
         verbose_name_plural = _("memos")
-        default_permissions = ("view",)
         constraints = (models.UniqueConstraint(name="pgjobs_memo_name", fields=["job", "name"]),)
         indexes = (
             models.Index(name="pgjobs_memo_open", fields=["kind", "event"], condition=Q(finished_at__isnull=True)),
@@ -78,7 +70,6 @@ class EventState(PostgresModel):
         db_table = "pgjobs_event"
         verbose_name = _("event")
         verbose_name_plural = _("events")
-        default_permissions = ("view",)
         permissions = (("send_event", _("Can send events")),)
         indexes = (models.Index(name="pgjobs_event_created", fields=["created_at"]),)
 

@@ -40,7 +40,6 @@ class Minute(PostgresModel):
         db_table = "pgjobs_minute"
         verbose_name = _("minute")
         verbose_name_plural = _("minutes")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{visible(self.name)} {self.outcome} {self.minute}"
@@ -66,7 +65,6 @@ class Total(PostgresModel):
         db_table = "pgjobs_total"
         verbose_name = _("total")
         verbose_name_plural = _("totals")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{visible(self.name)} {self.outcome}"
@@ -90,7 +88,6 @@ class Depth(PostgresModel):
         db_table = "pgjobs_depth"
         verbose_name = _("depth")
         verbose_name_plural = _("depths")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{visible(self.queue)} {self.minute}"
@@ -109,7 +106,6 @@ class Notice(PostgresModel):
         db_table = "pgjobs_notice"
         verbose_name = _("notice")
         verbose_name_plural = _("notices")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"reached {self.finished_at}"

@@ -44,7 +44,6 @@ class QueueState(PostgresModel):
         db_table = "pgjobs_queue_state"
         verbose_name = _("paused queue or job")
         verbose_name_plural = _("paused queues and jobs")
-        default_permissions = ("view",)
         permissions = (("pause_queue", _("Can pause and resume queues and jobs")),)
         constraints = (models.UniqueConstraint(name="pgjobs_queue_state_name", fields=["kind", "name"]),)
 
@@ -94,7 +93,6 @@ class LimitOverride(PostgresModel):
         db_table = "pgjobs_limit"
         verbose_name = _("limit set by an operator")
         verbose_name_plural = _("limits set by operators")
-        default_permissions = ("view",)
         permissions = (("limit_queue", _("Can set the limits of queues and jobs")),)
         constraints = (models.UniqueConstraint(name="pgjobs_limit_name", fields=["kind", "name"]),)
 
@@ -137,7 +135,6 @@ class Action(PostgresModel):
         db_table = "pgjobs_action"
         verbose_name = _("action")
         verbose_name_plural = _("actions")
-        default_permissions = ("view",)
         indexes = (
             models.Index(name="pgjobs_action_age", fields=["acted_at"]),
             models.Index(name="pgjobs_action_of_cron", fields=["subject", "id"], condition=models.Q(kind="cron")),
@@ -163,7 +160,6 @@ class ActionPart(PostgresModel):
         db_table = "pgjobs_action_part"
         verbose_name = _("part of an action")
         verbose_name_plural = _("parts of actions")
-        default_permissions = ("view",)
         indexes = (
             GistIndex(
                 Func(F("first_id"), F("last_id"), Value("[]"), function="int8range"), name="pgjobs_action_part_span"

@@ -58,7 +58,7 @@ class Heartbeat(PostgresModel):
     that. ``with_status()`` also shows which workers were not heard from.
     """
 
-    class State(models.TextChoices):
+    class Stage(models.TextChoices):
         """The stages of a worker's life."""
 
         RUNNING = "running", _("running")
@@ -80,7 +80,7 @@ class Heartbeat(PostgresModel):
     version = models.TextField(_("version"))
     release = models.TextField(_("release"), db_default="")
     protocol = models.SmallIntegerField(_("protocol"), db_default=0, help_text=_("Job features it knows."))
-    state = models.TextField(_("state"), choices=State.choices, db_default="running")
+    state = models.TextField(_("state"), choices=Stage.choices, db_default="running")
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
     running = models.IntegerField(_("running jobs"), db_default=0)
@@ -107,7 +107,6 @@ class Heartbeat(PostgresModel):
         db_table = "pgjobs_heartbeat"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
-        default_permissions = ("view",)
         permissions = (("steer_worker", _("Can steer workers")),)
 
     def __str__(self) -> str:
@@ -149,7 +148,6 @@ class LeaderTerm(PostgresModel):
         db_table = "pgjobs_leader_term"
         verbose_name = _("leader's term")
         verbose_name_plural = _("leader's terms")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"term {self.term} of {self.worker_name or self.worker}"
@@ -159,6 +157,30 @@ class LeaderTerm(PostgresModel):
         """Return the current term, by the database's clock; None without a leader. ``worker`` is the leader."""
         terms = cls._default_manager.using(using) if using else cls._default_manager
         return terms.filter(expires_at__gt=Now()).first()
+
+
+class Installation(PostgresModel):
+    """The database that the jobs belong to: one row, by which a worker knows a copy."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    system = models.TextField(_("identifier of the server"))
+    database_oid = models.BigIntegerField(_("database"))
+    database_name = models.TextField(_("name of the database"))
+    table_oid = models.BigIntegerField(_("job table"))
+    version = models.IntegerField(_("major version of the server"))
+    environment = models.TextField(_("environment"), db_default="")
+    adopted_at = models.DateTimeField(_("adopted at"))
+    adopted_by = models.TextField(_("adopted by"), db_default="")
+    written_in = models.BigIntegerField(_("transaction that wrote it"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_installation"
+        verbose_name = _("installation")
+        verbose_name_plural = _("installations")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"installation {self.database_name}"
 
 
 class Statistic(PostgresModel):
@@ -173,7 +195,6 @@ class Statistic(PostgresModel):
         db_table = "pgjobs_statistic"
         verbose_name = _("statistic")
         verbose_name_plural = _("statistics")
-        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"statistic of {self.measured_at}"

@@ -57,7 +57,7 @@ class Filter:
     has_index: bool = False
     worded: Callable[[Any], str] | None = None
     is_word: bool = True
-    title: Any = ""
+    title: object = ""
     offered: Callable[[str], Choices] = lambda chosen: ()
     help: str = ""
     metavar: str | None = None

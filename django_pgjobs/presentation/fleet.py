@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
@@ -16,16 +16,19 @@ from django_pgjobs.store.database import Database
 from django_pgjobs.store.explaining import RunningJob
 from django_pgjobs.values.built_in import OWN_QUEUE
 
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import WorkerRow
+
 _IS_ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}", re.IGNORECASE)
 
 
-def listed_workers(using: str, *, everyone: bool = False) -> QuerySet[Any]:
+def listed_workers(using: str, *, everyone: bool = False) -> QuerySet[WorkerRow]:
     """Return the workers with their status, latest heartbeat first; with ``everyone`` also those that stopped."""
-    workers: QuerySet[Any] = Heartbeat.objects.using(using).with_status().order_by("-last_beat_at", "pk")
-    return workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
+    workers: QuerySet[WorkerRow] = Heartbeat.objects.using(using).with_status().order_by("-last_beat_at", "pk")
+    return workers if everyone else workers.exclude(state=Heartbeat.Stage.STOPPED)
 
 
-def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = False) -> list[Any]:
+def workers_of(using: str, queues: Sequence[str] | None, *, everyone: bool = False) -> list[WorkerRow]:
     """Return those that serve any of these queues, None for all; see ``listed_workers``."""
     found = listed_workers(using, everyone=everyone)
     return [worker for worker in found if queues is None or any(_serves(worker, queue) for queue in queues)]
@@ -47,7 +50,7 @@ def _serves(worker: Heartbeat, queue: str) -> bool:
     return (named is None or queue in named) and queue not in excluded
 
 
-def running_jobs(db: Database, workers: Sequence[Any], *, most: int) -> dict[UUID, list[RunningJob]]:
+def running_jobs(db: Database, workers: Sequence[WorkerRow], *, most: int) -> dict[UUID, list[RunningJob]]:
     """Return what each of these workers runs now by its id, up to ``most`` jobs, the longest first."""
     running: dict[UUID, list[RunningJob]] = {worker.pk: [] for worker in workers}
     for job in explaining.list_running(db, list(running), most=most) if running else ():

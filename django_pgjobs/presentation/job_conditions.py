@@ -17,6 +17,7 @@ from django.db.models import (
     Case,
     F,
     Func,
+    Model,
     OuterRef,
     Q,
     QuerySet,
@@ -115,11 +116,11 @@ def fits_the_function(definition: JobPolicy) -> Q:
 
 
 def _has_path(path: str) -> Q:
-    words: dict[str, Any] = {"template": "%(function)s(%(expressions)s::jsonpath, '{}', true)"}
+    words = {"template": "%(function)s(%(expressions)s::jsonpath, '{}', true)"}
     return Q(Func(F("payload"), Value(path), function="jsonb_path_exists", output_field=BooleanField(), **words))
 
 
-def _values(typed: str) -> list[Any]:
+def _values(typed: str) -> list[object]:
     """Return what a typed value may mean; in quotes it is a text."""
     found: list[Any] = [typed.strip('"')]
     try:
@@ -152,7 +153,7 @@ def remembers(kind: MemoKind) -> Q:
     return Q(GreaterThan(Subquery(memos.values("pk")[:1]), 0))
 
 
-def tagged(tag: str) -> QuerySet[Any, Any]:
+def tagged(tag: str) -> QuerySet[Model, object]:
     """The ids of the jobs with this tag, by the index of tags."""
     return Job.objects.filter(tags__contains=[tag]).values("pk")
 
@@ -161,11 +162,11 @@ def has_tag(tag: str) -> Q:
     """Return the condition of jobs with this tag, for which PostgreSQL does not take the index of tags."""
     wanted = Value(json.dumps([tag]), TextField())
     # With a strict expression instead of COALESCE, it would take the whole of that index, which is of tagged jobs only.
-    words: dict[str, Any] = {"template": "(COALESCE(%(expressions)s::jsonb)", "arg_joiner": ", '[]'::jsonb) @> "}
+    words = {"template": "(COALESCE(%(expressions)s::jsonb)", "arg_joiner": ", '[]'::jsonb) @> "}
     return Q(Func(F("tags"), wanted, output_field=BooleanField(), **words))
 
 
-def workers_named(worker: str) -> QuerySet[Any, Any]:
+def workers_named(worker: str) -> QuerySet[Model, object]:
     """The workers of this name, or the one of this id."""
     try:
         named: dict[str, object] = {"pk": UUID(worker)}
@@ -180,7 +181,7 @@ def claimed_by(worker: str) -> Q:
     return is_one_of(each_of(claims)) & Q(claim_id__in=claims.values("claim_id"), outcome=None)
 
 
-def each_of(rows: QuerySet[Any, Any]) -> Subquery:
+def each_of(rows: QuerySet[Model, object]) -> Subquery:
     """Return an array of the elements of ``job_ids`` of these rows."""
     each = Func(F("job_ids"), function="unnest", output_field=BigIntegerField())
     return Subquery(rows.annotate(each=each).values("each"), template=ARRAY)
@@ -188,7 +189,7 @@ def each_of(rows: QuerySet[Any, Any]) -> Subquery:
 
 def is_one_of(array: object) -> Q:
     """Return the condition of jobs whose ids are in this array."""
-    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    words = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
     return Q(Func(F("pk"), array, output_field=BooleanField(), **words))
 
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.db.models import F, Q, QuerySet, Value
 
-from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.models import Job
 from django_pgjobs.presentation import reach
 from django_pgjobs.presentation.job_conditions import (
     ANY_ID,
@@ -46,6 +46,8 @@ from django_pgjobs.presentation.reach import ENDED, HELD
 from django_pgjobs.states import LABELS, Hold, JobState
 from django_pgjobs.store import counting, troubles
 from django_pgjobs.store.database import on
+
+Row = TypeVar("Row", bound=Job)
 
 MOST = 10_000
 """A list stops counting here and says "more than 10,000"."""
@@ -224,7 +226,7 @@ def _union(parts: Sequence[Any]) -> Any:
     return parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0]
 
 
-def in_order(jobs: JobQuerySet, ids: Sequence[int]) -> list[Job]:
+def in_order(jobs: QuerySet[Row], ids: Sequence[int]) -> list[Row]:
     """Return these jobs in this order, without those deleted in the meantime."""
     rows = {job.pk: job for job in jobs.filter(pk__in=ids)}
     return [rows[job_id] for job_id in ids if job_id in rows]

@@ -2,18 +2,96 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from django.db.models import Case, Exists, OuterRef, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.inspection.liveness import LOST, SILENT
-from django_pgjobs.models import Attempt, Heartbeat, Job, Step
+from django_pgjobs.models import Attempt, Heartbeat, Job, JobStack, Step
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.states import EXPIRED
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from django.db.models.expressions import Combinable
+
+    from django_pgjobs.models import CronEntry, LogLine, Memo
+
+    # The rows that pages and commands read: a model, and what the query adds to it
+
+    class JobRow(Job):
+        """A job with the database's clock and its fate; with JSON as text, or with the starts of long texts."""
+
+        now: datetime
+        fate: str
+        payload_text: str
+        headers_text: str | None
+        result_text: str | None
+        progress_text: str | None
+        options_text: str | None
+        payload_size: int
+        result_size: int | None
+        payload_start: str | None
+        error_start: str
+        hold_start: str
+        reason_start: str
+        cancel_start: str
+        by_start: str
+        progress_start: str | None
+        worker_name: str | None
+        reveal: bool
+        in_columns: bool
+
+    class AttemptRow(Attempt):
+        """An attempt with JSON as text, and cut texts."""
+
+        chain_text: str
+        trace: str
+        words: str
+
+    class StackRow(JobStack):
+        """A request for a stack with cut texts."""
+
+        who: str
+        words: str
+        code: str
+        text: str
+
+    class LineRow(LogLine):
+        """A line of a job with cut texts."""
+
+        text: str
+        whose: str
+
+    class MemoRow(Memo):
+        """A memo with JSON as text, and cut texts."""
+
+        result_text: str | None
+        undo_name: str | None
+        error_start: str
+        name_start: str
+        event_start: str | None
+
+    class CronRow(CronEntry):
+        """A schedule with its arguments as text, and whether each database has one of its own."""
+
+        declared_text: str
+        own_text: str | None
+        in_each: bool
+
+    class WorkerRow(Heartbeat):
+        """A worker with its status, the time since its last heartbeat, and whether it leads."""
+
+        status: str
+        beat_age: timedelta
+        leads: bool
+
 
 ATTEMPTS = 25
 """Number of attempts to show, latest first."""
@@ -48,18 +126,43 @@ def fate() -> Case:
     )
 
 
-def with_texts(jobs: QuerySet[Any]) -> QuerySet[Any]:
+def with_texts(jobs: QuerySet[Job]) -> QuerySet[JobRow]:
     """Add the database's clock, ``fate``, and each JSON column as text under *COLUMN_text* in its place."""
     texts: dict[str, object] = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
-    found: QuerySet[Any] = jobs.defer(*JSON_COLUMNS).annotate(now=Now(), fate=fate(), **texts)
-    return found
+    return cast("QuerySet[JobRow]", jobs.defer(*JSON_COLUMNS).annotate(now=Now(), fate=fate(), **texts))
 
 
-def latest_attempts(job: Job, most: int) -> list[Any]:
+def peaks_of(job: JobRow) -> dict[int, tuple[int, int]]:
+    """Return attempt → megabytes of its process when it began, and at most, of the latest attempts that were measured.
+
+    ``job`` has the text of its options.
+    """
+    found = re.search(r'"peaks": "([^"]*)"', job.options_text or "")
+    peaks = re.findall(r"(\d{1,9}):(\d{1,9})-(\d{1,9})", found[1]) if found else ()
+    return {int(attempt): (int(start), int(peak)) for attempt, start, peak in peaks}
+
+
+def latest_attempts(job: Job, most: int) -> list[AttemptRow]:
     """Return the rows of the latest attempts that did not succeed, latest first: JSON as text, texts cut."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-    extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    return list(rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)[:most])
+    extracts: dict[str, Combinable] = {
+        "chain_text": Cast("chain", TextField()),
+        "trace": Left("traceback", TRACEBACK_CHARS),
+    }
+    found = rows.annotate(**extracts, words=Left("message", 2000)).order_by(LATEST_FIRST)[:most]
+    return cast("list[AttemptRow]", list(found))
+
+
+def stacks_of(job: Job) -> list[StackRow]:
+    """Return the stacks that were asked for, latest first, texts cut."""
+    rows = JobStack.objects.using(job._state.db).filter(job_id=job.pk).defer("asked_by", "reason", "stack", "problem")
+    cut: dict[str, Combinable] = {
+        "who": Left("asked_by", 1000),
+        "words": Left("reason", 1000),
+        "code": Left("problem", 100),
+    }
+    found = rows.annotate(**cut, text=Left("stack", TRACEBACK_CHARS)).order_by(LATEST_FIRST)[:ATTEMPTS]
+    return cast("list[StackRow]", list(found))
 
 
 def finished_steps(job: Job) -> list[Step]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Model, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
@@ -138,7 +138,7 @@ class JobSearch:
         words += [f"id {self.job_id}"] if self.job_id is not None else []
         return ", ".join([*words, f'"{self.text}"'] if self.text else words)
 
-    def _value(self, chosen: Filter) -> Any:
+    def _value(self, chosen: Filter) -> object:
         if chosen.condition is not None:
             return self.others.get(chosen.name)
         if chosen.name == "batch" and self.are_open:
@@ -208,12 +208,12 @@ class JobSearch:
         """True if the index of open memos leads to the jobs."""
         return bool(self.suspended) and self.batch is None and self.job_id is None
 
-    def sleepers(self) -> QuerySet[Any, Any]:
+    def sleepers(self) -> QuerySet[Model, object]:
         """The ids of the jobs with a memo that says that they sleep, or wait, in the order of its index."""
         memos = Memo.objects.filter(kind=SUSPENDED[self.suspended], finished_at=None)
         return memos.order_by("event").values_list("job_id", flat=True)
 
-    def members(self) -> QuerySet[Any, Any]:
+    def members(self) -> QuerySet[Model, object]:
         """The ids of the batch's members, newest first, by its index alone."""
         return Job.objects.filter(ANY_ID, parent_id=self._batch_id).order_by("-pk").values_list("pk", flat=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from django.db.models import TextField
 from django.db.models.fields.json import KeyTextTransform
@@ -21,6 +21,11 @@ from django_pgjobs.store import memos
 from django_pgjobs.store.database import on
 from django_pgjobs.store.memos import Suspension
 
+if TYPE_CHECKING:
+    from django.db.models.expressions import Combinable
+
+    from django_pgjobs.presentation.job_rows import MemoRow
+
 MOST = 200
 """Number of memos that are shown, the latest ones."""
 
@@ -31,7 +36,7 @@ RESULT_CHARS = 4000
 class Remembered(NamedTuple):
     """The latest memos of a job, latest first, and how many there are before them."""
 
-    memos: list[Any]
+    memos: list[MemoRow]
     more: int
 
 
@@ -40,7 +45,7 @@ def remembered(job: Job) -> Remembered:
     if not job.flow & FlowFlag.REMEMBERS:
         return Remembered([], 0)
     every = Memo.objects.using(job._state.db).filter(job_id=job.pk)
-    texts: Any = {
+    texts: dict[str, Combinable] = {
         "result_text": Left(Cast("result", TextField()), RESULT_CHARS + 1),
         "undo_name": Left(KeyTextTransform("name", "undo"), 200),
         "error_start": Left("error", 2000),
@@ -48,7 +53,7 @@ def remembered(job: Job) -> Remembered:
         "event_start": Left("event", 500),
     }
     rows = every.annotate(**texts).defer("result", "undo", "error", "name", "event").order_by(LATEST_FIRST)
-    memos = list(rows[: MOST + 1])
+    memos = cast("list[MemoRow]", list(rows[: MOST + 1]))
     return Remembered(memos[:MOST], every.count() - MOST if len(memos) > MOST else 0)
 
 
@@ -70,7 +75,7 @@ def awaited(job_id: int, using: str | None) -> str | None:
     return name
 
 
-def standing(memo: Any, job: Job) -> object:
+def standing(memo: MemoRow, job: Job) -> object:
     """Return how far a memo is, in a word or two; its ``wake_at`` says until when."""
     if memo.finished_at is not None:
         if not memo.error_start:
@@ -78,11 +83,15 @@ def standing(memo: Any, job: Job) -> object:
         return _("timed out") if memo.kind == MemoKind.EVENT else _("failed")
     if job.outcome:
         return _("not finished")
-    words = {MemoKind.STEP: _("is tried again"), MemoKind.SLEEP: _("sleeps"), MemoKind.EVENT: _("waits")}
+    words: dict[str, object] = {
+        MemoKind.STEP: _("is tried again"),
+        MemoKind.SLEEP: _("sleeps"),
+        MemoKind.EVENT: _("waits"),
+    }
     return words.get(memo.kind, _("waits"))
 
 
-def result_of(memo: Any, job: Job, *, reveal: bool) -> str | Hidden:
+def result_of(memo: MemoRow, job: Job, *, reveal: bool) -> str | Hidden:
     """Return what a memo keeps as text, at most ``RESULT_CHARS``; empty for nothing.
 
     ``sight`` says whether it is hidden. A gather shows how its jobs ended: they have own pages.

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext_lazy
 
 from django_pgjobs.models import CronEntry
 from django_pgjobs.values import interval
-from django_pgjobs.values.invalid_cron import InvalidCron
+from django_pgjobs.values.zones import InvalidCron
 
 
 def next_fire(entry: CronEntry) -> datetime | None:

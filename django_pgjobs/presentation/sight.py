@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
@@ -25,6 +25,7 @@ class Fact(StrEnum):
     WRITTEN = "arguments of a schedule, in its form, and those that override a cron entry's"
     RESULT = "the result of a job"
     STEP_RESULT = "the result of a step"
+    LINES = "the lines that a job logs"
     EVENT_PAYLOAD = "the payload of an event, on its page and among what a job remembers"
     OPEN = (
         "names, keys, limit keys, tags, descriptions, progress, headers, options, errors, tracebacks, notices, "
@@ -49,6 +50,7 @@ TABLE: dict[Fact, Without] = {
     Fact.WRITTEN: Without.NOT_WRITTEN,
     Fact.RESULT: Without.ALL_OR_NONE,
     Fact.STEP_RESULT: Without.ALL_OR_NONE,
+    Fact.LINES: Without.ALL_OR_NONE,
     Fact.EVENT_PAYLOAD: Without.NEVER,
     Fact.OPEN: Without.ALWAYS,
 }
@@ -57,7 +59,7 @@ TABLE: dict[Fact, Without] = {
 class Hidden(NamedTuple):
     """The reason why something is hidden."""
 
-    reason: Any
+    reason: object
 
 
 def may_see(fact: Fact, job_name: str, *, reveal: bool) -> bool:

@@ -10,7 +10,7 @@ import inspect
 import json
 from datetime import datetime
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.timesince import timeuntil
@@ -23,6 +23,9 @@ from django_pgjobs.models import Job
 from django_pgjobs.presentation.sight import Fact, Hidden, hidden_names, may_see
 from django_pgjobs.serialization import payload
 
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import StackRow
+
 STATE_LABELS: dict[str, Any] = {
     "scheduled": _("scheduled"),
     "retrying": _("retrying"),
@@ -32,6 +35,12 @@ STATE_LABELS: dict[str, Any] = {
     **dict(Job.State.choices),
 }
 """State or label → the word that people see."""
+
+STACK_PROBLEMS: dict[str, object] = {
+    "outside": _("It ran no code of its own at that moment."),
+    "silent": _("Its executor did not answer in time: code in C may hold the interpreter."),
+}
+"""Why there is no stack, by code."""
 
 SHOWN_CHARS = 10_000
 """Number of characters of one value to show."""
@@ -50,6 +59,15 @@ def size(number: int) -> str:
 def label_of(job: Any) -> str:
     """Return state or label of a job whose query added ``now``, the database's clock, and ``fate``."""
     return getattr(job, "fate", "") or states.label(job.state, job.run_at, job.attempt, job.now)
+
+
+def problem_of_stack(row: StackRow, job: Job) -> str:
+    """Return why a request for a stack has none; empty if it has. ``row``: see ``stacks_of``."""
+    if row.answered_at is not None:
+        return str(STACK_PROBLEMS.get(row.code, row.code))
+    if job.claim_id == row.claim_id and not job.outcome:
+        return str(_("Not answered yet."))
+    return str(_("The attempt ended before its worker answered."))
 
 
 def until(instant: datetime, now: datetime) -> str:

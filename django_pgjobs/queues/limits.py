@@ -14,22 +14,18 @@ from django.db.models import QuerySet
 from django_pgjobs.definition.declared_limits import declared
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import facts, listed, safe_logger
+from django_pgjobs.logs import facts, listed, log
 from django_pgjobs.models import LimitOverride
 from django_pgjobs.queues.pauses import names_of
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.steering.batching import who
-from django_pgjobs.steering.trail import Trail, signed
-from django_pgjobs.steering.until import Until, end_of, reason_of
+from django_pgjobs.steering.trail import Trail, Until, end_of, reason_of, signed
 from django_pgjobs.store import limiting, notifying, waking
 from django_pgjobs.store.admitting import Bounds
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import at_read_committed, on
 from django_pgjobs.store.limiting import Override
-from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.built_in import is_built_in
 from django_pgjobs.values.limit import Limit
-
-log = safe_logger("django_pgjobs")
 
 RATE_SECONDS = 60.0
 """The period of a rate for which neither the caller nor the code names one."""

@@ -14,20 +14,16 @@ from django.db.models import Q, QuerySet
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
-from django_pgjobs.logs import facts, listed, safe_logger
+from django_pgjobs.logs import facts, listed, log
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.steering.batching import who
-from django_pgjobs.steering.trail import Trail, signed
-from django_pgjobs.steering.until import Until, end_of, reason_of
+from django_pgjobs.steering.trail import Trail, Until, end_of, reason_of, signed
 from django_pgjobs.store import claiming, notifying, pausing, waking
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import at_read_committed, on
 from django_pgjobs.store.pausing import Pause
-from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.built_in import OWN_QUEUE, Act, is_built_in, refusal
 from django_pgjobs.values.setting_rules import QUEUE_NAME
-
-log = safe_logger("django_pgjobs")
 
 HINTS = {"queue": "queue", "job": "name"}
 """Kind of a pause → what routers get its name as."""

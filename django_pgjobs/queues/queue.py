@@ -20,21 +20,23 @@ from django.db.models import Q
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
-from django_pgjobs.definition.validation import check_allowed_queue, check_queue
+from django_pgjobs.definition.allowed import check_allowed_queue
+from django_pgjobs.definition.validation import check_queue
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist
 from django_pgjobs.models import Job, LimitOverride, QueueState
 from django_pgjobs.queues import limits, pauses
 from django_pgjobs.registering.destination import routed
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.states import Hold, JobState, Outcome
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.asynchronous import asynchronous
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from django_pgjobs.models.jobs import JobQuerySet
     from django_pgjobs.steering.batching import Steered
-    from django_pgjobs.steering.until import Until
+    from django_pgjobs.steering.trail import Until
     from django_pgjobs.values.by_queue import Rate
 
 MOST = 100_000
@@ -105,13 +107,9 @@ class Queue:
         """The current pause of the queue, None if it is not paused; reads the database each time."""
         return pauses.current(self.database).filter(kind="queue", name=self.name).first()
 
-    async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> QueueState:
-        """``pause`` for async callers."""
-        return await sync_to_async(self.pause)(by=by, reason=reason, until=until)
+    apause = asynchronous(pause)
 
-    async def aresume(self, *, by: object = None, reason: str = "") -> bool:
-        """``resume`` for async callers."""
-        return await sync_to_async(self.resume)(by=by, reason=reason)
+    aresume = asynchronous(resume)
 
     # Its limit
 
@@ -145,22 +143,9 @@ class Queue:
         """The limit in place of the code's, None if there is none; reads the database each time."""
         return limits.current(self.database).filter(kind="queue", name=self.name).first()
 
-    async def alimit(
-        self,
-        concurrency: int | None = None,
-        rate: int | None = None,
-        per: float | timedelta | None = None,
-        *,
-        by: object = None,
-        reason: str = "",
-        until: Until = None,
-    ) -> LimitOverride:
-        """``limit`` for async callers."""
-        return await sync_to_async(self.limit)(concurrency, rate, per, by=by, reason=reason, until=until)
+    alimit = asynchronous(limit)
 
-    async def arestore_limit(self, *, by: object = None, reason: str = "") -> bool:
-        """``restore_limit`` for async callers."""
-        return await sync_to_async(self.restore_limit)(by=by, reason=reason)
+    arestore_limit = asynchronous(restore_limit)
 
     # Its jobs
 
@@ -221,9 +206,7 @@ class Queue:
             await of_this_process.atake_patiently(self.name, rate, rate.list)
         return self._jobs(states)
 
-    async def acancel(self, job: int | str, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
-        """``cancel`` for async callers."""
-        return await sync_to_async(self.cancel)(job, mode=mode, by=by, reason=reason)
+    acancel = asynchronous(cancel)
 
     def _rate(self) -> Rate | None:
         return get_conf().registration_rate.of(self.name)

@@ -12,18 +12,17 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
-from django_pgjobs.registering.in_turn import insert_in_turn
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.registering.register import as_fresh
+from django_pgjobs.registering.waiting import insert_in_turn
 from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import waking
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import on, written_at
 from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.passing import with_results
 from django_pgjobs.store.registering import register_job
-from django_pgjobs.store.transactions import written_at
 from django_pgjobs.values.built_in import Act, refusal
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 J = TypeVar("J", bound=models.Model)
 
@@ -65,9 +64,15 @@ def _same(job: Any, using: str) -> NewJob:
     )
 
 
-def _without_cursors(options: Any) -> Any:
+DONE = frozenset({"each", "peaks"})
+"""The options in which a job keeps its work so far."""
+
+
+def _without_cursors(options: object) -> Any:
     """Return the options of a job without what it has done."""
-    return {name: options[name] for name in options if name != "each"} or None if isinstance(options, dict) else options
+    return (
+        {name: options[name] for name in options if name not in DONE} or None if isinstance(options, dict) else options
+    )
 
 
 def _payload(job: Any, using: str, stored: object) -> str:

@@ -19,14 +19,19 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import NOT_NEEDED, CancelMode
 from django_pgjobs.store import waking
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import (
+    DEADLOCK,
+    SERIALIZATION_FAILURE,
+    at_read_committed,
+    on,
+    opens_transaction,
+    sqlstate_of,
+)
 from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
 from django_pgjobs.store.new_jobs import NewJob, NewJobList, NewJobs
 from django_pgjobs.store.notifying import scan_behind
 from django_pgjobs.store.registering import COPY_FROM_JOBS, Registered, register_job, register_special_jobs
-from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs, send_finished
-from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 
 T = TypeVar("T")
 
@@ -44,9 +49,12 @@ def insert_one(using: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     # In a transaction, the old job is cancelled or moved only if this call succeeds.
     is_alone = new.on_conflict not in (OnConflict.REPLACE, OnConflict.POSTPONE)
-    inserted, existing = _despite_others(
-        using, lambda: _insert_chosen(using, [new], [0], lambda _: [register_job(using, new)]), is_alone=is_alone
-    )
+    return despite_others(using, lambda: insert_once(using, new), is_alone=is_alone)
+
+
+def insert_once(using: str, new: NewJob) -> Registered | int:
+    """Insert a job as ``insert_one``, inside the caller's ``despite_others``: a deadlock is for that to end."""
+    inserted, existing = _insert_chosen(using, [new], [0], lambda _: [register_job(using, new)])
     return inserted[0] if inserted else existing[0]
 
 
@@ -124,8 +132,11 @@ class StoredBatch(NamedTuple):
     fresh: list[int]
 
 
-def insert_all(using: str, given: Sequence[NewJobs]) -> StoredBatch:
-    """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
+def insert_all(using: str, given: Sequence[NewJobs], *, once: bool = False) -> StoredBatch:
+    """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``.
+
+    ``once``: inside the caller's ``despite_others``: a deadlock is for that to end.
+    """
     new = NewJobList(given)
     chosen: Sequence[int] = range(len(new))
     if not _keys_differ(given):
@@ -142,7 +153,10 @@ def insert_all(using: str, given: Sequence[NewJobs]) -> StoredBatch:
         if copied := copy_if_free(using, new.only(left), len(left)):
             ids = dict(zip(left, copied, strict=True))
             return StoredBatch([ids[at] for at in chosen], left)
-    inserted, existing = _despite_others(using, lambda: _insert_chosen(using, new, left, insert))
+    if once:
+        inserted, existing = _insert_chosen(using, new, left, insert)
+    else:
+        inserted, existing = despite_others(using, lambda: _insert_chosen(using, new, left, insert))
     ids = inserted | existing
     return StoredBatch([ids[at] for at in chosen], sorted(inserted))
 
@@ -176,7 +190,7 @@ def _insert_chosen(
     raise _duplicate(new[left[0]], None)
 
 
-def _despite_others(using: str, insert: Callable[[], T], *, is_alone: bool = False) -> T:
+def despite_others(using: str, insert: Callable[[], T], *, is_alone: bool = False) -> T:
     """Run ``insert`` in a transaction, or in a savepoint of the caller's; again if the server ends it as a deadlock.
 
     Rolling the savepoint back releases its locks. Locks that the caller held before stay, and may deadlock again.

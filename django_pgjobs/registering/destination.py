@@ -15,7 +15,8 @@ from django_pgjobs.context import running_alias
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed
+from django_pgjobs.logs import log as logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.store.new_jobs import NewJobs
-
-logger = safe_logger("django_pgjobs")
 
 _warned_sites: set[tuple[str, str]] = set()
 
@@ -52,7 +51,7 @@ def routed(model: type[Model], hints: Mapping[str, object] = _NOTHING, *, read: 
 
 
 def connection_for(
-    database: str | None, new: Sequence[NewJobs] = (), needed: Iterable[tuple[str, Iterable[Any]]] = ()
+    database: str | None, new: Sequence[NewJobs] = (), needed: Iterable[tuple[str, Iterable[object]]] = ()
 ) -> BaseDatabaseWrapper:
     """Return the connection for new jobs: to ``database`` or, if that is None, to the one that the routers choose.
 

@@ -15,14 +15,14 @@ from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log as logger
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.serialization.payload import encode_flat, encode_payload, encode_result, is_flat
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import FlowFlag, KeyScope, Rule
 from django_pgjobs.store.new_jobs import NewJob, NewJobs
 from django_pgjobs.values.built_in import SERVANTS
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
@@ -39,8 +39,6 @@ _NONE_YET = object()
 
 Keys = tuple[str | None, str | None]
 """The key and the idempotency key of a registration."""
-
-logger = safe_logger("django_pgjobs")
 
 
 class Row(NamedTuple):

@@ -12,9 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from django_pgjobs.logs import safe_logger
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.logs import log
 
 
 class LocalPool:

@@ -14,7 +14,7 @@ from django_pgjobs.registering.encode import Row, new_job
 if TYPE_CHECKING:
     from django_pgjobs.definition.options import Plan
 
-OF_STEPS = {"queue", "priority", "timeout", "soft_timeout", "max_attempts", "on_crash", "run_at", "delay"}
+OF_STEPS = {"queue", "priority", "timeout", "soft_timeout", "max_attempts", "on_crash", "memory", "run_at", "delay"}
 """The options of ``using`` that a next step may have. The job keeps everything else."""
 
 OF_JOBS: dict[str, Any] = {

@@ -58,7 +58,7 @@ def _with_cure(function: F) -> F:
     """Add the cure to errors of Django and the server that name only the trouble: async callers, missing tables."""
 
     @wraps(function)
-    def register(*args: object) -> Any:
+    def register(*args: object) -> object:
         try:
             return function(*args)
         except SynchronousOnlyOperation:
@@ -135,7 +135,7 @@ def _insert(connection: BaseDatabaseWrapper, new: NewJob, conf: Conf) -> Registe
 
         return insert_waiting(using, new, conf)
     if new.sequence is not None:
-        from django_pgjobs.registering.in_turn import insert_in_turn  # here for start-up time
+        from django_pgjobs.registering.waiting import insert_in_turn  # here for start-up time
 
         return insert_in_turn(using, new)
     from django_pgjobs.registering.conflicts import insert_one  # here for start-up time
@@ -256,7 +256,7 @@ def _insert_special(
     using: str, given: Sequence[NewJobs], conf: Conf, parent_id: int | None = None
 ) -> tuple[list[int], list[int]]:
     if parent_id is not None:
-        from django_pgjobs.registering.members import insert_members  # here for start-up time
+        from django_pgjobs.registering.waiting import insert_members  # here for start-up time
 
         return insert_members(using, parent_id, given, lambda some: _insert_special(using, some, conf))
     if any(some.first.needs for some in given):
@@ -264,7 +264,7 @@ def _insert_special(
 
         return insert_all_waiting(using, given, conf)
     if any(some.first.sequence is not None for some in given):
-        from django_pgjobs.registering.in_turn import insert_all_in_turn  # here for start-up time
+        from django_pgjobs.registering.waiting import insert_all_in_turn  # here for start-up time
 
         return insert_all_in_turn(using, given)
     from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
@@ -343,7 +343,7 @@ def _job(using: str | None, new: NewJob, stored: dict[str, object]) -> Model:
 
 def _special(new: NewJob) -> dict[str, object]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
-    values: dict[str, Any] = {"unique_key": new.key} if unique else {}
+    values = {"unique_key": new.key} if unique else {}
     if new.waits:
         values |= {"hold": "blocked", "state": "blocked"}
     elif new.limit_key is not None:

@@ -30,3 +30,12 @@ def several_aliases() -> tuple[str, ...]:
     """Return them where they are several, else none: then pages, commands and figures say of which each thing is."""
     found = served_aliases()
     return found if len(found) > 1 else ()
+
+
+def served_schemas() -> tuple[str, ...]:
+    """Return what ``PGJOBS["SCHEMAS"]`` names now. Calls code of the project. Raises ``ImproperlyConfigured``."""
+    given: Any = get_conf().schemas
+    try:
+        return setting_rules.schema_list((import_string(given) if isinstance(given, str) else given)())
+    except Exception as error:
+        raise ImproperlyConfigured(f'PGJOBS["SCHEMAS"]: {given!r} cannot be used: {error}') from error

@@ -24,22 +24,20 @@ from django.db import connections, router
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.ends.callbacks import has_callback
+from django_pgjobs.ends.kinds import has_callback
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import History
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Prepared, RunControl
-from django_pgjobs.logs import facts, safe_logger
+from django_pgjobs.logs import facts, log
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
-
-log = safe_logger("django_pgjobs")
 
 
 class LocalDoor(Door):

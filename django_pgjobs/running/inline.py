@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -27,18 +26,21 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.admission import Turn
 from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.execution.single_job import Performer, park_unclaimable
-from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
+from django_pgjobs.logs import facts, log
+from django_pgjobs.maintenance.duties import DutyProgress, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.running.runtime import declared_crons, wait_for_database
+from django_pgjobs.running.opening import wait_for_database
+from django_pgjobs.running.runtime import NOT_ADOPTED_STATUS, declared_crons
 from django_pgjobs.running.worker import Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import claiming, finalising, pausing
-from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, ClaimTerms, Line, Pair
+from django_pgjobs.store.database import is_data_trouble
+from django_pgjobs.store.installation import NotAdopted
 from django_pgjobs.store.keeping import ExpiredJob, Rescued
-from django_pgjobs.store.sqlstates import is_data_trouble
+from django_pgjobs.store.stacks import StackAnswer
 from django_pgjobs.values import stopping
-from django_pgjobs.worker.executor import cleanup, lifecycle
+from django_pgjobs.worker.executor import cleanup, lifecycle, stacks
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import SignalEvent
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
@@ -48,13 +50,11 @@ from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_o
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claim_options import log_claimed
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
-from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
+from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage, StacksAsked
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.locked_rows import LockedRows
 from django_pgjobs.worker.threads.maintainer import Duty, do_duty
 from django_pgjobs.worker.threads.minutes import MinuteWriter
-
-log = safe_logger("django_pgjobs")
 
 
 class InlineWorker:
@@ -74,7 +74,6 @@ class InlineWorker:
         self.tallies = Tallies(lambda name: registry.find(name) is not None)
         self.leader = Leader(worker.author)
         beat_seconds = worker.conf.beat_seconds
-        self.upkeep = upkeep(self.leader, lambda: worker.connect_alone("vacuum"))
         self.keeps_up = False
         self.keeper = LeaseKeeper(
             lambda: worker.connect("keep"),
@@ -88,6 +87,7 @@ class InlineWorker:
         )
         self.minutes = MinuteWriter(self.tallies, worker.author, beat_seconds)
         self.duties: Sequence[Duty] = ()
+        self.upkeep: Sequence[Duty] = ()
 
     def post(self, message: InboxMessage) -> None:
         """Receive a message of the keep thread; pass requests or a lost lease to the running job."""
@@ -98,6 +98,10 @@ class InlineWorker:
                 control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
                 if flag.released:
                     control.stopping.announce(stopping.RELEASE, None)
+        for request in message.requests if isinstance(message, StacksAsked) else ():
+            if self.held.get(request.job_id) == request.claim_id:
+                stack = stacks.of_thread(threading.main_thread(), self.worker.conf.bounds.traceback_chars)
+                self.keeper.answer_stack(StackAnswer(request.id, stack, "" if stack else "outside"))
 
     def stop(self, *_: object) -> None:
         """Handle a signal: claim nothing more, and let the running job know."""
@@ -106,8 +110,10 @@ class InlineWorker:
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
+        progress = DutyProgress(self.leader, declared_crons(self.worker))
+        self.upkeep = upkeep(progress, lambda: self.worker.connect_alone("vacuum"))
         self.duties = [
-            *duties(self.leader, self._rescued, declared_crons(self.worker), self.keeper, self._expired),
+            *duties(progress, self._rescued, self.keeper, self._expired),
             TimedDuty("minutes", self.minutes, self.worker.conf.beat_seconds, last=True),
         ]
         self.keeper.start()
@@ -220,7 +226,7 @@ class InlineWorker:
                 self._perform(db, job, HeldClaim(job.claim_id, sent_at, 1, scanned_at=scanned_at))
         return bool(jobs)
 
-    def _claim(self, db: WorkerConnection, pairs: list[Pair], terms: dict[str, Any]) -> ClaimReply | None:
+    def _claim(self, db: WorkerConnection, pairs: list[Pair], terms: ClaimTerms) -> ClaimReply | None:
         """Claim a job. Return None if the claim failed on data; the job whose own data it was is parked then."""
         try:
             return claiming.claim_lines(db, {False: Line(pairs, 1)}, (), **terms)
@@ -229,7 +235,7 @@ class InlineWorker:
                 raise
         job_id = claiming.next_claimable(db, pairs)
         try:
-            return None if job_id is None else ClaimReply(claiming.claim_one(db, job_id, **terms), None)
+            return None if job_id is None else claiming.claim_one(db, job_id, **terms)
         except (psycopg.Error, UnicodeError) as error:
             if job_id is None or not is_data_trouble(error):
                 raise
@@ -275,8 +281,12 @@ def run(options: WorkerOptions) -> int:
     name_executor(worker.worker.author.name)
     stopping.of_this_process.why = ""  # a signal may have stopped the worker before, of a program that calls several
     with process.handling(worker.stop):
-        if wait_for_database(worker.worker, worker.stopped) is None:
-            return 0
+        try:
+            if wait_for_database(worker.worker, worker.stopped) is None:
+                return 0
+        except NotAdopted as error:
+            log.critical("%s", error)
+            return NOT_ADOPTED_STATUS
         log.info("inline worker starts worker=%s", worker.worker.author.name)
         lifecycle.say_started(options.database, 1, 1)
         try:

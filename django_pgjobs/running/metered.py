@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django_pgjobs import __version__, clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.duties import MEASURE_SECONDS, TimedDuty
-from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.metrics.families import Family, of_databases
+from django_pgjobs.metrics.families import Family, of_databases, render
 from django_pgjobs.metrics.fleet import FleetGauges
 from django_pgjobs.metrics.server import MetricsServer
-from django_pgjobs.metrics.text import render
 from django_pgjobs.metrics.worker import WorkerFigures, families_of
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.worker.supervisor.executor_process import READY
-from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 
 if TYPE_CHECKING:
+    from django_pgjobs.running.served_database import ServedDatabase
     from django_pgjobs.worker.supervisor.supervisor import Supervisor
+
+    Served = Callable[[], Iterable[ServedDatabase]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Metered:
         found = {alias: gauges.families() for alias, gauges in self.fleets.items()}
         return found[""] if "" in found else of_databases(found)
 
-    def start(self, supervisor: Supervisor, keepers: Sequence[LeaseKeeper], leaders: Sequence[Leader]) -> None:
-        """Serve the page from now on; a keeper and a leader for each database."""
+    def start(self, supervisor: Supervisor, served: Served) -> None:
+        """Serve the page from now on; ``served`` returns the databases, or schemas, that are served now."""
         if self.port:
-            self.server = MetricsServer(self.host, self.port, self._page(supervisor, keepers, leaders))
+            self.server = MetricsServer(self.host, self.port, self._page(supervisor, served))
             self.server.start()
 
     def stop(self) -> None:
@@ -64,39 +64,33 @@ class Metered:
         if self.server is not None:
             self.server.stop()
 
-    def _page(
-        self, supervisor: Supervisor, keepers: Sequence[LeaseKeeper], leaders: Sequence[Leader]
-    ) -> Callable[[], bytes]:
+    def _page(self, supervisor: Supervisor, served: Served) -> Callable[[], bytes]:
         def page() -> bytes:
-            found = figures_of(self.author, self.sizes, supervisor, keepers, leaders)
+            found = figures_of(self.author, self.sizes, supervisor, list(served()))
             return render([*families_of(found), *self._fleet()])
 
         return page
 
 
 def figures_of(
-    author: Author,
-    sizes: WorkerSizes,
-    supervisor: Supervisor,
-    keepers: Sequence[LeaseKeeper],
-    leaders: Sequence[Leader],
+    author: Author, sizes: WorkerSizes, supervisor: Supervisor, served: Sequence[ServedDatabase]
 ) -> WorkerFigures:
     """Read a worker's parts, of all its homes together; called by any thread."""
-    homes, children, now = supervisor.homes, list(supervisor.pool.children), clock.monotonic()
+    tallies, homes, children = supervisor.tallies.total(), supervisor.homes.copy(), list(supervisor.pool.children)
+    now = clock.monotonic()
     asynchronous = any(definition.is_async for definition in registry.definitions())
     return WorkerFigures(
         ends=[
             AttemptFigures(
                 *key, tally.jobs, tally.run_seconds, tally.wait_seconds, tally.run_histogram, tally.wait_histogram
             )
-            for home in homes
-            for key, tally in home.tallies.read().items()
+            for key, tally in tallies.read().items()
         ],
-        claims=sum(home.tallies.claims for home in homes),
-        jobs_claimed=sum(home.tallies.jobs_claimed for home in homes),
+        claims=tallies.claims,
+        jobs_claimed=tallies.jobs_claimed,
         runs_sent=supervisor.numbers.last,
-        leases_lost=sum(home.tallies.lost for home in homes),
-        rescues=_added([home.tallies.rescued.copy() for home in homes]),
+        leases_lost=tallies.lost,
+        rescues=tallies.rescued,
         executor_deaths=supervisor.pool.deaths.copy(),
         slots={
             "thread": sizes.processes * sizes.threads,
@@ -107,13 +101,9 @@ def figures_of(
         jobs_held=supervisor.held,
         ends_unwritten=sum(home.finaliser.count for home in homes),
         executors=sum(child.state == READY for child in children),
-        renewal_age_seconds=max((now - keeper.renewed_at for keeper in keepers if keeper.connections), default=0.0),
-        leads=any(leader.leads for leader in leaders),
+        renewal_age_seconds=max((now - at.keeper.renewed_at for at in served if at.keeper.connections), default=0.0),
+        leads=any(at.leader.leads for at in served),
         worker=author.name,
         version=__version__,
         release=author.release,
     )
-
-
-def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {word: sum(each.get(word, 0) for each in counts) for some in counts for word in some}

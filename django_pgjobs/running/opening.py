@@ -1,6 +1,6 @@
-"""The databases of a worker for several: each is tried until it can be served, and costs the others nothing.
+"""Opening the databases of a worker: each is tried until it can be served, and costs the others nothing.
 
-One that is away, silent, read-only, not migrated or the same as another is logged once, and tried again.
+Of several, one that is away, silent, read-only, not migrated or the same as another is logged once, and tried again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,48 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from django.apps import apps
+
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger, speaks_of
+from django_pgjobs.checks import check_driver
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.logs import listed, log, speaks_of
 from django_pgjobs.maintenance.unparking import missing_names
-from django_pgjobs.running.migrated import lack_of
 from django_pgjobs.running.worker import Worker
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import keeping
+from django_pgjobs.store import installation, keeping
 from django_pgjobs.store.database import is_read_only
+from django_pgjobs.store.installation import NotAdopted
 from django_pgjobs.store.keeping import Identity
+from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.threads.inbox_messages import HomeOpened
 
-log = safe_logger("django_pgjobs")
+
+def lack_of(db: WorkerConnection) -> str | None:
+    """Return what is missing, in parentheses, or empty if it is all of the tables; None if nothing is."""
+    return lack_of_columns(db) if db.identity.table is not None else ""
+
+
+def lack_of_columns(db: WorkerConnection) -> str | None:
+    """Return the same for the tables that the session's path leads to now."""
+    models = list(apps.get_app_config("pgjobs").get_models())
+    known = keeping.list_columns(db, [model._meta.db_table for model in models])
+    needed = {
+        (model._meta.db_table, field.column)
+        for model in models
+        for field in model._meta.concrete_fields
+        if not field.generated  # computed by queries
+    }
+    if not known:
+        return ""
+    if missing := sorted(needed - known):
+        table, column = missing[0]
+        return f" (column {table}.{column} does not exist)"
+    return None
+
 
 ANSWER_SECONDS = 15.0
 LONGEST_WAIT_SECONDS = 10.0
@@ -48,6 +75,58 @@ def pause_after(tries: int) -> float:
     """Return for how many seconds to wait after so many tries to use a database."""
     longest: float = min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+
+
+def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | None:
+    """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first.
+
+    Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only. Raises
+    ``NotAdopted`` for the copy of another database.
+    """
+    log_slow_driver()
+    tries = 0
+    while not stopped.is_set():
+        try:
+            db = worker.connect("start")
+            try:
+                missing, lack = [], lack_of(db)
+                if lack is None:
+                    installation.settle(db, worker.conf.environment)
+                    log_distributed(db)
+                    missing = missing_names(db)
+            finally:
+                db.close()
+            if lack is None:
+                resolve(missing)
+                return db.identity
+            log.error("%s%s: run manage.py migrate; waiting", NOT_MIGRATED, lack)
+        except NotAdopted:
+            raise
+        except TROUBLE as error:
+            log.error("database cannot be reached, waiting: %s", one_line(error))
+        tries += 1
+        stopped.wait(pause_after(tries))
+    return None
+
+
+def log_slow_driver() -> None:
+    """Say once that psycopg runs in Python, and the cure."""
+    for problem in check_driver():
+        log.warning("psycopg runs in Python: %s", problem.hint)
+
+
+def resolve(names: list[str]) -> None:
+    """Make names known that are the paths of something that can be imported."""
+    if names:
+        try:
+            found = [name for name in names if registry.resolved(name) is not None]
+        finally:
+            cleanup.close_all()
+        log.info(
+            "names of parked and limited jobs and of schedules resolved name=%s: %d are still unknown",
+            listed(found),
+            len(names) - len(found),
+        )
 
 
 class FoundDatabase(NamedTuple):
@@ -104,6 +183,8 @@ class Opener(threading.Thread):
             level = logging.ERROR
             try:
                 found = identity.answered_within(ANSWER_SECONDS, self._read)
+            except NotAdopted as error:
+                found = str(error)
             except (*TROUBLE, TimeoutError) as error:
                 found, level = f"it cannot be reached: {one_line(error)}", logging.WARNING
             except Exception as error:
@@ -128,6 +209,7 @@ class Opener(threading.Thread):
             owner = self.databases.take(self.worker.alias, db.identity)
             if owner != self.worker.alias:
                 return f"it is the same database as {owner!r}, whose jobs it has"
+            installation.settle(db, self.worker.conf.environment)
             log_distributed(db)
             return FoundDatabase(db.identity, missing_names(db))
         finally:

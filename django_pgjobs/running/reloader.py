@@ -18,11 +18,9 @@ from pathlib import Path
 from django.conf import settings
 from django.utils.autoreload import BaseReloader, get_reloader
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.worker.shared.command_line import entry_point
 from django_pgjobs.worker.shared.process import stop_signals
-
-log = safe_logger("django_pgjobs")
 
 CHILD = "PGJOBS_RELOADED"
 STOP_SECONDS = 5.0

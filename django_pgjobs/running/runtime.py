@@ -1,4 +1,7 @@
-"""The composition root: from options to a running worker. The only room that wires conf, worker and maintenance."""
+"""The composition root: from options to a running worker. The only room that wires conf, worker and maintenance.
+
+For many schemas of one database it makes the rota, and a home for each schema that is woken.
+"""
 
 from __future__ import annotations
 
@@ -8,115 +11,133 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 from django.db import connections
 
 from django_pgjobs import clock
-from django_pgjobs.checks import check_driver
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import listed, safe_logger, speaking_of
-from django_pgjobs.maintenance.checking import Checker
+from django_pgjobs.logs import listed, log, speaking_of
 from django_pgjobs.maintenance.cron_declaring import declared_for
-from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
+from django_pgjobs.maintenance.duties import DutyProgress
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.unparking import missing_names
-from django_pgjobs.registering.served import several_aliases
+from django_pgjobs.registering.served import served_schemas, several_aliases
 from django_pgjobs.running.metered import Metered, WorkerSizes
-from django_pgjobs.running.migrated import lack_of
-from django_pgjobs.running.opening import NOT_MIGRATED, Databases, Opener, log_distributed, pause_after
+from django_pgjobs.running.opening import (
+    NOT_MIGRATED,
+    Databases,
+    Opener,
+    lack_of_columns,
+    log_slow_driver,
+    pause_after,
+    resolve,
+    wait_for_database,
+)
+from django_pgjobs.running.served_database import ServedDatabase
 from django_pgjobs.running.worker import SUPERVISOR_CONNECTIONS, Worker, WorkerOptions
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.database import read_statements
+from django_pgjobs.store import schemas
+from django_pgjobs.store.database import is_read_only, read_statements
 from django_pgjobs.store.firing import DeclaredCron
+from django_pgjobs.store.installation import NotAdopted
 from django_pgjobs.store.keeping import Identity
-from django_pgjobs.values.built_in import OWN_QUEUE
-from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.shared.connection import TROUBLE
-from django_pgjobs.worker.shared.controls import Controls
-from django_pgjobs.worker.shared.deaths import CrashWriter
-from django_pgjobs.worker.shared.runs import RunTable
-from django_pgjobs.worker.shared.tallies import Tallies
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.shared.lines import LOCK_TIMEOUT
 from django_pgjobs.worker.supervisor.executor_process import Recipe
-from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
-from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.supervisor import Supervisor, WorkerLimits
+from django_pgjobs.worker.supervisor.recycling import Recycling, WorkerLimits
+from django_pgjobs.worker.supervisor.supervisor import Supervisor
 from django_pgjobs.worker.supervisor.template import SPAWNED
-from django_pgjobs.worker.threads.admitter import Admitter
-from django_pgjobs.worker.threads.claimer import Claimer
-from django_pgjobs.worker.threads.finaliser import Finaliser
-from django_pgjobs.worker.threads.inbox_messages import JobsExpired, JobsRescued
-from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
-from django_pgjobs.worker.threads.listener import Listener
-from django_pgjobs.worker.threads.loop import Loop, Outage
-from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
-from django_pgjobs.worker.threads.minutes import MinuteWriter
-from django_pgjobs.worker.threads.unheld_jobs import UnheldJobs
+from django_pgjobs.worker.supervisor.visits import Visited, Visits
+from django_pgjobs.worker.threads.loop import Outage
+from django_pgjobs.worker.threads.maintainer import FirstTurns
+from django_pgjobs.worker.threads.rota import Rota, SchemaNames
 
-log = safe_logger("django_pgjobs")
+Home = TypeVar("Home", bound=Visited)
 
-CRASHES_SECONDS = 1.0
+OpenHome = Callable[[Worker, Inbox, DutyProgress, Outage, FirstTurns], Home]
 
 
-SCAN_LIMITED_SECONDS = 5.0
-"""Interval at which a worker whose code declares no limits scans for jobs that an earlier limit still holds."""
+def visits_of(
+    worker: Worker,
+    identity: Identity,
+    own_schema: str,
+    declared: Mapping[str, DeclaredCron],
+    open_home: OpenHome[Home],
+) -> Visits[Home]:
+    """Return the visits of a worker for many schemas.
 
-LEAVE_SECONDS = 5.0
-SWITCH_SECONDS = 0.0005
-GARBAGE_OBJECTS = 20_000
-DOUBT_SECONDS = 0.25
-
-
-def wait_for_database(worker: Worker, stopped: threading.Event) -> Identity | None:
-    """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first.
-
-    Then resolve the names that rows wait with, as no thread may do later. Runs project code: main thread only.
+    ``open_home`` makes the home of one, ``declared`` are the cron entries of the worker's code.
     """
-    _log_slow_driver()
-    tries = 0
+    each = {entry.name for entry in registry.crons() if entry.each_database}
+    everywhere = {name: entry for name, entry in declared.items() if name in each}
+    lines, outage, inbox = worker.share_lines(), Outage(), Inbox()
+
+    progress: dict[str, DutyProgress] = {}
+
+    def visit(schema: str, first: FirstTurns) -> Home:
+        if schema not in progress:
+            for gone in progress.keys() - rota.named:
+                del progress[gone]
+            crons = declared if schema == own_schema else everywhere
+            progress[schema] = DutyProgress(Leader(worker.author, logging.DEBUG), crons)
+        return open_home(worker.visiting(schema, lines), Inbox(), progress[schema], outage, first)
+
+    rota = Rota(
+        lambda: worker.connect("rota", lock_timeout=LOCK_TIMEOUT),
+        inbox,
+        frontier=worker.frontier(),
+        listens=worker.conf.notify,
+        judge=partial(_judged, environment=worker.conf.environment),
+    )
+    names = SchemaNames(served_schemas, rota.are)
+    rota.ask_names = names.wanted.set
+    return Visits(rota, names, dict.fromkeys(lines.values()), visit, inbox, list(identity.table_identity))
+
+
+def _judged(db: WorkerConnection, environment: str) -> str:
+    if (lack := lack_of_columns(db)) is not None:
+        return f"{NOT_MIGRATED}{lack}, migrate the schema"
+    schemas.settle(db, environment)
+    return ""
+
+
+def reach(worker: Worker, stopped: threading.Event) -> tuple[Identity, str] | None:
+    """Wait until the database can be used; return which it is, and the schema of its own path; None if stopped."""
+    said, tries = "", 0
     while not stopped.is_set():
         try:
             db = worker.connect("start")
             try:
-                missing, lack = [], lack_of(db)
-                if lack is None:
-                    log_distributed(db)
-                    missing = missing_names(db)
+                if db.pooled:
+                    why = "a transaction pooler stands before it, and many schemas need sessions of their own"
+                elif is_read_only(db):
+                    why = "its server takes no writes"
+                else:
+                    return db.identity, schemas.own_schema(db)
             finally:
                 db.close()
-            if lack is None:
-                _resolve(missing)
-                return db.identity
-            log.error("%s%s: run manage.py migrate; waiting", NOT_MIGRATED, lack)
         except TROUBLE as error:
-            log.error("database cannot be reached, waiting: %s", one_line(error))
+            why = f"it cannot be reached: {one_line(error)}"
+        if why.partition(":")[0] != said:
+            log.error("database is not served yet, tried again: %s", why)
+            said = why.partition(":")[0]
         tries += 1
         stopped.wait(pause_after(tries))
     return None
 
 
-def _log_slow_driver() -> None:
-    for problem in check_driver():
-        log.warning("psycopg runs in Python: %s", problem.hint)
+NOT_ADOPTED_STATUS = 4
+"""The exit status of a worker that was started on the copy of a database."""
 
-
-def _resolve(names: list[str]) -> None:
-    """Make names known that are the paths of something that can be imported."""
-    if names:
-        try:
-            found = [name for name in names if registry.resolved(name) is not None]
-        finally:
-            cleanup.close_all()
-        log.info(
-            "names of parked and limited jobs and of schedules resolved name=%s: %d are still unknown",
-            listed(found),
-            len(names) - len(found),
-        )
+LEAVE_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
+GARBAGE_OBJECTS = 20_000
 
 
 def run(options: WorkerOptions) -> int:
@@ -127,13 +148,19 @@ def run(options: WorkerOptions) -> int:
     stopped = threading.Event()
     # A signal before or after the supervisor's own handling must not end the process abruptly.
     with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
-        if options.databases:
-            status = _run_several(worker, stopped)
-        elif (found := wait_for_database(worker, stopped)) is not None:
-            _log_budget(worker, found)
-            with _tuned_interpreter():
-                served = ServedDatabase(worker, Inbox(), declared_crons(worker), list(found.table_identity))
-                status = _serve(worker, [served], stopped)
+        try:
+            if worker.conf.schemas is not None:
+                status = _run_schemas(worker, stopped)
+            elif options.databases:
+                status = _run_several(worker, stopped)
+            elif (found := wait_for_database(worker, stopped)) is not None:
+                _log_budget(worker, found)
+                with _tuned_interpreter():
+                    served = ServedDatabase(worker, Inbox(), _progress(worker), list(found.table_identity))
+                    status = _serve(worker, [served], stopped)
+        except NotAdopted as error:
+            log.critical("%s", error)
+            status = NOT_ADOPTED_STATUS
         if options.template is not None:
             options.template.close()
     if listening.is_stuck:
@@ -144,21 +171,58 @@ def run(options: WorkerOptions) -> int:
 
 def _run_several(worker: Worker, stopped: threading.Event) -> int:
     """Run a worker that serves several databases, as soon as there is one of them; return its exit status."""
-    _log_slow_driver()
+    log_slow_driver()
     databases = Databases(stopped)
     openers = [Opener(worker.at(alias), Inbox(), databases) for alias in worker.options.databases]
     try:
         found = databases.wait(openers)
         if not found:
             return 0
-        _resolve(sorted({name for each in found for name in each.names}))
+        resolve(sorted({name for each in found for name in each.names}))
         _log_budget(worker, *(each.identity for each in found))
         with _tuned_interpreter():
-            served = [ServedDatabase(each.worker, each.inbox, declared_crons(each.worker), []) for each in openers]
+            served = [ServedDatabase(each.worker, each.inbox, _progress(each.worker), []) for each in openers]
             return _serve(worker, served, stopped)
     finally:
         for opener in openers:
             opener.leaving.set()
+
+
+def _run_schemas(worker: Worker, stopped: threading.Event) -> int:
+    """Run a worker that serves many schemas of one database; return its exit status."""
+    log_slow_driver()
+    if (found := reach(worker, stopped)) is None:
+        return 0
+    identity, own_schema = found
+    _log_budget(worker, identity)
+    declared = declared_crons(worker)
+    with _tuned_interpreter(), registry.without_resolvers():
+        visits = visits_of(worker, identity, own_schema, declared, _open_home)
+        metered = _metered(worker)
+        supervisor = Supervisor(_recipe(worker), _limits(worker), [], visits)
+        metered.start(supervisor, lambda: [visit.visited for visit in list(visits.awake.values())])
+        visits.start()
+        status = supervisor.run(stopped)
+        metered.stop()
+        until = clock.monotonic() + LEAVE_SECONDS
+        for visit in visits.awake.values():
+            if visit.leaving is not None:
+                visit.leaving.join(max(0.0, until - clock.monotonic()))
+        _leave(supervisor, [visit.visited for visit in visits.awake.values() if visit.leaving is None])
+        for line in visits.lines:
+            line.close()
+    _log_farewell(supervisor)
+    return status
+
+
+def _open_home(
+    worker: Worker, inbox: Inbox, progress: DutyProgress, outage: Outage, first: FirstTurns
+) -> ServedDatabase:
+    return ServedDatabase(worker, inbox, progress, [True], outage, first)
+
+
+def _progress(worker: Worker) -> DutyProgress:
+    return DutyProgress(Leader(worker.author), declared_crons(worker))
 
 
 def declared_crons(worker: Worker) -> dict[str, DeclaredCron]:
@@ -215,70 +279,6 @@ def _tuned_interpreter() -> Iterator[None]:
         sys.setswitchinterval(switch_seconds)
 
 
-class ServedDatabase:
-    """One database of a worker: its home, and the threads that the rest of the worker asks."""
-
-    def __init__(
-        self, worker: Worker, inbox: Inbox, declared: Mapping[str, DeclaredCron], identity: list[object]
-    ) -> None:
-        self.worker = worker
-        table, tallies = RunTable(), Tallies(_is_known)
-        beat_seconds = worker.conf.beat_seconds
-        # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
-        patience = worker.conf.lease_seconds / 2
-        claimer = Claimer(
-            lambda: worker.connect("claim", durable=False, seconds=patience),
-            inbox,
-            worker.frontier(),
-            worker.claim_options(),
-            frozenset(name for name in registry.names() if registry.get(name).is_async),
-            frozenset(worker.places and {*worker.places, OWN_QUEUE}) - {EVERY_OTHER},
-        )
-        admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
-        freed = admitter.wake_up if admitter.declares else None
-        finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
-        controls = Controls()
-        self.keeper = keeper = _keeper(worker, inbox, table, claimer, controls)
-        controls.beat_now = keeper.beat_now
-        self.leader = leader = Leader(worker.author)
-        crashes = CrashWriter(table.deaths, worker.author)
-        common = duties(
-            leader,
-            lambda rescued: inbox.post(JobsRescued(rescued)),
-            declared,
-            keeper,
-            lambda expired: inbox.post(JobsExpired(expired)),
-        )
-        [check] = [duty for duty in common if isinstance(duty, Checker)]
-        self.duties: list[Any] = [
-            *common,
-            TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
-            TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
-            TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
-            TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS, needed=lambda db: check.says("limited_jobs")),
-            TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
-        ]
-        maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, self.duties, check.is_clear)
-        kept_up = upkeep(leader, lambda: worker.connect_alone("vacuum"))
-        upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
-        loops: list[Loop] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
-        if worker.conf.notify:
-            loops.append(
-                Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.read_pauses_now, admitter.wake_up)
-            )
-        if worker.alias:
-            outage = Outage()
-            for loop in loops:
-                loop.belong(worker.alias, outage)
-        self.home = Home(worker.alias, inbox, table, claimer, finaliser, identity, admitter, loops, tallies, controls)
-
-    def farewell(self, state: str) -> None:
-        """Write the last heartbeat."""
-        table = self.home.table
-        facts = self.worker.facts(state, 0, table.ended, table.deaths, self.home.controls.taken)
-        self.keeper.farewell(facts, self.worker.author.worker)
-
-
 def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Event) -> int:
     metered = _metered(worker)
     says = several_aliases()  # also a worker for one of several says which
@@ -289,16 +289,12 @@ def _serve(worker: Worker, served: list[ServedDatabase], stopped: threading.Even
         for each in served:
             if each.home.identity:  # the others wait to be opened
                 each.home.start()
-        metered.start(supervisor, [each.keeper for each in served], [each.leader for each in served])
+        metered.start(supervisor, lambda: served)
         status = supervisor.run(stopped)
         metered.stop()
         _leave(supervisor, served)
     _log_farewell(supervisor)
     return status
-
-
-def _is_known(name: str) -> bool:
-    return registry.find(name) is not None or registry.learned(name) is not None
 
 
 def _metered(worker: Worker) -> Metered:
@@ -328,30 +324,10 @@ def _limits(worker: Worker) -> WorkerLimits:
     recycling = Recycling(
         options.executor_max_jobs or conf.executor_max_jobs,
         options.executor_max_megabytes or conf.executor_max_megabytes,
+        conf.executor_kill_megabytes,
     )
     return WorkerLimits(
         worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling, worker.places
-    )
-
-
-def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer, controls: Controls) -> LeaseKeeper:
-    conf = worker.conf
-
-    def facts() -> dict[str, object]:
-        state = "draining" if claimer.halted else "quiet" if controls.quiet else "running"
-        return worker.facts(state, len(table.held), table.ended, table.deaths, controls.taken)
-
-    return LeaseKeeper(
-        lambda: worker.connect("keep"),
-        inbox,
-        held=table.fences,
-        check_ins=table.check_ins,
-        overdue=table.overdue,
-        facts=facts,
-        lease_seconds=conf.lease_seconds,
-        renew_seconds=conf.renew_seconds,
-        beat_seconds=conf.beat_seconds,
-        listens=claimer.listening.is_set,
     )
 
 
@@ -367,10 +343,11 @@ def _leave(supervisor: Supervisor, served: list[ServedDatabase]) -> None:
     for home in supervisor.homes:
         home.inbox.close()
     supervisor.pool.guard.reap()
-    leaving = [threading.Thread(target=each.farewell, args=("stopped",), daemon=True) for each in served[1:]]
+    alone, others = ([], served) if supervisor.visits is not None else (served[:1], served[1:])
+    leaving = [threading.Thread(target=each.farewell, args=("stopped",), daemon=True) for each in others]
     for thread in leaving:
         thread.start()
-    for each in served[:1]:
+    for each in alone:
         each.farewell("stopped")
     until = clock.monotonic() + LEAVE_SECONDS
     for thread in leaving:

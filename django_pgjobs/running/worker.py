@@ -7,23 +7,30 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 from django_pgjobs import __version__
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.execution.admission import AdmissionScan
-from django_pgjobs.store import gates
+from django_pgjobs.logs import log
+from django_pgjobs.store import gates, installation, schemas
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.values.by_queue import EVERY_OTHER
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.deaths import Deaths
+from django_pgjobs.worker.shared.lines import CLAIM_SECONDS, LOCK_TIMEOUT, SharedLine
 from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS
 from django_pgjobs.worker.supervisor.template import ExecutorTemplate
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.frontier import Frontier
 
 LEAST_STATEMENT_SECONDS = 1.0
+
+GUARDED = frozenset({"claim", "inline", "maintenance"})
+"""Roles of the connections that bring jobs to run: they open no copy of another database, even after the first."""
+
 SUPERVISOR_CONNECTIONS = 7
 """Claim, finalise, keep, listen, maintenance; for the leader also upkeep and VACUUM. With limits add one to admit."""
 
@@ -66,6 +73,10 @@ class Worker:
     async_slots: int
     alias: str = ""
     """The alias that its jobs name as their home: empty if it serves one database."""
+    refused: str = ""
+    """Why it may not use its database at present, as said."""
+    lines: Mapping[str, SharedLine] | None = None
+    """The connections that the threads of many schemas share, by role; then ``alias`` is the name of one of these."""
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Worker:
@@ -82,14 +93,56 @@ class Worker:
             conf.async_slots if options.async_slots is None else options.async_slots,
         )
 
-    def connect(self, role: str, *, durable: bool = True, seconds: float | None = None) -> WorkerConnection:
+    def connect(
+        self, role: str, *, durable: bool = True, seconds: float | None = None, lock_timeout: str = ""
+    ) -> WorkerConnection:
         """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
+        if self.lines is not None:
+            return self.lines[role].open(self.alias)
         seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
-        return WorkerConnection(self.options.database, self._named(role), statement_seconds=seconds, durable=durable)
+        db = WorkerConnection(
+            self.options.database,
+            self._named(role),
+            statement_seconds=seconds,
+            durable=durable,
+            lock_timeout=lock_timeout,
+        )
+        if role in GUARDED and not lock_timeout:  # else each schema has a row of its own
+            self._settle(db)
+        return db
+
+    def _settle(self, db: WorkerConnection) -> None:
+        try:
+            installation.settle(db, self.conf.environment)
+            self.refused = ""
+        except BaseException as error:
+            db.close()
+            if isinstance(error, installation.NotAdopted) and str(error) != self.refused:
+                self.refused = str(error)
+                log.error("%s", error)
+            raise
 
     def connect_alone(self, role: str) -> WorkerConnection:
         """Return a new connection for statements without transaction and time limit. Raises like ``connect``."""
+        if self.lines is not None:
+            return self.lines[role].open(self.alias)
         return WorkerConnection(self.options.database, self._named(role), statement_seconds=None)
+
+    def share_lines(self) -> dict[str, SharedLine]:
+        """Return connections for the threads of many schemas, none open yet."""
+
+        connect = partial(self.connect, lock_timeout=LOCK_TIMEOUT)
+        settle = partial(schemas.settle, environment=self.conf.environment)
+        found = {role: SharedLine(role, partial(connect, role)) for role in ("finalise", "keep", "upkeep")}
+        patience = min(self.conf.lease_seconds / 2, CLAIM_SECONDS)
+        found["claim"] = SharedLine("claim", partial(connect, "claim", durable=False, seconds=patience), settle)
+        found["maintenance"] = SharedLine("maintenance", partial(connect, "maintenance"), settle)
+        found["vacuum"] = SharedLine("vacuum", lambda: self.connect_alone("vacuum"))
+        return {**found, "admit": found["maintenance"]}
+
+    def visiting(self, schema: str, lines: Mapping[str, SharedLine]) -> Worker:
+        """Return the same worker as it is seen in one of many schemas."""
+        return replace(self, alias=schema, lines=lines)
 
     def _named(self, role: str) -> str:
         words = (self.author.name[:40], role) if not self.alias else (self.author.name[:24], self.alias[:15], role)

@@ -234,7 +234,7 @@ def _lower_int(value: int, depth: int) -> int:
     return value
 
 
-def _lower_float(value: float, depth: int) -> Any:
+def _lower_float(value: float, depth: int) -> object:
     if -FIRST_INTEGRAL_FLOAT < value < FIRST_INTEGRAL_FLOAT and (value or math.copysign(1, value) > 0):
         return value
     if not math.isfinite(value):
@@ -242,7 +242,7 @@ def _lower_float(value: float, depth: int) -> Any:
     return {"$float": float.__repr__(value)}
 
 
-def _lower_list(value: list[Any], depth: int) -> list[Any]:
+def _lower_list(value: list[Any], depth: int) -> list[object]:
     deeper = _deeper(depth)
     kinds = set(map(type, value))
     if kinds <= _PLAIN:
@@ -254,7 +254,7 @@ def _lower_list(value: list[Any], depth: int) -> list[Any]:
     return [_lower(item, deeper) for item in value]
 
 
-def _lower_dict(value: dict[Any, Any], depth: int) -> Any:
+def _lower_dict(value: dict[Any, Any], depth: int) -> object:
     deeper = _deeper(depth)
     lowered = {
         key if type(key) is str else _key(key): item if type(item) in _PLAIN else _lower(item, deeper)

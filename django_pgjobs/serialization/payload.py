@@ -193,7 +193,7 @@ def _redact_misfits(
 
 def _arguments(
     args: Sequence[object], kwargs: Mapping[str, object], signature: Signature | None
-) -> list[tuple[str, Any]]:
+) -> list[tuple[str, object]]:
     """Return (name, value) of each argument; ``args[0]`` and so on if the signature has no name for it."""
     parameters = list(signature.parameters.values()) if signature else []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,6 +1,6 @@
--- beat: record that this worker is alive, or that it has stopped, after which nothing changes the row, and read what it is asked to do; grants no right to a job.
+-- beat: record that this worker is alive, or that it has stopped, after which nothing changes the row, and read what it is asked to do, and whether it is asked for stacks of its jobs; grants no right to a job.
 -- Fence: none (the worker's own row).
--- Rows: 1 = the number of the last request to the worker, what it asks for, by whom and why; 0 for a heartbeat that arrives after the worker's last.
+-- Rows: 1 = the number of the last request to the worker, what it asks for, by whom and why, and whether there are requests for stacks; 0 for a heartbeat that arrives after the worker's last.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_heartbeat AS h (
     id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, places, version, release, state, running, finished,
@@ -28,4 +28,9 @@ SET last_beat_at = statement_timestamp(),
     taken_at = CASE WHEN excluded.control_taken > h.control_taken THEN statement_timestamp() ELSE h.taken_at END,
     suspects_since = CASE WHEN excluded.suspects IS NOT NULL THEN coalesce(h.suspects_since, excluded.suspects_since) END
 WHERE h.state <> 'stopped'
-RETURNING h.control_number, h.control, h.control_by, h.control_reason
+RETURNING
+    h.control_number, h.control, h.control_by, h.control_reason,
+    EXISTS (
+        SELECT FROM pgjobs_stack AS s
+        WHERE s.worker = h.id AND s.answered_at IS NULL AND s.asked_at > statement_timestamp() - interval '2 minutes'
+    )

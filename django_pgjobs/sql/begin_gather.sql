@@ -3,7 +3,7 @@
 -- Rows: 1 = remembered; 0 = lost, cancelled in the meantime, or another run has begun or finished it.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
-    SELECT j.id, j.flow
+    SELECT j.id
     FROM pgjobs_job AS j
     WHERE j.id = ANY (ARRAY[%(id)s::bigint])
       AND j.claim_id = %(claim_id)s::uuid -- fence
@@ -15,7 +15,8 @@ marked AS (
     UPDATE pgjobs_job AS j
     SET flow = j.flow | 32
     FROM held
-    WHERE j.id = ANY (ARRAY[held.id]) AND held.flow & 32 = 0
+    WHERE j.id = ANY (ARRAY[held.id])
+      AND (SELECT true FROM pgjobs_memo AS k WHERE k.job_id = ANY (ARRAY[held.id]) LIMIT 1) IS NULL -- its first memo
 )
 INSERT INTO pgjobs_memo AS m (job_id, name, kind, event, result, claim_id, wake_at, created_at)
 SELECT

@@ -41,6 +41,11 @@ SELECT
             FROM pgjobs_cron_entry AS e
             WHERE e.next_fire_at IS NULL
               AND e.broken = ''
+              -- Its next fire is computed once its job has ended.
+              AND (
+                  e.overlap <> 'after_completion'
+                  OR (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NULL
+              )
               AND e.check_at <= statement_timestamp() + make_interval(secs => %(fire)s::float8)
             ORDER BY e.check_at
             LIMIT 1

@@ -11,13 +11,15 @@ FROM wanted
 CROSS JOIN LATERAL (
     SELECT j.id, j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.attempt > 0 OR j.ending IS NOT NULL OR j.queue <> wanted.queue AS started
     FROM pgjobs_job AS j
-    WHERE j.parent_id = ANY (ARRAY[%(id)s::bigint])
+    -- Equal, in words that only one index can order by: another seems as good where statistics are old, and would read
+    -- all members for each key.
+    WHERE (j.parent_id, j.key) >= (%(id)s::bigint, wanted.key)
+      AND (j.parent_id, j.key) <= (%(id)s::bigint, wanted.key)
       AND j.parent_id IS NOT NULL
-      AND j.key = wanted.key
       AND j.key IS NOT NULL
       AND (j.queue = wanted.queue OR j.name = wanted.name)
       AND j.cancel_by <> 'pgjobs:not_needed'
-    ORDER BY j.id
+    ORDER BY j.parent_id, j.key, j.id
     LIMIT 2
 ) AS had
 GROUP BY wanted.position

@@ -9,7 +9,7 @@ WITH event AS MATERIALIZED (
     FOR NO KEY UPDATE OF e -- no withdrawal of the event that this job reads
 ),
 held AS MATERIALIZED (
-    SELECT j.id, j.flow
+    SELECT j.id
     FROM pgjobs_job AS j
     WHERE j.id = ANY (ARRAY[%(id)s::bigint])
       AND (SELECT count(*) FROM event) >= 0 -- evaluated once, before the first row: events are locked before jobs
@@ -19,7 +19,7 @@ held AS MATERIALIZED (
 ),
 found AS MATERIALIZED (
     SELECT
-        held.id, held.flow, m.wake_at, m.created_at, event.payload,
+        held.id, m.wake_at, m.created_at, event.payload,
         CASE
             WHEN m.finished_at IS NOT NULL THEN 'waiting' -- by another run of this job: it is read again
             WHEN event.name IS NOT NULL THEN 'sent'
@@ -41,7 +41,8 @@ marked AS (
     UPDATE pgjobs_job AS j
     SET flow = j.flow | 32
     FROM found
-    WHERE j.id = ANY (ARRAY[found.id]) AND found.flow & 32 = 0 AND found.status <> 'waiting'
+    WHERE j.id = ANY (ARRAY[found.id]) AND found.status <> 'waiting'
+      AND (SELECT true FROM pgjobs_memo AS k WHERE k.job_id = ANY (ARRAY[found.id]) LIMIT 1) IS NULL -- its first memo
 ),
 kept AS (
     INSERT INTO pgjobs_memo AS m (

@@ -22,14 +22,19 @@ history AS (
     USING gone
     WHERE a.job_id = ANY (ARRAY[gone.id])
 ),
+lines AS (
+    DELETE FROM pgjobs_log_line AS l
+    USING gone
+    WHERE (SELECT pg_relation_size('pgjobs_log_line') > 0) AND l.job_id = ANY (ARRAY[gone.id])
+),
 steps AS (
     DELETE FROM pgjobs_step AS s
     USING gone
-    WHERE gone.flow & 8 = 8 AND s.job_id = ANY (ARRAY[gone.id])
+    WHERE gone.flow <> 0 AND s.job_id = ANY (ARRAY[gone.id])
 ),
 memos AS (
     DELETE FROM pgjobs_memo AS m
     USING gone
-    WHERE gone.flow & 32 = 32 AND m.job_id = ANY (ARRAY[gone.id])
+    WHERE gone.flow <> 0 AND m.job_id = ANY (ARRAY[gone.id])
 )
 SELECT id FROM gone

@@ -1,6 +1,6 @@
 -- judge_former: which jobs of one part of an operator's action still stand where it has put them, and why others do not.
 -- Fence: none (reads; the caller that reverts them has locked them).
--- Rows: one per job: empty, or started, ended, gone, changed since, or needed (others wait for its end).
+-- Rows: one per job: empty, or started, ended, unknown, or changed since; and the flow of one that is to end again.
 -- Clock: none.
 SELECT
     r.id,
@@ -15,10 +15,9 @@ SELECT
             OR j.ending IS DISTINCT FROM r.left_ending
             OR (j.hold = 'parked' AND r.left_hold IS DISTINCT FROM 'parked')
         THEN 'changed'
-        -- Its gate counts its end no more, and waits for it again; or what it has done would not be undone.
-        WHEN r.outcome IS NOT NULL AND j.flow & 23 <> 0 THEN 'needed'
         ELSE ''
-    END AS refusal
+    END AS refusal,
+    CASE WHEN r.outcome IS NOT NULL THEN j.flow END AS flow
 FROM pgjobs_action_part AS p
 CROSS JOIN LATERAL jsonb_to_recordset(p.former) AS r (
     id bigint, claimed_at timestamptz, outcome text, left_run_at timestamptz, left_queue text, left_priority smallint,

@@ -25,9 +25,12 @@ LEFT JOIN LATERAL (
         SELECT
             count(*) AS members,
             max(m.id) AS last,
-            coalesce(bool_or(m.finished_at IS NULL AND m.cancel_requested_at IS NULL), false) AS goes_on
+            coalesce(
+                -- What an operator holds in a copy is left alone.
+                bool_or(m.finished_at IS NULL AND m.cancel_requested_at IS NULL AND m.hold_fingerprint <> 'adopt'), false
+            ) AS goes_on
         FROM (
-            SELECT found.id, found.finished_at, found.cancel_requested_at
+            SELECT found.id, found.finished_at, found.cancel_requested_at, found.hold_fingerprint
             FROM pgjobs_job AS found
             WHERE found.parent_id IS NOT NULL
               -- Both columns in the order, so that no other index than that of parents has it.

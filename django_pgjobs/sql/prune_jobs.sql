@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo and its compensations stay as long as what they have undone.
+-- prune_jobs: delete ended jobs with their history, lines, steps, memos, gates and links, unless a retry made them ready since they were listed, or something unfinished still needs them or the batch of which they are members: a job, a gather, an undo; an undo and its compensations stay as long as what they have undone.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted, with its sequence if it was abandoned and that waited for it; a missing one was locked, retried, is needed, or is gone.
 -- Clock: none.
@@ -83,6 +83,12 @@ history AS (
     DELETE FROM pgjobs_attempt AS a
     USING gone
     WHERE a.job_id = ANY (ARRAY[gone.id])
+),
+lines AS (
+    DELETE FROM pgjobs_log_line AS l
+    USING gone
+    -- Nothing is looked up while no job keeps lines.
+    WHERE (SELECT pg_relation_size('pgjobs_log_line') > 0) AND l.job_id = ANY (ARRAY[gone.id])
 ),
 steps AS (
     DELETE FROM pgjobs_step AS s

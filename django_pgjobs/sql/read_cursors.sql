@@ -2,7 +2,7 @@
 -- Fence: required.
 -- Rows: 1 = still ours; 0 = lost.
 -- Clock: none.
-SELECT (j.options -> 'each')::text, octet_length((j.options - 'each')::text)
+SELECT (j.options -> 'each')::text, octet_length((j.options - 'each' - 'peaks')::text)
 FROM pgjobs_job AS j
 WHERE j.id = ANY (ARRAY[%(id)s::bigint])
   AND j.claim_id = %(claim_id)s::uuid -- fence

@@ -12,7 +12,7 @@ held AS MATERIALIZED (
     SELECT
         j.id,
         pg_column_size(j.payload) + coalesce(pg_column_size(j.result), 0) + coalesce(
-            CASE WHEN j.flow & 32 = 32 THEN (SELECT sum(pg_column_size(m.result)) FROM pgjobs_memo AS m WHERE m.job_id = ANY (ARRAY[j.id])) END, 0
+            CASE WHEN j.flow <> 0 THEN (SELECT sum(pg_column_size(m.result)) FROM pgjobs_memo AS m WHERE m.job_id = ANY (ARRAY[j.id])) END, 0
         ) AS bytes
     FROM pgjobs_job AS j
     -- Written so that no partial index matches: the row is read by its id.
@@ -38,8 +38,8 @@ SELECT
     jsonb_build_object(
         'job', taken.job,
         'attempts', (SELECT jsonb_agg(to_jsonb(a) ORDER BY a.id + 0) FROM pgjobs_attempt AS a WHERE a.job_id = ANY (ARRAY[taken.id])),
-        'steps', CASE WHEN taken.flow & 8 = 8 THEN (SELECT jsonb_agg(to_jsonb(s) ORDER BY s.id + 0) FROM pgjobs_step AS s WHERE s.job_id = ANY (ARRAY[taken.id])) END,
-        'memos', CASE WHEN taken.flow & 32 = 32 THEN (SELECT jsonb_agg(to_jsonb(m) ORDER BY m.id + 0) FROM pgjobs_memo AS m WHERE m.job_id = ANY (ARRAY[taken.id])) END,
+        'steps', CASE WHEN taken.flow <> 0 THEN (SELECT jsonb_agg(to_jsonb(s) ORDER BY s.id + 0) FROM pgjobs_step AS s WHERE s.job_id = ANY (ARRAY[taken.id])) END,
+        'memos', CASE WHEN taken.flow <> 0 THEN (SELECT jsonb_agg(to_jsonb(m) ORDER BY m.id + 0) FROM pgjobs_memo AS m WHERE m.job_id = ANY (ARRAY[taken.id])) END,
         'windows',
         CASE WHEN taken.key_scope = 'window' THEN (
             SELECT jsonb_agg(to_jsonb(w))

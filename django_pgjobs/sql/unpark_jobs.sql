@@ -12,6 +12,7 @@ locked AS MATERIALIZED (
     WHERE j.hold = 'parked'
       AND j.finished_at IS NULL
       AND j.hold_fingerprint <> known.fingerprint
+      AND j.hold_fingerprint <> 'adopt' -- an operator held it
     LIMIT %(limit)s::integer
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )

@@ -1,4 +1,9 @@
-"""Writes an action on jobs in batches: picks the rows, locks them, checks them again, and counts those left out."""
+"""Writes an action on jobs in batches: picks the rows, locks them, checks them again, and counts those left out.
+
+Jobs whose key another job has taken, or whose gate stays locked, are skipped and reported. The statements look for such
+a holder themselves. If one is registered while they run, the whole statement fails at the unique index; so it does at a
+gate that stays locked. Then the batch is halved, each half in a savepoint, until the conflicting job stands alone.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,76 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import OperationalError, models
+from django.db import DatabaseError, OperationalError, models, transaction
 from django.db.models import Q
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed, log
 from django_pgjobs.states import Hold
-from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed
-from django_pgjobs.store import acting, steering
-from django_pgjobs.store.database import Database, on, set_lock_timeout
-from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
-from django_pgjobs.store.transactions import at_read_committed
+from django_pgjobs.store import acting, steering, waking
+from django_pgjobs.store.database import (
+    DEADLOCK,
+    LOCK_NOT_AVAILABLE,
+    UNIQUE_VIOLATION,
+    Database,
+    at_read_committed,
+    on,
+    set_lock_timeout,
+    sqlstate_of,
+)
+from django_pgjobs.store.steering import Moved
 from django_pgjobs.values.built_in import Act, is_built_in, refusal, refused
 
-log = safe_logger("django_pgjobs")
+TAKEN = "key taken"
+BUSY = "busy"
+
+SHORT_LOCK_TIMEOUT = "100ms"
+"""Time to wait for another uncommitted job with the same key, after the wait for the first one timed out."""
+
+MOST_WAITS = 30
+"""After so many waits in vain the rest of a batch counts as busy: one locked gate may concern all of its jobs."""
+
+
+@dataclass(slots=True)
+class KeyedWrite:
+    """Writes a batch, and records in ``refused`` why it did not write some jobs: id → reason."""
+
+    using: str
+    write: Callable[[Database, Sequence[int]], Moved]
+    refused: dict[int, str] = field(default_factory=dict)
+    waits: int = 0
+
+    def __call__(self, db: Database, ids: Sequence[int]) -> list[int]:
+        """Write the jobs of a batch whose key is free, within the caller's transaction; return them."""
+        try:
+            with transaction.atomic(using=self.using):
+                moved = self.write(db, ids)
+                waking.notify(self.using, moved.notices)
+        except DatabaseError as error:
+            reason = self._reason(db, error)
+            if reason is None:
+                raise
+            return self._halves(db, ids, reason)
+        self.refused.update(dict.fromkeys(moved.taken, TAKEN))
+        return moved.changed
+
+    def _reason(self, db: Database, error: DatabaseError) -> str | None:
+        """Return the reason if one job's key kept the batch from being written, else None."""
+        state = sqlstate_of(error)
+        if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
+            set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
+            self.waits += 1
+            return BUSY
+        return TAKEN if state == UNIQUE_VIOLATION else None
+
+    def _halves(self, db: Database, ids: Sequence[int], reason: str) -> list[int]:
+        if len(ids) == 1 or (reason == BUSY and self.waits >= MOST_WAITS):
+            self.refused.update(dict.fromkeys(ids, reason))
+            return []
+        half = len(ids) // 2
+        return self(db, ids[:half]) + self(db, ids[half:])
+
 
 BATCH = 1000
 
@@ -75,7 +135,7 @@ def logged(trail: Trail, steered: Steered) -> Steered:
 class _Batch:
     """Jobs to steer together: ``meant`` are all of them; a job in no other set could not be locked."""
 
-    jobs: models.QuerySet[Any]
+    jobs: models.QuerySet[models.Model]
     using: str
     eligible: Q
     write: Write
@@ -111,7 +171,7 @@ class _Batch:
         return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
 
     def _rows(self, ids: Sequence[int]) -> Any:
-        rows: Any = self.jobs.model._base_manager.using(self.using)
+        rows = self.jobs.model._base_manager.using(self.using)
         return rows.filter(self.eligible, pk__in=ids)
 
     def _still_asked_for(self, ids: Sequence[int]) -> set[int]:
@@ -127,7 +187,7 @@ class _Batch:
 
 
 def steer(
-    jobs: models.QuerySet[Any],
+    jobs: models.QuerySet[models.Model],
     using: str,
     act: Act,
     eligible: Q,
@@ -151,20 +211,20 @@ def steer(
     return done
 
 
-def _refused(jobs: models.QuerySet[Any], using: str, ids: Sequence[int], act: Act) -> dict[int, str]:
+def _refused(jobs: models.QuerySet[models.Model], using: str, ids: Sequence[int], act: Act) -> dict[int, str]:
     """Return those of these jobs that are this package's own and do not take ``act``, and why."""
-    rows: Any = jobs.model._base_manager.using(using)
+    rows = jobs.model._base_manager.using(using)
     found = rows.filter(pk__in=ids, name__in=refused(act)).values_list("pk", "name", "hold")
     with at_read_committed(using):
         reasons = {job_id: refusal(name, act, parked=hold == Hold.PARKED) for job_id, name, hold in found}
     return {job_id: reason for job_id, reason in reasons.items() if reason}
 
 
-def _resolve_names(jobs: models.QuerySet[Any], using: str, ids: Sequence[int]) -> None:
+def _resolve_names(jobs: models.QuerySet[models.Model], using: str, ids: Sequence[int]) -> None:
     """Make the names of these jobs known, before any row is locked: only their definitions know their callbacks."""
     if not registry.may_find_more:
         return
-    rows: Any = jobs.model._base_manager.using(using)
+    rows = jobs.model._base_manager.using(using)
     with at_read_committed(using):
         missing = rows.filter(pk__in=ids).exclude(name__in=registry.names()).values_list("name", flat=True)
         names = set(missing.distinct().order_by())

@@ -12,21 +12,17 @@ from django.db import OperationalError
 from django_pgjobs.conf import get_conf
 from django_pgjobs.durable import known_events
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
 from django_pgjobs.steering.batching import LOCK_SECONDS, who
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import memos, waking
-from django_pgjobs.store.database import on, set_lock_timeout
+from django_pgjobs.store.database import LOCK_NOT_AVAILABLE, at_read_committed, on, set_lock_timeout, sqlstate_of
 from django_pgjobs.store.notifying import wake_up
-from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
-from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.call_options import NAME_LIMIT, check_name
 from django_pgjobs.values.json_types import described, problem_of
-
-log = safe_logger("django_pgjobs")
 
 KIND = "event"
 """The kind of an action that sent or withdrew an event; its subject is the event's name."""

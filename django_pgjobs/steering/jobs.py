@@ -1,4 +1,4 @@
-"""An operator's actions on jobs: cancel, retry, abandon, release, reschedule.
+"""An operator's actions on jobs: cancel, retry, abandon, release, reschedule; ask for stacks.
 
 An action waits for row locks, up to ``LOCK_SECONDS``, and reports a job that stays locked as *busy*. It never
 overwrites a claimed job: it writes a request, and the job's worker acts on it under the fence. Each action may
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import models
 from django.db.models import F, Q, Value
@@ -20,27 +20,23 @@ from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact, GreaterThan
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.definition import queue_names, validation
+from django_pgjobs.definition import allowed, queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import facts, safe_logger
+from django_pgjobs.logs import facts
 from django_pgjobs.states import CANCEL_MEMBERS, OTHERS, TIRELESS, UNDO, WAKE, CancelMode, FlowFlag, Hold, Outcome
 from django_pgjobs.steering import reopening
-from django_pgjobs.steering.batching import Steered, logged, steer, who
-from django_pgjobs.steering.key_conflicts import KeyedWrite
-from django_pgjobs.steering.trail import Trail, storable
-from django_pgjobs.store import acting, gates, memos, steering, turns, waking
+from django_pgjobs.steering.batching import KeyedWrite, Steered, logged, steer, who
+from django_pgjobs.steering.trail import MOST_CHARS, Trail, storable
+from django_pgjobs.store import acting, gates, memos, stacks, steering, turns, waking
 from django_pgjobs.store.database import Database, on
-from django_pgjobs.store.notifying import wake_up
+from django_pgjobs.store.notifying import STACKS, wake_up
 from django_pgjobs.store.numbers import count_ends
 from django_pgjobs.store.steering import EndedJob, Moved, send_finished
 from django_pgjobs.values.built_in import Act
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
-log = safe_logger("django_pgjobs")
-
-
-MOST_CHARS = 200
+QUEUE_CHARS = 200
 """Characters of a queue's name in the numbers over time."""
 
 
@@ -78,7 +74,7 @@ OUT_OF_TURN = "out of turn"
 """The reason for not unblocking a job before which another of its sequence has not ended."""
 
 
-def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, reason: str) -> Steered:
+def cancel(jobs: models.QuerySet[models.Model], using: str, *, mode: str, by: object, reason: str) -> Steered:
     """Cancel: see ``JobQuerySet.cancel``."""
     if mode not in list(CancelMode):
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
@@ -107,7 +103,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     return steered
 
 
-def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def abandon(jobs: models.QuerySet[models.Model], using: str, *, by: object, reason: str) -> Steered:
     """Abandon: see ``JobQuerySet.abandon``."""
     text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
     text = f"{text}: {storable(reason)}" if reason else text
@@ -129,13 +125,13 @@ def _count(db: Database, jobs: Sequence[EndedJob]) -> None:
     """Add these ends to the numbers over time, as no worker has; names and queues within the bounds of theirs."""
     ends: Counter[tuple[str, str, str]] = Counter()
     for job in jobs:
-        queue = job.queue if len(job.queue) <= MOST_CHARS and job.queue.isprintable() else OTHERS
+        queue = job.queue if len(job.queue) <= QUEUE_CHARS and job.queue.isprintable() else OTHERS
         ends[queue, job.name if registry.find(job.name) else OTHERS, job.outcome] += 1
     if ends:
         count_ends(db, ends)
 
 
-def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def retry(jobs: models.QuerySet[models.Model], using: str, *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
 
     def write(db: Database, held: Sequence[int]) -> Moved:
@@ -154,7 +150,7 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
     return logged(trail, steer(jobs, using, Act.RETRY, RETRIABLE, keyed, trail))
 
 
-def unblock(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def unblock(jobs: models.QuerySet[models.Model], using: str, *, by: object, reason: str) -> Steered:
     """Unblock: see ``JobQuerySet.unblock``."""
 
     def write(db: Database, held: Sequence[int]) -> Moved:
@@ -174,13 +170,13 @@ def unblock(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
     return logged(trail, steer(jobs, using, Act.UNBLOCK, BLOCKED | SUSPENDED, keyed, trail))
 
 
-def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def release(jobs: models.QuerySet[models.Model], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
     return logged(trail, steer(jobs, using, Act.RELEASE, CLAIMED, steering.request_release, trail))
 
 
-def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def close_batches(jobs: models.QuerySet[models.Model], using: str, *, by: object, reason: str) -> Steered:
     """Let those of ``jobs`` that are batches, open for members, end when the members that they have do. Repeatable.
 
     Waits for row locks as the other actions do. Jobs that are no open batches are skipped.
@@ -195,7 +191,7 @@ def _close(db: Database, held: Sequence[int]) -> Moved:
 
 
 def reschedule(
-    jobs: models.QuerySet[Any],
+    jobs: models.QuerySet[models.Model],
     using: str,
     *,
     run_at: datetime | None,
@@ -219,7 +215,13 @@ def reschedule(
 
 
 def revert(
-    using: str, action_id: int, parts: Mapping[int, models.QuerySet[Any]], *, verb: str, by: object, reason: str
+    using: str,
+    action_id: int,
+    parts: Mapping[int, models.QuerySet[models.Model]],
+    *,
+    verb: str,
+    by: object,
+    reason: str,
 ) -> Steered:
     """Put the jobs of an action back where it found them: those that are still where it has put them.
 
@@ -253,9 +255,9 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
             None if queue is None else validation.check_queue(queue),
             None if priority is None else validation.check_int("priority", priority, validation.PRIORITIES),
         )
-        validation.check_start(target.run_at, target.delay, get_conf())
+        allowed.check_start(target.run_at, target.delay, get_conf())
         if target.queue is not None:
-            validation.check_allowed_queue(target.queue, get_conf().queues)
+            allowed.check_allowed_queue(target.queue, get_conf().queues)
             queue_names.notice(target.queue, facts("call=reschedule"), get_conf())
     except InvalidOption as error:
         raise InvalidJob(str(error)) from None
@@ -266,3 +268,20 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
 
 def _names_with(callback: str) -> list[str]:
     return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
+
+
+def take_stacks(jobs: models.QuerySet[models.Model], using: str, *, by: object = None, reason: str = "") -> Steered:
+    """Ask the workers of these jobs for their stacks: see ``Job.take_stack``.
+
+    A request is a row about the claim that holds the job. The worker of that claim learns of it by a notification, else
+    by its next heartbeat, and answers under the fence of that claim. It grants no right to the job and changes nothing.
+    """
+    words = {"by": storable(who(by))[:MOST_CHARS], "reason": storable(reason)[:MOST_CHARS]}
+
+    def write(db: Database, held: Sequence[int]) -> list[int]:
+        asked = stacks.ask_stacks(db, held, **words)
+        waking.notify(using, [STACKS] if asked else [])
+        return asked
+
+    trail = Trail("stack", who(by), reason)
+    return logged(trail, steer(jobs, using, Act.STACK, CLAIMED, write, trail))

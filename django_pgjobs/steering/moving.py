@@ -38,14 +38,20 @@ from django.db import connections, models
 
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.states import BUILT_IN, JobState
-from django_pgjobs.steering.batching import CHANGED, LOCK_SECONDS, Steered, logged, steer, who
+from django_pgjobs.steering.batching import BUSY, CHANGED, LOCK_SECONDS, KeyedWrite, Steered, logged, steer, who
 from django_pgjobs.steering.jobs import UNCLAIMED, UNFINISHED
-from django_pgjobs.steering.key_conflicts import BUSY, KeyedWrite
 from django_pgjobs.steering.trail import Trail
 from django_pgjobs.store import keeping, moving, waking
-from django_pgjobs.store.database import NOT_MIGRATED, Database, is_read_only, on, set_lock_timeout
+from django_pgjobs.store.database import (
+    NOT_MIGRATED,
+    Database,
+    at_read_committed,
+    is_read_only,
+    on,
+    opens_transaction,
+    set_lock_timeout,
+)
 from django_pgjobs.store.steering import Moved
-from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 from django_pgjobs.values.built_in import Act
 
 TABLES = ("pgjobs_job", "pgjobs_attempt", "pgjobs_step", "pgjobs_memo", "pgjobs_key_window")
@@ -61,7 +67,7 @@ Report = Callable[[Sequence[tuple[int, int]]], None]
 
 
 def move(
-    jobs: models.QuerySet[Any],
+    jobs: models.QuerySet[models.Model],
     here: str,
     *,
     to: str,
@@ -126,7 +132,7 @@ class _Mover:
                 "manage.py migrate for both."
             )
 
-    def mark(self, jobs: models.QuerySet[Any], *, dry_run: bool = False) -> Steered:
+    def mark(self, jobs: models.QuerySet[models.Model], *, dry_run: bool = False) -> Steered:
         """Hold those of ``jobs`` that may move, and move them batch by batch."""
 
         def write(db: Database, held: Sequence[int]) -> Moved:
@@ -141,11 +147,11 @@ class _Mover:
         trail = _Unrecorded("move")
         return steer(jobs, self.here, Act.MOVE, UNCLAIMED, keyed, trail, None if dry_run else self.finish)
 
-    def awaited(self, jobs: models.QuerySet[Any]) -> models.QuerySet[Any]:
+    def awaited(self, jobs: models.QuerySet[models.Model]) -> models.QuerySet[models.Model]:
         """Return these jobs by their ids: a slice, or a filter of states, would have others later."""
         self.rows = jobs.model._base_manager.using(self.here)
         self.waiting = set(self.rows.filter(pk__in=jobs.using(self.here).values("pk")).values_list("pk", flat=True))
-        found: models.QuerySet[Any] = self.rows.filter(pk__in=self.waiting)
+        found: models.QuerySet[models.Model] = self.rows.filter(pk__in=self.waiting)
         return found
 
     def mark_more(self) -> Steered:

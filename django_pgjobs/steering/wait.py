@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, models
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import (
     InvalidJob,
     JobDoesNotExist,
@@ -24,10 +25,9 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.fields import LATEST_FIRST
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import keeping
-from django_pgjobs.store.database import WrapperDatabase
+from django_pgjobs.store import keeping, schemas
+from django_pgjobs.store.database import WrapperDatabase, written_at
 from django_pgjobs.store.keeping import Marked
-from django_pgjobs.store.transactions import written_at
 
 J = TypeVar("J", bound=models.Model)
 """A job's row; this room does not know its model."""
@@ -79,9 +79,11 @@ def _failure(job: Any) -> JobFailed:
 
 def in_thread(asked: Callable[[J, float | timedelta | None], T], job: J, timeout: float | timedelta | None) -> T:
     """Call ``asked`` in a thread for an async caller, and close the thread's connections afterwards."""
+    mark = schemas.closes_all.set(True)
     try:
         return asked(job, timeout)
     finally:
+        schemas.closes_all.reset(mark)  # else it would come to the caller
         connections.close_all()
 
 
@@ -97,11 +99,20 @@ def _until_ended(job: models.Model, using: str, until: float | None) -> None:
     wrapper = connections.create_connection(using)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
     try:
-        own = WrapperDatabase(wrapper)
+        own = WrapperDatabase(wrapper) if get_conf().schemas is None else _in_schema_of(connections[using], wrapper)
         own.fetch("listen_ended", {})
         _poll_until_ended(job, own, until)
     finally:
         wrapper.close()
+
+
+def _in_schema_of(caller: Any, wrapper: Any) -> WrapperDatabase:
+    """Let a connection, however often it is made, find the tables that the caller's finds: those of one schema."""
+    if hasattr(caller, "set_schema"):
+        wrapper.set_schema(caller.schema_name)
+    elif schema := schemas.own_schema(WrapperDatabase(caller)):
+        return schemas.SchemaDatabase(wrapper, schema)
+    return WrapperDatabase(wrapper)
 
 
 def _poll_until_ended(job: models.Model, own: WrapperDatabase, until: float | None) -> None:
@@ -159,5 +170,5 @@ def _listen(own: WrapperDatabase, job_id: int, seconds: float) -> None:
             return
 
 
-def _without_pool(settings_dict: dict[str, Any]) -> dict[str, object]:
+def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings_dict.get("OPTIONS", {}).items() if key != "pool"}

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed, log
 from django_pgjobs.steering.batching import who
 from django_pgjobs.steering.trail import MOST_CHARS, Trail, signed, storable
 from django_pgjobs.store import keeping
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import at_read_committed, on
 from django_pgjobs.store.keeping import Controlled
-from django_pgjobs.store.transactions import at_read_committed
-
-log = safe_logger("django_pgjobs")
 
 
 def ask(using: str, ids: Sequence[UUID], verb: str, *, by: object = None, reason: str = "") -> list[Controlled]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django_pgjobs.states import FlowFlag
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.keys import Expired
 from django_pgjobs.store.notifying import ended, scan_behind, wake_up
@@ -34,6 +35,8 @@ def extend_action(
 LEFT = ("run_at", "queue", "priority", "ending", "hold")
 """By these an undo sees whether a job is still where the action has put it."""
 
+NEEDED_BY_OTHERS = FlowFlag.COUNTED | FlowFlag.GATED
+
 
 def read_former(db: Database, job_ids: Sequence[int]) -> dict[int, dict[str, object]]:
     """Return for each job the columns that a retry or a move changes, as JSON values."""
@@ -51,7 +54,9 @@ def former_of(before: Mapping[int, Mapping[str, object]], after: Mapping[int, Ma
 
 def judge_former(db: Database, action_id: int, part: int) -> dict[int, str]:
     """Return for each job of a part why it cannot go back to where it stood; empty if it can, as things are now."""
-    return {row[0]: row[1] for row in db.fetch("judge_former", {"action": action_id, "part": part})}
+    rows = db.fetch("judge_former", {"action": action_id, "part": part})
+    # The gate of one that ended counts its end no more and waits for it again, or its work would not be undone.
+    return {row[0]: row[1] or ("needed" if row[2] and row[2] & NEEDED_BY_OTHERS else "") for row in rows}
 
 
 def revert_jobs(db: Database, action_id: int, part: int, ids: Sequence[int]) -> Moved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, Transacting
 from django_pgjobs.store.keys import Expired
@@ -44,7 +44,7 @@ class Terms(NamedTuple):
 
     def as_json(self, position: int) -> dict[str, object]:
         """Return the object that the statement reads."""
-        fields: dict[str, Any] = {
+        fields = {
             "queue": self.queue,
             "name": self.name,
             "job": self.job,

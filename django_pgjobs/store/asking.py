@@ -51,6 +51,7 @@ WAYS = {"connect_timeout": 2, "tcp_user_timeout": 2_000}
 """Parameters of libpq, over those of the project, which may be patient. It knows no shorter time to connect."""
 
 Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class NoAnswer(NamedTuple):
@@ -65,11 +66,11 @@ class NoAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[Answer]):
+class Reply(Generic[Answer_co]):
     """The answer of the database ``alias``; or None, and the ``trouble``."""
 
     alias: str
-    answer: Answer | None = None
+    answer: Answer_co | None = None
     trouble: NoAnswer | None = None
 
 

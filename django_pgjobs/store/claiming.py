@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict, Unpack
 from uuid import UUID
 
 from django_pgjobs import clock
@@ -122,6 +122,12 @@ class ClaimedJob(NamedTuple):
         # A number beyond the floats, which no registration writes, would raise.
         return float(seconds) if isinstance(seconds, int | float) and seconds <= LONGEST_SECONDS else None
 
+    @property
+    def memory_limit(self) -> int | None:
+        """Megabytes by which its body may let its process grow; None for any number."""
+        most = self.option("memory") if self.ending is None else None
+        return most if type(most) is int and most > 0 else None
+
     def option(self, name: str) -> object:
         """Return one of its ``options``, None if it has none of that name."""
         options = None if self.extras is None else self.extras.get("options")
@@ -171,31 +177,23 @@ class ClaimReply(NamedTuple):
     scanned_at: datetime | None
 
 
-def claim_jobs(
-    db: Database,
-    pairs: Sequence[Pair],
-    *,
-    claim_id: UUID,
-    worker: UUID,
-    limit: int,
-    lease_seconds: float,
-    allowance_seconds: float,
-    grace_seconds: float,
-) -> list[ClaimedJob]:
-    """Claim up to ``limit`` ready jobs, best pair first, and return them in the order in which they start.
+class ClaimTerms(TypedDict):
+    """Terms of one claim, in seconds; ``database``: what the jobs say of their home.
 
     ``claim_id`` must be new for each call, even for a repetition after a lost answer: it is the fence.
     """
-    return claim_lines(
-        db,
-        {False: Line(pairs, limit)},
-        (),
-        claim_id=claim_id,
-        worker=worker,
-        lease_seconds=lease_seconds,
-        allowance_seconds=allowance_seconds,
-        grace_seconds=grace_seconds,
-    ).jobs
+
+    claim_id: UUID
+    worker: UUID
+    lease_seconds: float
+    allowance_seconds: float
+    grace_seconds: float
+    database: NotRequired[str]
+
+
+def claim_jobs(db: Database, pairs: Sequence[Pair], *, limit: int, **terms: Unpack[ClaimTerms]) -> list[ClaimedJob]:
+    """Claim up to ``limit`` ready jobs, best pair first, and return them in the order in which they start."""
+    return claim_lines(db, {False: Line(pairs, limit)}, (), **terms).jobs
 
 
 def claim_lines(
@@ -203,51 +201,32 @@ def claim_lines(
     lines: Mapping[LineKey, Line],
     async_names: Collection[str],
     *,
-    claim_id: UUID,
-    worker: UUID,
-    lease_seconds: float,
-    allowance_seconds: float,
-    grace_seconds: float,
     most: int | None = None,
-    database: str = "",
+    **terms: Unpack[ClaimTerms],
 ) -> ClaimReply:
     """Claim as ``claim_jobs``, from lines of jobs for the event loop (True) and from lines of all others (False).
 
     ``async_names``: the jobs that run on the loop; a callback runs in a thread regardless of its job's name. ``most``:
-    how many jobs all lines give together; beyond that, the last line gives fewer. ``database``: what the jobs say of
-    their home.
+    how many jobs all lines give together; beyond that, the last line gives fewer.
     """
-    terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    reply = _claim(db, terms, lines, async_names, most, None, database)
+    reply = _claim(db, terms, lines, async_names, most)
     reply.jobs.sort(key=_AGE)
     reply.jobs.sort(key=_PRIORITY, reverse=True)  # keeps the order of equals
     return reply
 
 
-def claim_one(
-    db: Database,
-    job_id: int,
-    *,
-    claim_id: UUID,
-    worker: UUID,
-    lease_seconds: float,
-    allowance_seconds: float,
-    grace_seconds: float,
-    database: str = "",
-) -> list[ClaimedJob]:
-    """Claim this job and no other, as ``claim_jobs`` would; empty if it cannot be claimed now."""
-    terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    return _claim(db, terms, {}, (), None, job_id, database).jobs
+def claim_one(db: Database, job_id: int, **terms: Unpack[ClaimTerms]) -> ClaimReply:
+    """Claim this job and no other, as ``claim_lines`` would; no job if it cannot be claimed now."""
+    return _claim(db, terms, {}, (), None, job_id)
 
 
 def _claim(
     db: Database,
-    terms: Mapping[str, object],
+    terms: ClaimTerms,
     lines: Mapping[LineKey, Line],
     async_names: Collection[str],
     most: int | None,
-    job_id: int | None,
-    database: str,
+    job_id: int | None = None,
 ) -> ClaimReply:
     """Claim from these lines and the job ``job_id``; return the jobs in no order."""
     asked_at = clock.monotonic()
@@ -259,9 +238,16 @@ def _claim(
         "most": most,
         "id": job_id,
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
-        **terms,
+        "claim_id": terms["claim_id"],
+        "worker": terms["worker"],
+        "lease": terms["lease_seconds"],
+        "allowance": terms["allowance_seconds"],
+        "grace": terms["grace_seconds"],
+        "inline": INLINE_PAYLOAD_BYTES,
+        "chars": MOST_CHARS + 1,
+        "bytes": OPTION_BYTES,
     }
-    return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at, database)
+    return _claimed(db.fetch("claim_jobs", params), str(terms["claim_id"]), asked_at, terms.get("database", ""))
 
 
 def on_loop(line: LineKey) -> bool:
@@ -331,19 +317,6 @@ def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:
         "ids": array_of(pair.id for pair in pairs),
         "until_run_ats": array_of(pair.until and pair.until[0] for pair in pairs),
         "until_ids": array_of(pair.until and pair.until[1] for pair in pairs),
-    }
-
-
-def _terms(claim_id: UUID, worker: UUID, lease: float, allowance: float, grace: float) -> dict[str, object]:
-    return {
-        "claim_id": claim_id,
-        "worker": worker,
-        "lease": lease,
-        "allowance": allowance,
-        "grace": grace,
-        "inline": INLINE_PAYLOAD_BYTES,
-        "chars": MOST_CHARS + 1,
-        "bytes": OPTION_BYTES,
     }
 
 

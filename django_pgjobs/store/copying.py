@@ -17,11 +17,9 @@ from django.db import IntegrityError, OperationalError, connections
 
 from django_pgjobs.states import FlowFlag
 from django_pgjobs.store import database
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import DEADLOCK, at_read_committed, on, sqlstate_of
 from django_pgjobs.store.keys import are_keys_taken
 from django_pgjobs.store.new_jobs import NewJob, NewJobs
-from django_pgjobs.store.sqlstates import DEADLOCK, sqlstate_of
-from django_pgjobs.store.transactions import at_read_committed
 
 KEYS_AT_ONCE = 10_000
 """Keys that one question names."""

@@ -1,31 +1,88 @@
-"""The connections that statements run on, Django's or a worker's own, and their settings."""
+"""The connections that statements run on, Django's or a worker's own, their errors, settings and transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, Protocol, cast
 
 import psycopg
-from django.db import DataError, connections, transaction
+from django.db import DataError, connections, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgjobs import sql
+from django_pgjobs.serialization.escapes import one_line
 
 Params = Mapping[str, Any]
 
 Rows = list[tuple[Any, ...]]
 
+# The server's error codes that this package acts on, read from Django's errors or psycopg's
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK = "40P01"
+LOCK_NOT_AVAILABLE = "55P03"
+UNIQUE_VIOLATION = "23505"
+
+ROWS_DATA = ("22", "23", "54", "XX")
+"""Classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
+
+TRIGGERS = ("P0",)
+"""The class of errors that a trigger raises."""
+
+LINK_LOST = ("08", "57P")
+"""Codes that a server or a pooler sends when it ends a connection, regardless of the statement."""
+
+LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+
+NOT_ALLOWED = ("42",)
+"""The class of a missing privilege."""
+
 NOT_THERE = ("42P01", "42703", "3F000")
-"""SQLSTATEs: a table, a column or a schema does not exist."""
+"""A table, a column or a schema does not exist."""
 
 NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
 
 
+def sqlstate_of(error: BaseException) -> str:
+    """Return the server's code for this error; empty if it does not come from the server."""
+    return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None) or ""
+
+
+def class_of(error: BaseException) -> str:
+    """Return the class of the server's code, its first two characters; empty if the error has no code."""
+    return sqlstate_of(error)[:2]
+
+
 def is_not_migrated(error: BaseException) -> bool:
     """Return whether this error, Django's or psycopg's, means that a table, column or schema does not exist."""
-    return getattr(error.__cause__ or error, "sqlstate", None) in NOT_THERE
+    return sqlstate_of(error) in NOT_THERE
+
+
+def is_answer(error: BaseException) -> bool:
+    """Return whether the server has given a statement up, so that nothing of it was committed."""
+    code = sqlstate_of(error)
+    return bool(code) and not code.startswith(LINK_LOST)
+
+
+def is_data_trouble(error: BaseException) -> bool:
+    """Return whether a row's own data made a statement fail, in the server or before it was sent."""
+    return isinstance(error, psycopg.DataError | UnicodeError) or class_of(error) in ROWS_DATA
+
+
+def is_objection(error: BaseException) -> bool:
+    """Return whether a DELETE may raise this: besides data errors, an objecting trigger or a missing right."""
+    return is_data_trouble(error) or class_of(error) in (*TRIGGERS, *NOT_ALLOWED)
+
+
+def refusal_of(error: BaseException) -> str:
+    """Return in one line why the server refuses a row, without the details, which contain its values."""
+    diag = getattr(error, "diag", None) or getattr(error.__cause__, "diag", None)
+    return one_line(getattr(diag, "message_primary", None) or error)
+
+
+# Statements
 
 
 def statement(name: str) -> str:
@@ -120,6 +177,17 @@ def _fetch(wrapper: BaseDatabaseWrapper, name: str, params: Params) -> Rows:
         return rows_of(cursor) if cursor.pgresult.nfields else []
 
 
+def run_together(connection: psycopg.Connection[Any], statements: Sequence[tuple[str, Params]]) -> list[Rows]:
+    """Run statements as one transaction, sent as one message; return the rows of each."""
+    cursor = psycopg.ClientCursor(connection)
+    # Where the message ends the server ends the transaction: its sender is not needed any more.
+    cursor.execute("\n;\n".join(cursor.mogrify(statement(name), params) for name, params in statements).encode())
+    found = [rows_of(cursor) if cursor.description else []]
+    while cursor.nextset():
+        found.append(rows_of(cursor) if cursor.description else [])
+    return found
+
+
 class WrapperDatabase:
     """A connection of Django's that no alias leads to: it is still being opened, or it is the caller's own."""
 
@@ -166,6 +234,39 @@ class UnseenDatabase(DjangoDatabase):
             return list(connection.connection.execute(sql.statement(name), params).fetchall())
 
 
+class HurriedDatabase(DjangoDatabase):
+    """The same connection for a read that gives up after ``seconds`` and leaves nothing behind, however it ends.
+
+    It travels as one message, within a transaction or savepoint that is rolled back; a connection that it had to open
+    is closed. Query logs and execute wrappers do not see it. Errors are Django's.
+    """
+
+    def __init__(self, using: str, seconds: float) -> None:
+        super().__init__(using)
+        limit = f"{max(1, round(seconds * 1000))}ms"
+        self.settings = {"lock_timeout": limit, "statement_timeout": limit}
+
+    def fetch(self, name: str, params: Params) -> Rows:
+        """Run the statement and return its rows."""
+        wrapper = connections[self.using]
+        opens = wrapper.connection is None
+        wrapper.ensure_connection()
+        try:
+            with wrapper.wrap_database_errors:
+                raw = wrapper.connection
+                together = raw.pipeline() if psycopg.Pipeline.is_supported() else nullcontext()
+                cursor = psycopg.Cursor(raw)
+                with together, raw.transaction(force_rollback=True):
+                    settings = configuring(self.settings, local=True)
+                    psycopg.Cursor(raw).execute(statement("configure"), settings, prepare=False)
+                    cursor.execute(statement(name), params, prepare=False)
+                # Only now, after the pipeline, does the cursor know what came of it.
+                return rows_of(cursor)
+        finally:
+            if opens:
+                wrapper.close()
+
+
 def beneath(using: str) -> UnseenDatabase:
     """Return Django's connection ``using`` for statements that query counts leave out."""
     return UnseenDatabase(using)
@@ -210,3 +311,38 @@ def check_client(wrapper: BaseDatabaseWrapper) -> None:
     """Run it on a new connection of Django's."""
     with wrapper.cursor() as cursor:
         cursor.execute(checking())
+
+
+# Writes from requests and shells: they join the caller's transaction, if there is one, and keep its level
+
+
+def written_at(row: models.Model) -> str:
+    """Return the alias at which to steer a row: the one it was read from, or for a replica the router's write alias.
+
+    Not always the router's: most routers know nothing of ``database=…`` at registering, and elsewhere another job has
+    this job's id.
+    """
+    read, write = row._state.db, str(router.db_for_write(type(row), instance=row))
+    if read is None or read == write or is_read_only(on(read)):
+        return write
+    return read
+
+
+@contextmanager
+def at_read_committed(using: str) -> Iterator[None]:
+    """Open a transaction at READ COMMITTED, regardless of the role's default; inside the caller's, a savepoint.
+
+    At a higher level, one row that a worker changes in the meantime would fail the whole batch; at SERIALIZABLE even a
+    query that only reads may fail (40001).
+    """
+    ours = opens_transaction(using)
+    with transaction.atomic(using=using):
+        if ours:
+            read_committed(on(using))
+        yield
+
+
+def opens_transaction(using: str) -> bool:
+    """Return whether ``atomic`` would open a transaction here rather than join the caller's, which keeps its level."""
+    connection = transaction.get_connection(using)
+    return connection.get_autocommit() and not connection.in_atomic_block

@@ -311,10 +311,30 @@ def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Rele
     return [ReleasedJob._make(row) for row in rows]
 
 
-def write_progress(db: Database, reports: Sequence[tuple[int, str, str]]) -> list[int]:
-    """Store progress reports of running jobs: (id, claim_id, progress as JSON text)."""
-    items = as_array(f'{{"id":{job},"claim_id":"{claim}","progress":{text}}}' for job, claim, text in reports)
+RunReport = tuple[int, str, dict[str, str]]
+"""(id, claim_id, JSON texts) of a running job: its ``progress``, its ``peaks`` of memory, or both."""
+
+
+def write_progress(db: Database, reports: Sequence[RunReport]) -> list[int]:
+    """Store reports of running jobs; return the ids of those written."""
+    items = as_array(
+        f'{{"id":{job},"claim_id":"{claim}","progress":{of.get("progress", "null")},"peaks":{of.get("peaks", "null")}}}'
+        for job, claim, of in reports
+    )
     return [row[0] for row in db.fetch("write_progress", {"items": items})]
+
+
+RunLines = tuple[int, str, bool, str]
+"""(id, claim_id, whether they are the first ones of the run, lines as JSON text) of a running job."""
+
+
+def write_lines(db: Database, logged: Sequence[RunLines]) -> list[int]:
+    """Store what jobs logged. Skips locked rows; return the jobs of the others."""
+    items = as_array(
+        f'{{"id":{job},"claim_id":"{claim}","first":{"true" if first else "false"},"lines":{text}}}'
+        for job, claim, first, text in logged
+    )
+    return [row[0] for row in db.fetch("write_lines", {"items": items})]
 
 
 def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:

@@ -44,7 +44,7 @@ def read_again(cursor: CursorWrapper) -> list[tuple[object, ...]]:
 
 
 def _bounded_text(loader: type[Loader]) -> type[Loader]:
-    class Bounded(loader):  # type: ignore[misc, valid-type]
+    class BoundedText(loader):  # type: ignore[misc, valid-type]
         """Django's loader, which knows the connection's zone, within bounds."""
 
         def load(self, data: Any) -> object:
@@ -56,7 +56,7 @@ def _bounded_text(loader: type[Loader]) -> type[Loader]:
                 bound = EARLIEST if text.startswith(b"-") or text.endswith(b"BC") else LATEST
                 return bound.replace(tzinfo=getattr(self, "timezone", EARLIEST.tzinfo))
 
-    return Bounded
+    return BoundedText
 
 
 class _BoundedBinary(TimestamptzBinaryLoader):

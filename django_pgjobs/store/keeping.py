@@ -42,12 +42,16 @@ def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
 
 
 class Control(NamedTuple):
-    """A request to this worker: its number, 0 if there was none, what it asks for, by whom and why."""
+    """A request to this worker: its number, 0 if there was none, what it asks for, by whom and why.
+
+    ``stacks``: whether there are open requests for stacks of its jobs.
+    """
 
     number: int
     verb: str
     by: str
     reason: str
+    stacks: bool = False
 
 
 _BEATS_WITHOUT = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django_pgjobs.states import has_begun
 from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.store.new_jobs import NewJob
 
@@ -31,8 +32,8 @@ def are_keys_taken(db: Database, queue: str, keys: Sequence[str]) -> bool:
 def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:
     """Return the holder of each job's key, None if the key is free by now. Locks nothing."""
     found: list[KeyHolder | None] = [None] * len(wanted)
-    for position, *holder in db.fetch("find_keys", _keys_of(wanted)):
-        found[position - 1] = KeyHolder(*holder)
+    for position, job_id, started, flow, name in db.fetch("find_keys", _keys_of(wanted)):
+        found[position - 1] = KeyHolder(job_id, started or has_begun(flow or 0), name)
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.store.database import Database
 
 WORKERS = "pgjobs"
@@ -33,6 +34,9 @@ class Notification(NamedTuple):
 PAUSES = Notification(WORKERS, "pauses")
 """Something was paused, or a pause has ended."""
 
+STACKS = Notification(WORKERS, "stacks")
+"""An operator asks for the stack of a running job."""
+
 
 @lru_cache(maxsize=256)
 def wake_up(queue: str, priority: int | None) -> Notification:
@@ -55,10 +59,16 @@ def ended(job_id: int) -> Notification:
     return Notification(WAITERS, str(job_id))
 
 
-def notify(db: Database, notices: Iterable[Notification]) -> None:
-    """Send notifications, at the commit of the open transaction if there is one."""
+def notify(db: Database, notices: Iterable[Notification], schema: str = "") -> None:
+    """Send notifications, at the commit of the open transaction if there is one.
+
+    Where one worker serves many schemas they name ``schema``, or that to which the session's path leads.
+    """
     unique = sorted(set(notices))
-    if len(unique) == 1:  # nearly always: half the cost
+    if unique and get_conf().schemas is not None:
+        params = {"channels": [n.channel for n in unique], "payloads": [n.payload for n in unique], "schema": schema}
+        db.fetch("notify_of_schema", params)
+    elif len(unique) == 1:  # nearly always: half the cost
         db.fetch("notify", unique[0]._asdict())
     elif unique:
         db.fetch("notify_many", {"channels": [n.channel for n in unique], "payloads": [n.payload for n in unique]})

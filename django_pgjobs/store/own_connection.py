@@ -6,13 +6,16 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.db import connections
 
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
-def own_wrapper(using: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+
+def own_wrapper(using: str, defaults: Mapping[str, object], overrides: Mapping[str, object]) -> Any:
     """Return Django's wrapper of a connection yet to be opened; both are options, under and over the project's own.
 
     PostGIS, tenants, service files and short-lived passwords work as in any other connection of the project.
@@ -24,7 +27,7 @@ def own_wrapper(using: str, defaults: Mapping[str, Any], overrides: Mapping[str,
     return wrapper
 
 
-def use_autocommit(wrapper: Any) -> None:
+def use_autocommit(wrapper: BaseDatabaseWrapper) -> None:
     """Set an open connection to autocommit, regardless of the project's settings."""
     connection: psycopg.Connection[Any] = wrapper.connection
     if not connection.autocommit:

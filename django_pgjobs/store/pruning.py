@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_pgjobs.store import turns
-from django_pgjobs.store.database import Database, Enclosing, set_lock_timeout
+from django_pgjobs.store.database import LOCKED, Database, Enclosing, set_lock_timeout
 from django_pgjobs.store.gates import notices_of
+from django_pgjobs.store.keys import Expired
 from django_pgjobs.store.notifying import notify
-from django_pgjobs.store.sqlstates import LOCKED
 
 OLDEST = "-infinity"
 """The instant before every end."""
@@ -74,6 +74,12 @@ def count_prunable(
     given = None if names is None else list(names)
     params = {"outcome": outcome, "seconds": seconds, "queues": list(queues), "only": only, "names": given}
     return int(db.fetch("count_prunable", params)[0][0])
+
+
+def delete_lines(db: Database, *, after: str, limit: int) -> Expired:
+    """Delete the lines of jobs that are gone, of the next ``limit`` jobs with lines from the id ``after`` on."""
+    count, until = db.fetch("delete_lines", {"after": after, "limit": limit})[0]
+    return Expired(count, until or after)
 
 
 def prune_jobs(db: Enclosing, ids: Sequence[int], *, until: str) -> list[int] | None:

@@ -50,6 +50,15 @@ class WaitingForEvents(NamedTuple):
     seconds: float | None
 
 
+class HeldUp(NamedTuple):
+    """A sequence, the job for which it waits, that job's queue, and for how many ``seconds`` it has been abandoned."""
+
+    queue: str
+    sequence: str
+    job_id: int
+    seconds: float
+
+
 def list_held_pairs(db: Database) -> list[tuple[str, str]]:
     """Return each (queue, hold) that has a held job."""
     return [(queue, hold) for queue, hold in db.fetch("list_held_pairs", {})]
@@ -85,6 +94,14 @@ def list_failing(
 def count_events(db: Database, *, most: int) -> WaitingForEvents:
     """Count the jobs that wait for an event, among the first ``most`` that have such a wait."""
     return WaitingForEvents._make(db.fetch("count_events", {"most": most})[0])
+
+
+def list_held_up(db: Database, *, most: int) -> list[HeldUp]:
+    """Return the sequences that an abandoned job holds up, the longest wait first.
+
+    Looks at the first ``most`` in which jobs stand, and at those of the ``most`` jobs that were abandoned last.
+    """
+    return [HeldUp._make(row) for row in db.fetch("list_held_up", {"most": most})]
 
 
 def list_parked(db: Database, queues: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -2,7 +2,10 @@
 
 A job that waits for its turn has a hand in its own gate. A transaction that may change whose turn it is, by a
 registration, an end or a retry, locks the sequence first, and looks by *a later statement*: it sees all that was
-committed before the lock, and what comes after sees it. Locks are taken in one order: jobs, sequences, gates by ids.
+committed before the lock, and what comes after sees it. Locks are taken in one order: jobs, sequences, the gates in
+which ends count by ids, and then those of the jobs whose turn comes, by ids. The last ones are safe behind the others:
+who waits for one of them has locked its sequence, and who locks one without that waits for nothing. A registration
+that replaces or postpones a job locks that behind the sequence: it lets go of both if that is a deadlock.
 
 The locks are a thousand for all sequences together: each takes a place in the server's table of locks until the commit.
 """

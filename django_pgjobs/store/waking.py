@@ -17,14 +17,14 @@ committed, so the last poll finds them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
 
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log as logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import notifying
 from django_pgjobs.store.database import beneath
@@ -47,8 +47,6 @@ LEAST_COST_SECONDS = 0.002
 MOST_COST_SECONDS = 0.02
 """Each listener pays for a notification, too, however little it cost its sender; and one that took long, as a machine
 or a network may stall, says little about the next."""
-
-logger = safe_logger("django_pgjobs")
 
 _notified: dict[tuple[str, Notification], _Last] = {}
 """(alias, notice of a registration) → its latest notification.
@@ -96,12 +94,17 @@ class _Waiting:
     """Notices to send when the transaction commits, unless one of these savepoints is rolled back."""
 
     using: str
+    schema: str
     savepoints: set[str]
-    registered: set[Notification] = field(default_factory=set)
-    notices: set[Notification] = field(default_factory=set)
+    registered: set[Notification]
+    notices: set[Notification]
 
-    def takes(self, savepoints: set[str], registered: set[Notification], notices: set[Notification]) -> bool:
-        """Add these notices if they depend on the same savepoints; return whether this hook sends them."""
+    def takes(
+        self, schema: str, savepoints: set[str], registered: set[Notification], notices: set[Notification]
+    ) -> bool:
+        """Add these notices if they are of the same schema and savepoints; return whether this hook sends them."""
+        if self.schema != schema:
+            return False
         if self.savepoints == savepoints:
             self.registered |= registered
             self.notices |= notices
@@ -112,22 +115,24 @@ class _Waiting:
         """Send the notices, after the commit."""
         connection = connections[self.using]
         if not _in_transaction(connection):  # inside a transaction a test simulates the commit: nothing is committed
-            _send(connection, self.registered, self.notices)
+            _send(connection, self.schema, self.registered, self.notices)
 
 
 def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notification], notices: set[Notification]) -> None:
+    # Of an engine for tenants, which may have set another by the commit.
+    schema = (getattr(connection, "schema_name", None) or "") if get_conf().schemas is not None else ""
     if not _in_transaction(connection):
-        _send(connection, registered, notices)
+        _send(connection, schema, registered, notices)
         return
     if is_of_a_test_case(connection):
         return
     hooks: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
-    # One hook per transaction, even if it registers many jobs.
+    # One hook per transaction and schema, even if it registers many jobs.
     last = getattr(hooks[-1][1], "__self__", None) if hooks else None
-    if isinstance(last, _Waiting) and last.takes(savepoints, registered, notices):
+    if isinstance(last, _Waiting) and last.takes(schema, savepoints, registered, notices):
         return
-    waiting = _Waiting(connection.alias, savepoints, set(registered), set(notices))
+    waiting = _Waiting(connection.alias, schema, savepoints, set(registered), set(notices))
     if connection.in_atomic_block:
         connection.on_commit(waiting.send, robust=True)
     else:
@@ -136,7 +141,9 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notificatio
         hooks.append((savepoints, waiting.send, True))
 
 
-def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], notices: set[Notification]) -> None:
+def _send(
+    connection: BaseDatabaseWrapper, schema: str, registered: Iterable[Notification], notices: set[Notification]
+) -> None:
     begun = monotonic()
     using = connection.alias
     unsent = {notice: rush for notice in registered if (rush := _in_a_rush(using, notice, begun)) is not None}
@@ -144,7 +151,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], n
         return
     busy = {notifying.busy(notice.queue) for notice, rush in unsent.items() if rush}
     try:
-        notifying.notify(beneath(using), {*unsent, *busy, *notices})
+        notifying.notify(beneath(using), {*unsent, *busy, *notices}, schema)
     except Error as error:
         logger.warning("notification failed, workers find the jobs at their next poll: %s", one_line(error))
     else:
@@ -158,7 +165,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notification], n
 def _in_a_rush(using: str, notice: Notification, now: float) -> bool | None:
     """Return whether registrations come more often than notifications cost; None to send none, as a silence lasts."""
     last = _notified.get((using, notice))
-    if last is None:
+    if last is None or get_conf().schemas is not None:  # the one before may have been of another schema
         return False
     if now - last.begun < last.silence:
         last.silent += 1

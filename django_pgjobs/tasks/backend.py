@@ -14,11 +14,12 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.allowed import check_allowed_queue
 from django_pgjobs.definition.policy import JobPolicy
-from django_pgjobs.definition.validation import check_allowed_queue, check_queue
+from django_pgjobs.definition.validation import check_queue
 from django_pgjobs.tasks import families
 from django_pgjobs.tasks.families import OF_INVALID, BaseTaskBackend, InvalidTask
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.tasks.families import Task, TaskResult
@@ -64,10 +65,10 @@ class PgJobsBackend(BaseTaskBackend):
         arguments that the function does not take or that are no JSON; then nothing is stored, and an open transaction
         stays usable.
         """
-        from django_pgjobs.tasks import enqueuing  # here: it needs models, and tasks are decorated before there are any
+        from django_pgjobs.tasks import definitions  # here: tasks are decorated before there are models
 
         self.validate_task(task)
-        return enqueuing.enqueue(self, task, args, kwargs)
+        return definitions.enqueue(self, task, args, kwargs)
 
     def many_stored(self) -> None:
         """Called after ``enqueue_many``. A backend for tests may run the jobs."""

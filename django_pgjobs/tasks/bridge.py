@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.tasks import enqueuing, results
+from django_pgjobs.tasks import definitions, results
 from django_pgjobs.tasks.definitions import definition_of
 
 if TYPE_CHECKING:
@@ -43,4 +43,4 @@ def enqueue_many(task: TaskOf[P, R], calls: Iterable[tuple[Sequence[object], Map
     caller's transaction; if a key is taken, the id is that of the job that has it. Raises ``InvalidTask`` and
     ``TypeError`` naming the row.
     """
-    return enqueuing.enqueue_many(cast("Task", task), calls)
+    return definitions.enqueue_many(cast("Task", task), calls)

@@ -1,4 +1,5 @@
-"""A task as one more kind of job definition: made of the module's own ``Task``, at its first use.
+"""A task as one more kind of job definition: made of the module's own ``Task``, at its first use; and
+how it is enqueued.
 
 Rows name a task by its path. The definition is made of what stands at that path, never of the ``Task`` object at hand:
 wrappers build a second ``Task`` around another function, and the module's is the one that a worker finds.
@@ -9,28 +10,38 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from django.apps import apps
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import router
 from django.utils.module_loading import import_string
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.options import Plan
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.signature import check_function, location_of
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.registering.destination import writable_alias
+from django_pgjobs.registering.encode import Row
+from django_pgjobs.registering.register import register_all_fresh, register_one
 from django_pgjobs.states import TASK_FRONT
-from django_pgjobs.tasks import families, running
-from django_pgjobs.tasks.families import DEFAULT_ALIAS, InvalidTask
+from django_pgjobs.tasks import families, results, running, sending
+from django_pgjobs.tasks.families import DEFAULT_ALIAS, InvalidTask, InvalidTaskJob
+from django_pgjobs.tasks.plain import plain_arguments
 from django_pgjobs.tasks.policies import mark_of
 from django_pgjobs.tasks.settings import AliasOptions, options_of, our_aliases, renamed
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
-    from django_pgjobs.tasks.families import Task
+    from django_pgjobs.definition.options import Plan
+    from django_pgjobs.tasks.families import BaseTaskBackend, Task, TaskResult
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +98,7 @@ class TaskDefinition(JobDefinition[P, R]):
         return plan if self.database is None else replace(plan, database=self.database)
 
 
-def definition_of(task: Task) -> JobDefinition[..., Any]:
+def definition_of(task: Task) -> JobDefinition[..., object]:
     """Return the definition of what stands at the path of ``task``. May import it.
 
     Raises ``InvalidTask``, and ``TypeError`` if ``task`` is none.
@@ -96,20 +107,20 @@ def definition_of(task: Task) -> JobDefinition[..., Any]:
         raise TypeError(f"{task!r} is no task: write @task above the function")
     path = task.module_path
     known = registry.find(path)
-    return definition_at(path) if known is None else cast("JobDefinition[..., Any]", known)
+    return definition_at(path) if known is None else cast("JobDefinition[..., object]", known)
 
 
-def definition_at(path: str) -> JobDefinition[..., Any]:
+def definition_at(path: str) -> JobDefinition[..., object]:
     """Return the definition of the task or job at this path. May import it. Raises ``InvalidTask``."""
     try:
-        return cast("JobDefinition[..., Any]", registry.resolve(path))
+        return cast("JobDefinition[..., object]", registry.resolve(path))
     except UnknownJob as error:
         if not our_aliases():
             raise InvalidTask(f"{path} can be no job: no alias of TASKS has a BACKEND of django_pgjobs.") from None
         raise InvalidTask(f"{path} is no task that a worker could find: {error}") from error
 
 
-def resolver(name: str) -> JobDefinition[..., Any] | None:
+def resolver(name: str) -> JobDefinition[..., object] | None:
     """Return the definition of the task or job at a dotted path, former ones included; see ``Registry.resolve``.
 
     Never takes anything else for a task, so that no row can name an arbitrary callable.
@@ -121,7 +132,7 @@ def resolver(name: str) -> JobDefinition[..., Any] | None:
         return None
     if path.endswith(UNDO):  # no attribute of a module: what the decorator ``undo`` has named after its job
         undone = registry.resolved(path.removesuffix(UNDO))
-        undo = None if undone is None else cast("JobDefinition[..., Any] | None", undone._undo_definition)
+        undo = None if undone is None else cast("JobDefinition[..., object] | None", undone._undo_definition)
         return undo if undo is not None and undo.name == path else None
     found = import_string(path)
     if isinstance(found, JobDefinition):
@@ -142,7 +153,7 @@ def _may_be_imported(path: str) -> bool:
     return ".__main__." not in path and (first not in PYTHONS_OWN or first in named)
 
 
-def define(task: Task) -> TaskDefinition[..., Any]:
+def define(task: Task) -> TaskDefinition[..., object]:
     """Make the module's task known, with its cron entries, unless it is. Raises ``InvalidJob``."""
     with _defining:
         known = registry.find(task.module_path)
@@ -156,7 +167,7 @@ def define(task: Task) -> TaskDefinition[..., Any]:
         return definition
 
 
-def _made(task: Task) -> tuple[TaskDefinition[..., Any], tuple[Any, ...]]:
+def _made(task: Task) -> tuple[TaskDefinition[..., object], tuple[Any, ...]]:
     path = task.module_path
     options = options_of_task(task)
     declared = options.declared(path, mark_of(task.func))
@@ -184,7 +195,7 @@ def options_of_task(task: Task) -> AliasOptions:
     return options_of(alias)
 
 
-def as_task(definition: JobDefinition[..., Any], backend: str = DEFAULT_ALIAS) -> Task:
+def as_task(definition: JobDefinition[..., object], backend: str = DEFAULT_ALIAS) -> Task:
     """Return a job definition as a task; see ``JobDefinition.as_task``."""
     if isinstance(definition, TaskDefinition):
         return definition.task if backend == definition._backend_alias else definition.task.using(backend=backend)
@@ -198,3 +209,106 @@ def as_task(definition: JobDefinition[..., Any], backend: str = DEFAULT_ALIAS) -
 
 
 registry.add_resolver(resolver)
+
+
+WAITS = "waits for the database: in asynchronous code write"
+
+
+def enqueue(backend: BaseTaskBackend, task: Task, args: Sequence[object], kwargs: Mapping[str, object]) -> TaskResult:
+    """Store a job of a valid task; see ``PgJobsBackend.enqueue``."""
+    taken, named = plain_arguments(args, kwargs)
+    definition = definition_of(task)
+    definition._fits(*taken, **named)
+    own: Task | None = getattr(definition, "task", None)
+    try:
+        row = Row(definition, plan_of(definition, task), taken, named, results.header_of(task, own))
+        job: Any = register_one(row)
+    except InvalidJob as error:
+        raise InvalidTaskJob(str(error)) from error.__cause__
+    except SynchronousOnlyOperation:
+        raise SynchronousOnlyOperation(f"enqueue() {WAITS} await aenqueue(…).") from None
+    if not job.fresh:
+        return results.found(backend.alias, str(job.pk))
+    result = results.of_new_job(job, task, backend.alias, taken, named)
+    sending.send_enqueued(type(backend), result)
+    return result
+
+
+def enqueue_many(task: Task, calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> list[str]:
+    """Store jobs of one task; see ``bridge.enqueue_many``."""
+    definition = definition_of(task)
+    backend = task.get_backend()
+    backend.validate_task(task)
+    try:
+        plan = plan_of(definition, task)
+        headers = results.header_of(task, getattr(definition, "task", None))
+        ids, fresh = register_all_fresh(_rows(definition, plan, headers, calls), None, plan.conf)
+    except InvalidJob as error:
+        raise InvalidTaskJob(str(error)) from error.__cause__
+    except SynchronousOnlyOperation:
+        raise SynchronousOnlyOperation(f"enqueue_many() {WAITS} await sync_to_async(enqueue_many)(…).") from None
+    if sending.others_want_enqueued():
+        made = results.of_jobs(writable_alias(plan.database), [ids[at] for at in fresh], task.backend)
+        for result in made:
+            sending.send_enqueued(type(backend), result)
+    then = getattr(backend, "many_stored", None)  # another backend has no such method
+    if then is not None:
+        then()
+    return list(map(str, ids))
+
+
+def _rows(
+    definition: JobDefinition[..., object], plan: Plan, headers: Mapping[str, object] | None, calls: Iterable[Any]
+) -> Iterator[Row]:
+    fits = definition._fits
+    for number, call in enumerate(calls):
+        try:
+            args, kwargs = call
+            if isinstance(args, str | bytes) or not isinstance(kwargs, (dict, Mapping)):  # an ABC asks longer
+                raise TypeError
+        except (TypeError, ValueError):
+            words = f"row {number}: must be a pair of arguments and keyword arguments, not {call!r}"
+            raise InvalidTaskJob(words) from None
+        try:
+            taken, named = plain_arguments(args, kwargs)
+            fits(*taken, **named)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"row {number}: {error}") from error.__cause__
+        yield Row(definition, plan, taken, named, headers)
+
+
+def plan_of(definition: JobDefinition[..., object], task: Task) -> Plan:
+    """Return what a registration of ``task`` writes. Raises ``InvalidJob``."""
+    given: dict[str, Any] = {}
+    if task.queue_name != definition.queue:
+        given["queue"] = task.queue_name
+    if task.priority != definition.priority:
+        given["priority"] = int(task.priority)
+    after: Any = task.run_after
+    if isinstance(after, timedelta):
+        given["delay"] = after
+    elif after is not None:
+        given["run_at"] = after
+    if not isinstance(definition, TaskDefinition):
+        database = options_of(task.backend).database
+        if database is not None:
+            given["database"] = database
+    elif task.backend != definition._backend_alias:
+        given |= _of_alias(definition, task.backend)
+    if router.routers and definition._plan.database is None and given.get("database") is None:
+        # Not where they would send this job: of a result, only the alias of its task and its id are known later.
+        given["database"] = results.database_of(task.backend)
+    return definition._plan_with(**given) if given else definition._plan
+
+
+def _of_alias(definition: TaskDefinition[..., object], alias: str) -> dict[str, object]:
+    """Return what a row gets from the alias that it is enqueued by, where that is not the task's own."""
+    options, conf = options_of(alias), get_conf()
+    declared = options.declared(definition.name, mark_of(definition.task.func))
+    hard = declared.get("timeout", conf.default_timeout_seconds)
+    soft = declared.get("soft_timeout")
+    return {
+        "database": options.database,
+        "max_attempts": declared.get("max_attempts", conf.default_max_attempts),
+        "timeout": hard if soft is None else (soft, hard),
+    }

@@ -15,15 +15,13 @@ from types import ModuleType
 from django.apps import AppConfig, apps
 from django.utils.module_loading import module_has_submodule
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.tasks.definitions import resolver
 from django_pgjobs.tasks.families import FAMILY, InvalidTask, is_task
 from django_pgjobs.tasks.settings import options_of, our_aliases
 
 MODULE = "tasks"
-
-log = safe_logger("django_pgjobs")
 
 
 def discover() -> None:

@@ -17,7 +17,7 @@ from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.signature import call_site, location_of
 from django_pgjobs.definition.validation import check_known
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import InvalidOption
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,33 +1,42 @@
-"""Jobs as results of tasks: the row, its attempts and its claim → ``TaskResult``; pure, but for the reading itself."""
+"""Jobs as results of tasks: the row, its attempts and its claim → ``TaskResult``; pure, but for the reading itself.
+
+Its errors: one for each failed attempt, and one for an end that no attempt explains.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import UnknownJob, UnreadablePayload
+from django_pgjobs.exceptions import Abandon, AttemptFailed, Cancel, UnknownJob, UnreadablePayload, UnstorableResult
 from django_pgjobs.inspection.results import ReadResult, read_result, read_results
 from django_pgjobs.registering.destination import writable_alias
+from django_pgjobs.serialization.failures import full_path
 from django_pgjobs.serialization.headers import task_header
 from django_pgjobs.serialization.payload import decode_payload, decode_result
 from django_pgjobs.states import TASK_HEADER, Outcome
-from django_pgjobs.tasks import errors, families
-from django_pgjobs.tasks.families import DEFAULT_ALIAS, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from django_pgjobs.tasks import families
+from django_pgjobs.tasks.families import DEFAULT_ALIAS, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from django_pgjobs.tasks.plain import normalize_json
 from django_pgjobs.tasks.settings import options_of
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.policy import JobPolicy
+    from django_pgjobs.inspection.results import ReadAttempt, ReadResult
     from django_pgjobs.models import Job
     from django_pgjobs.tasks.families import Task
+
 
 LONGEST_ID = 19
 """Digits of the largest id."""
@@ -126,7 +135,7 @@ def result_of_read(read: ReadResult, asked: str) -> TaskResult:
         args=args,
         kwargs=kwargs,
         backend=task.backend,
-        errors=errors.errors_of(read),
+        errors=errors_of(read),
         worker_ids=["" if worker is None else str(worker) for worker in read.workers],
     )
     if read.outcome == Outcome.SUCCEEDED and read.result is not None:
@@ -141,7 +150,7 @@ def status_of(read: ReadResult) -> TaskResultStatus:
     return TaskResultStatus.SUCCESSFUL if read.outcome == Outcome.SUCCEEDED else TaskResultStatus.FAILED
 
 
-def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(payload: str) -> tuple[list[object], dict[str, object]]:
     """Return the arguments; those that no JSON can show, of a ``@job``, in their stored form."""
     try:
         args, kwargs = decode_payload(payload)
@@ -185,7 +194,7 @@ def _task(definition: JobPolicy, read: ReadResult, asked: str) -> Task:
     return families.made(families.Task, {"func": definition.func, "takes_context": definition.takes_context, **values})
 
 
-def _kept(text: str | None) -> Mapping[str, Any]:
+def _kept(text: str | None) -> Mapping[str, object]:
     """Return what ``header_of`` has stored; nothing, if something else stands there."""
     given = task_header(text) or {}
     return {name: value for name, value in given.items() if isinstance(value, KEPT.get(name, ()))}
@@ -235,3 +244,72 @@ def of_facts(name: str, job_id: int, attempt: int, status: TaskResultStatus) -> 
         errors=[],
         worker_ids=[""] * attempt,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgTaskError(TaskError):
+    """A ``TaskError`` that also finds the class of an exception that is defined inside another class."""
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class of the exception. Raises ``ImportError`` if no module has it, ``ValueError`` if it is none."""
+        found = _at(self.exception_class_path)
+        if not isinstance(found, type) or not issubclass(found, BaseException):
+            raise ValueError(f"{self.exception_class_path!r} does not reference a valid exception.")
+        return found
+
+
+def _at(path: str) -> object:
+    """Return what stands at a dotted path, be it inside a class, which ``import_string`` does not look into."""
+    try:
+        return import_string(path)
+    except ImportError:
+        module, _, name = path.rpartition(".")
+        names = [name]
+        while module:
+            try:
+                found: Any = import_module(module)
+            except ModuleNotFoundError:
+                module, _, name = module.rpartition(".")
+                names.insert(0, name)
+                continue
+            for each in names:
+                found = getattr(found, each, None)
+            if found is None:
+                raise
+            return found
+        raise
+
+
+def path_of(kind: type[BaseException]) -> str:
+    """Return the full dotted path of a class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def errors_of(read: ReadResult) -> list[TaskError]:
+    """Return an error for each charged attempt that failed, the oldest first; at least one if the task failed."""
+    errors = [_of_attempt(failure) for failure in read.failures]
+    if read.outcome == Outcome.CANCELLED:
+        by, reason = read.cancel_by, read.cancel_reason
+        errors.append(_error(path_of(Cancel), f"Cancelled{f' by {by}' if by else ''}{f': {reason}' if reason else ''}"))
+    elif read.is_abandoned_by_hand:
+        errors.append(_error(path_of(Abandon), read.error))
+    elif read.outcome == Outcome.ABANDONED and not errors:
+        errors.append(_error(path_of(AttemptFailed), read.error))
+    return errors
+
+
+def _of_attempt(failure: ReadAttempt) -> TaskError:
+    kind, message = failure.exception or path_of(AttemptFailed), failure.message
+    if kind == path_of(UnstorableResult) and len(failure.chain) > 1:
+        # The attempt did its work, and returned what is no JSON: why, is what people look for.
+        kind, message = failure.chain[1]
+    return _error(kind, failure.traceback or f"{kind}: {message or failure.cause}")
+
+
+def _error(kind: str, traceback: str) -> TaskError:
+    path = full_path(kind)
+    if "<locals>" in path:
+        # Nothing outside of its function can reach the class; the traceback names it.
+        path = path_of(AttemptFailed)
+    return PgTaskError(exception_class_path=path, traceback=traceback)

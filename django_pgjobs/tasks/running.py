@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
@@ -20,6 +20,9 @@ from django_pgjobs.tasks.families import TaskContext
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobDefinition
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 OUR_FILES.add(__file__)
 
 
@@ -33,13 +36,13 @@ class PgTaskContext(TaskContext):
     job: JobContext
 
 
-def body_of(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., Any]:
+def body_of(definition: JobDefinition[P, R], func: Callable[..., object]) -> Callable[..., Any]:
     """Return the function that an attempt calls instead of the task's own."""
     made = _async_body(definition, func) if iscoroutinefunction(func) else _sync_body(definition, func)
     return wraps(func)(made)
 
 
-def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., object]:
+def _sync_body(definition: JobDefinition[P, R], func: Callable[..., object]) -> Callable[..., object]:
     def body(*args: object, **kwargs: object) -> object:
         if sending.anybody_wants_starts():
             sending.send_started(current_context())
@@ -56,7 +59,7 @@ def _sync_body(definition: JobDefinition[..., Any], func: Callable[..., object])
     return body_with_context if definition.takes_context else body
 
 
-def _async_body(definition: JobDefinition[..., Any], func: Callable[..., object]) -> Callable[..., object]:
+def _async_body(definition: JobDefinition[P, R], func: Callable[..., object]) -> Callable[..., object]:
     async def body(*args: object, **kwargs: object) -> object:
         if sending.anybody_wants_starts():
             await sending.asend_started(current_context())
@@ -74,7 +77,7 @@ def _async_body(definition: JobDefinition[..., Any], func: Callable[..., object]
     return body_with_context if definition.takes_context else body
 
 
-def stored(definition: JobDefinition[..., Any], value: object) -> object:
+def stored(definition: JobDefinition[P, R], value: object) -> object:
     """Return a task's result as JSON keeps it. One that JSON does not have: ``Unstored``, or ``UnstorableResult``."""
     if not definition.store_result:
         return value  # which the attempt drops

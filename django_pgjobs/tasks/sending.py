@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.execution import events
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.states import TASK_FRONT, Outcome
 from django_pgjobs.tasks import families, results
 from django_pgjobs.tasks.families import TaskResult, TaskResultStatus
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from django_pgjobs.context import JobContext
 
-log = safe_logger("django_pgjobs")
 tasks_log = logging.getLogger(families.FAMILY)
 """The logger of Django's receivers."""
 

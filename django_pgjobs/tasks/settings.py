@@ -22,8 +22,8 @@ from django_pgjobs.definition.keys import Unique
 from django_pgjobs.definition.validation import check_name, did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.tasks.policies import checked_policy
-from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.limit import Limit
+from django_pgjobs.values.setting_rules import InvalidOption
 
 DEFAULTS = {
     "MAX_ATTEMPTS": "max_attempts",
@@ -208,7 +208,7 @@ def _cron(value: object) -> object:
     return entry
 
 
-def _limits(value: object) -> Any:
+def _limits(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_limits(one) for one in value]
     return Limit(**value) if isinstance(value, Mapping) else value

@@ -22,7 +22,7 @@ from sentry_sdk.crons import capture_checkin
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.telemetry.attempts import settled
 from django_pgjobs.values.interval import is_interval, length_of
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
     from django_pgjobs.decisions import Decision
     from django_pgjobs.definition.cron_declaration import CronDeclaration
-
-log = safe_logger("django_pgjobs")
 
 SLUG_LIMIT = 50
 HASH_DIGITS = 8

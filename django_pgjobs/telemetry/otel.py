@@ -20,7 +20,7 @@ from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
 from django.utils.decorators import sync_and_async_middleware
 
-from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.execution.failed_attempts import failure_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.signals import attempt_ended
 from django_pgjobs.telemetry.attempts import STEERING, failure_in

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from django_pgjobs.exceptions import INTERRUPTS
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.signals import executor_stopping
-
-log = safe_logger("django_pgjobs")
 
 FLUSH_SECONDS = {"drained": 1.2, "orphaned": 0.4}
 """Time that a tool may flush when its executor leaves. Two tools fit into the time that receivers have."""

@@ -23,7 +23,7 @@ from django_pgjobs import logs
 from django_pgjobs.conf import get_conf
 from django_pgjobs.serialization.failures import of_the_job
 from django_pgjobs.signals import attempt_ended
-from django_pgjobs.telemetry import stripping
+from django_pgjobs.telemetry import texts
 from django_pgjobs.telemetry.attempts import STEERING, failure_in, settled
 from django_pgjobs.telemetry.quietly import flush_when_leaving, quietly
 from django_pgjobs.telemetry.texts import line
@@ -151,7 +151,7 @@ def _capture_from_callback(error: BaseException) -> None:
 
 
 def _capture(error: BaseException, level: str) -> None:
-    if stripping.is_known(error):
+    if texts.is_known(error):
         return  # the job has reported it itself
     event, hint = event_from_exception(
         (type(error), error, of_the_job(error)),
@@ -184,8 +184,8 @@ def _is_ours(record: Any) -> bool:
 def _strip(event: Any, hint: Any) -> object:
     if event.get("type") is not None:
         return event
-    stripping.remember((hint or {}).get("exc_info"))
-    stripping.strip(event)
+    texts.remember((hint or {}).get("exc_info"))
+    texts.strip(event)
     if sentry_sdk.get_client().options["attach_stacktrace"] and not {"exception", "stacktrace", "threads"} & set(event):
         # Else the SDK adds the stack later, with the values of its variables.
         stack = current_stacktrace(include_local_variables=False)

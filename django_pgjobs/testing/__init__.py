@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from django_pgjobs.testing.contexts import FakeContext, context
     from django_pgjobs.testing.crashing import CrashPoint, crash_at
     from django_pgjobs.testing.eager import EagerBackend as EagerBackend
+    from django_pgjobs.testing.idempotent import assert_idempotent, crash_tests
     from django_pgjobs.testing.moving import backdate
     from django_pgjobs.testing.registered import assert_not_registered, assert_registered
     from django_pgjobs.testing.replaying import StoppedAt, replay
@@ -42,11 +43,13 @@ __all__ = [
     "Ran",
     "StoppedAt",
     "arun_jobs",
+    "assert_idempotent",
     "assert_not_registered",
     "assert_registered",
     "backdate",
     "context",
     "crash_at",
+    "crash_tests",
     "isolated_registry",
     "replay",
     "reset_rate_limits",
@@ -63,11 +66,13 @@ _LATE = {
     "Ran": "running",
     "StoppedAt": "replaying",
     "arun_jobs": "running",
+    "assert_idempotent": "idempotent",
     "assert_not_registered": "registered",
     "assert_registered": "registered",
     "backdate": "moving",
     "context": "contexts",
     "crash_at": "crashing",
+    "crash_tests": "idempotent",
     "replay": "replaying",
     "run_job": "running",
     "run_jobs": "running",

@@ -12,8 +12,8 @@ from typing import Self
 from django_pgjobs import clock
 from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
+from django_pgjobs.execution.failed_attempts import failure_of
 from django_pgjobs.execution.prepared import RunControl
-from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.testing.fake_memory import FakeMemory
 from django_pgjobs.values.stopping import DRAIN

@@ -15,6 +15,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import JobSuspended
 from django_pgjobs.execution.durable import DurableMemory
 from django_pgjobs.execution.prepared import Prepared
+from django_pgjobs.execution.walks import T, Walk
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.states import MemoKind
 from django_pgjobs.store import keeping
@@ -142,6 +143,10 @@ class MortalMemory(DurableMemory):
         if not self.mortal.passes(f"{BEFORE_MEMO}{memo.name}"):
             self.die(memo.name)
         return super()._written(memo)
+
+    def _keep_cursor(self, walk: Walk[T]) -> None:
+        if not self.mortal.dead:
+            super()._keep_cursor(walk)
 
     def _keep(self, memo: StoredMemo) -> None:
         super()._keep(memo)

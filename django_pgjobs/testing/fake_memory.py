@@ -27,9 +27,9 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.execution.attempt import value_of
 from django_pgjobs.execution.durable import DurableMemory
+from django_pgjobs.execution.failed_attempts import failure_of
 from django_pgjobs.execution.naming import Names
-from django_pgjobs.execution.retries import failure_of
-from django_pgjobs.execution.walks import Walk
+from django_pgjobs.execution.walks import T, Walk
 from django_pgjobs.flows.builtin import checked_calls
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.payload import check_has_run, decode_result, encode_result
@@ -134,7 +134,7 @@ class FakeMemory(DurableMemory):
             raise given
         return decode_result(encode_result(given, get_conf().bounds.event_bytes, "payload", "BOUNDS['event_bytes']"))
 
-    def each(self, rows: Iterable[Any], options: EachOptions) -> Iterator[Any]:
+    def each(self, rows: Iterable[object], options: EachOptions) -> Iterator[Any]:
         """Go through rows, again if the test calls the function again."""
         self._walks.pop(options.name, None)
         return super().each(rows, options)
@@ -146,7 +146,7 @@ class FakeMemory(DurableMemory):
         return True
 
     @contextmanager
-    def _batch(self, walk: Walk[Any]) -> Iterator[None]:
+    def _batch(self, walk: Walk[T]) -> Iterator[None]:
         """Begin no transaction."""
         yield
         walk.kept = walk.n
@@ -166,7 +166,7 @@ class FakeMemory(DurableMemory):
             )
         return [member.result for member in found]
 
-    def _member(self, number: int, call: object) -> Settled[Any]:
+    def _member(self, number: int, call: object) -> Settled[object]:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
         func: Any = async_to_sync(call.definition.func) if call.definition.is_async else call.definition.func

@@ -14,7 +14,7 @@ from django_pgjobs.models import Job, Memo
 from django_pgjobs.models.attempts import Claim
 
 
-def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
+def backdate(rows: Model | QuerySet[Model], /, **moves: float | timedelta) -> int:
     """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
 
     ``rows``: a ``Job`` or a queryset of jobs; ``Attempt``, ``Claim`` and ``Heartbeat`` work too. ``moves``: how far to
@@ -46,8 +46,8 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     return count
 
 
-def _itself(row: Model) -> QuerySet[Any]:
-    manager: Any = type(row)._base_manager
+def _itself(row: Model) -> QuerySet[Model]:
+    manager = type(row)._base_manager
     found: QuerySet[Any] = manager.using(row._state.db).filter(pk=row.pk)
     return found
 

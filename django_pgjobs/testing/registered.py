@@ -94,7 +94,7 @@ class _Expected:
         cls,
         job: JobDefinition[..., Any] | BoundJob,
         args: tuple[object, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         queue: str | None,
     ) -> _Expected:
         columns = {} if queue is None else {"queue": queue}

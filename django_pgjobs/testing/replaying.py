@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections, router, transaction
+from django.db import connections, router
 
 from django_pgjobs import decisions as decide
 from django_pgjobs import middleware
@@ -25,7 +25,7 @@ from django_pgjobs.store import passing
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import on
 from django_pgjobs.store.memos import StoredMemo
-from django_pgjobs.testing.transactions import savepoint
+from django_pgjobs.testing.transactions import rolled_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def replay(job: Job) -> Any:
     with ExitStack() as stack:
         inside = {c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block}
         for each in sorted({using, *inside}):
-            stack.enter_context(_rolled_back(each))
+            stack.enter_context(rolled_back(each))
         prepared = _prepared(stored, using)
         memory = ReplayMemory(prepared, using)
         prepared.memories = _Always(memory)
@@ -86,7 +86,7 @@ class ReplayMemory(DurableMemory):
             self.suspend(decide.Suspended(name, kind, 0.0))
         return memo
 
-    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[Any]:
+    def _gathered(self, calls: Sequence[object], name: str, *, settled: bool) -> list[object]:
         """Return what is remembered; of no calls nothing is."""
         if calls:
             return super()._gathered(calls, name, settled=settled)
@@ -189,12 +189,3 @@ def _call(prepared: Prepared) -> Any:
         return middleware.chain(lambda _: body())(prepared.context)
     finally:
         deactivate(token)
-
-
-@contextmanager
-def _rolled_back(using: str) -> Iterator[None]:
-    with savepoint(using):
-        try:
-            yield
-        finally:
-            transaction.set_rollback(True, using=using)

@@ -38,9 +38,8 @@ from django_pgjobs.models import Job
 from django_pgjobs.states import UNDO, Hold
 from django_pgjobs.store import admitting, claiming, finalising, pausing, steering
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.database import Database, is_data_trouble, on
 from django_pgjobs.store.finalising import Author
-from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.testing import crashing, suspended
 from django_pgjobs.testing.transactions import savepoint
 from django_pgjobs.values.built_in import OWN_QUEUE
@@ -109,7 +108,7 @@ def run_jobs(
     ``max_rounds`` rounds: they register or snooze themselves forever. No job is left claimed, no matter what is
     raised.
     """
-    runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled, without_sleeps=skip_sleeps)
+    runner = JobRunner(_alias(database), raise_errors=raise_errors, early=include_scheduled, without_sleeps=skip_sleeps)
     wanted = None if queues is None else {queues} if isinstance(queues, str) else set(queues)
     for _ in range(max_rounds):
         due = runner.due(wanted)
@@ -137,7 +136,7 @@ def run_job(job: Job, *, raise_errors: bool = False) -> Job:
     is not ready to be run.
     """
     using = job._state.db or _alias(None)
-    runner = _Runner(using, raise_errors=raise_errors, early=True)
+    runner = JobRunner(using, raise_errors=raise_errors, early=True)
     if not runner.start(job.pk):
         found = Job.objects.using(using).filter(pk=job.pk).first()
         raise ValueError(f"{found or job} is {found.state if found else 'gone'}, so it cannot be run.")
@@ -149,7 +148,7 @@ def _alias(database: str | None) -> str:
     return router.db_for_write(Job) if database is None else database
 
 
-class _Runner:
+class JobRunner:
     """Claims, runs and ends one job after the other."""
 
     def __init__(self, using: str, *, raise_errors: bool, early: bool, without_sleeps: bool = False) -> None:
@@ -223,7 +222,7 @@ class _Runner:
                     lease_seconds=conf.lease_seconds,
                     allowance_seconds=LADDER_SECONDS,
                     grace_seconds=conf.rescue_grace_seconds,
-                )
+                ).jobs
         except Exception as error:
             if not is_data_trouble(error):
                 raise

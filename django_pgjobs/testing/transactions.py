@@ -17,3 +17,13 @@ def savepoint(using: str) -> Iterator[None]:
     block._from_testcase = not blocks or blocks[-1]._from_testcase
     with block:
         yield
+
+
+@contextmanager
+def rolled_back(using: str) -> Iterator[None]:
+    """Open such a savepoint, and undo in the end what was written in it."""
+    with savepoint(using):
+        try:
+            yield
+        finally:
+            transaction.set_rollback(True, using=using)

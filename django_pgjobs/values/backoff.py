@@ -74,6 +74,13 @@ def _seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def read_backoff(value: object) -> Backoff:
+    """Return a ``Backoff`` as it is. Raises ``TypeError`` saying what it must be."""
+    if not isinstance(value, Backoff):
+        raise TypeError("a Backoff(…)")
+    return value
+
+
 def _number(field: str, value: object, wanted: str, allowed: Callable[[float], bool]) -> float:
     """Return ``value`` as a finite float that is ``allowed``; refuse bools and texts."""
     number = math.nan

@@ -35,6 +35,7 @@ class Act(StrEnum):
     PAUSE = "pause"
     SCHEDULE = "schedule"
     MOVE = "move"
+    STACK = "stack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,11 @@ def refusal(name: str, act: Act, *, parked: bool = False) -> str:
     A ``parked`` one, whose row no worker could claim, takes a retry once it is mended.
     """
     own = POLICY.get(name)
-    if own is None or act in own.allows or (parked and act is Act.RETRY):
+    if own is None or act in own.allows or act is Act.STACK or (parked and act is Act.RETRY):
         return ""
     return f"{name} {own.does} and takes no *{act}*: {own.instead_of.get(act, own.instead)}"
 
 
 def refused(act: Act) -> Collection[str]:
     """Return the names of built-in jobs that do not take this."""
-    return [name for name, own in POLICY.items() if act not in own.allows]
+    return [name for name, own in POLICY.items() if act not in own.allows and act is not Act.STACK]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from django_pgjobs.values import setting_rules as rules
 from django_pgjobs.values.setting_rules import SettingRule, part, read_part
@@ -69,7 +69,7 @@ class Rate:
         return repr({item.name: getattr(self, item.name) for item in fields(self)})
 
 
-def by_queue(example: str, rule: Callable[[Any], V]) -> Callable[[object], ByQueue[V]]:
+def by_queue(example: str, rule: Callable[[object], V]) -> Callable[[object], ByQueue[V]]:
     """Return the rule of a setting by queue, whose values obey ``rule`` or are None."""
 
     def read(value: object) -> ByQueue[V]:

@@ -36,7 +36,7 @@ class Calendar:
 
     def __init__(self, expression: str) -> None:
         read = reader().croniter(expression, datetime(2000, 1, 1))
-        fields: list[list[Any]] = read.expanded
+        fields = read.expanded
         self.minutes = _numbers(fields[0], "minute")
         self.hours = _numbers(fields[1], "hour")
         self.months = _numbers(fields[3], "month")

@@ -63,8 +63,8 @@ CURES: dict[str, dict[str, str]] = {
         **{
             option: _OF_THE_CODE % {"option": option}
             for option in (
-                "atomic", "cron", "give_up_on", "limits", "retry_on", "schedulable", "sensitive", "store_result",
-                "strict_results", "takes_context", "undo_on_failure",
+                "atomic", "cron", "give_up_on", "limits", "logs", "retry_on", "schedulable", "sensitive",
+                "store_result", "strict_results", "takes_context", "undo_on_failure",
             )
         },
         "backoff": f"{_OF_THE_CODE % {'option': 'backoff'}}; a registration gives max_attempts alone",

@@ -18,8 +18,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from django_pgjobs.values.fires import Fires
-from django_pgjobs.values.invalid_cron import InvalidCron
-from django_pgjobs.values.zones import SECOND, check_zone, gap_at, instant_of, wall_of
+from django_pgjobs.values.zones import SECOND, InvalidCron, check_zone, gap_at, instant_of, wall_of
 
 DAY = timedelta(days=1)
 LONGEST = timedelta(days=3660)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from inspect import Signature
 
-from django_pgjobs.values.invalid_option import abridged
 from django_pgjobs.values.key_template import KeyOption, Template
+from django_pgjobs.values.setting_rules import abridged
 
 MOST_CONCURRENCY = 1_000_000
 MOST_RATE = 1_000_000

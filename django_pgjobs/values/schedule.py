@@ -24,8 +24,8 @@ from zoneinfo import ZoneInfo
 from django_pgjobs.values.calendar import Calendar, reader
 from django_pgjobs.values.fires import Bounded, Fires
 from django_pgjobs.values.interval import Interval, check_every, check_interval, is_interval
-from django_pgjobs.values.invalid_cron import InvalidCron as InvalidCron
 from django_pgjobs.values.zones import SECOND, gap_at, instant_of, overlap_at
+from django_pgjobs.values.zones import InvalidCron as InvalidCron
 from django_pgjobs.values.zones import check_zone as check_zone
 
 ONCE, SKIP, ALL = "once", "skip", "all"

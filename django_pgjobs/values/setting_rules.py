@@ -1,4 +1,4 @@
-"""Rules for the values of settings, one for each kind, with the words for the error.
+"""Rules for the values of settings, one for each kind, with the words for the error, and the error of an option.
 
 Each rule returns the value as ``Conf`` keeps it, and raises TypeError or ValueError saying what it must be. A setting
 that is a dict of named parts is a dataclass whose fields have a default and a rule each; a wrong part is named by its
@@ -8,7 +8,7 @@ path, such as ``["mail"]["tokens"]``, which ``conf`` prints after the setting.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -30,8 +30,22 @@ MOST_SECONDS = 3650 * 86400.0
 
 MOST_FACTOR = 1_000_000.0
 
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+"""The levels of ``logging``."""
+
 SettingRule = Callable[[Any], Any]
 """Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
+
+
+class InvalidOption(ValueError):
+    """An option is invalid; the message is a sentence without the job's name."""
+
+
+def abridged(value: object) -> str:
+    """Return a value as a refusal shows it: of a long text, the beginning and its length."""
+    if isinstance(value, str) and len(value) > 60:
+        return f"{value[:60]!r}… of {len(value)} characters"
+    return repr(value)
 
 
 class WrongPart(ValueError):
@@ -54,7 +68,7 @@ def part_rules(kind: type) -> dict[str, SettingRule]:
     return {item.name: item.metadata["rule"] for item in fields(kind)}
 
 
-def read_part(key: object, rule: Callable[[Any], T], value: object) -> T:
+def read_part(key: object, rule: Callable[[object], T], value: object) -> T:
     """Return a part as its rule does. Raises ``WrongPart``."""
     try:
         return rule(value)
@@ -151,6 +165,17 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
 
+def log_level(value: object) -> int:
+    """The name of a level of ``logging``, as its number."""
+    if type(value) is int and value in LEVELS.values():
+        return value
+    if not isinstance(value, str):
+        raise TypeError("a level of logging as text")
+    if value not in LEVELS:
+        raise ValueError(f"one of {', '.join(LEVELS)}")
+    return LEVELS[value]
+
+
 def modules(value: object) -> tuple[str, ...]:
     """Dotted paths of modules, in which ``*`` may stand for a part of a name."""
     patterns = texts(value)
@@ -174,7 +199,7 @@ def queues(value: object) -> tuple[str, ...]:
     return names
 
 
-def aliases(value: object) -> Any:
+def aliases(value: object) -> object:
     """Aliases of databases, or what returns them: a callable, or its dotted path."""
     if callable(value) or (isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value)):
         return value
@@ -190,6 +215,23 @@ def alias_list(value: object) -> tuple[str, ...]:
     wrong = [name for name in names if "," in name or not name]
     if wrong or not names or len(set(names)) < len(names):
         raise ValueError("aliases, at least one, none of them twice or with a comma in it")
+    return names
+
+
+def schemas(value: object) -> object:
+    """A source of names of schemas: a callable, or its dotted path."""
+    if callable(value) or (isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)+", value)):
+        return value
+    raise TypeError("a callable that returns the names of schemas, or its dotted path")
+
+
+def schema_list(value: object) -> tuple[str, ...]:
+    """Names of schemas; without those that are there twice."""
+    given = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    names = tuple(dict.fromkeys(texts(given)))
+    wrong = [name for name in names if not 1 <= len(name.encode()) <= 63 or not name.isprintable()]
+    if wrong:
+        raise ValueError(f"names of schemas, 1 to 63 bytes long (found {', '.join(map(repr, wrong))})")
     return names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django_pgjobs.values.invalid_option import InvalidOption, abridged
+from django_pgjobs.values.setting_rules import InvalidOption, abridged
 
 MOST_TAGS = 20
 TAG_LIMIT = 50

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django_pgjobs.values.invalid_cron import InvalidCron
+
+class InvalidCron(ValueError):
+    """An expression, a zone or a policy is invalid; the message is a sentence without the entry's name."""
+
 
 SECOND = timedelta(seconds=1)
 

@@ -88,7 +88,7 @@ THREADS = {
 WITHOUT_CONNECTION = {"main": "dispatches, stops", "log": "writes log records"}
 
 TABLES = (
-    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_memo")),
+    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_stack", "pgjobs_step", "pgjobs_memo")),
     (
         "keys, limits, needs",
         ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission", "pgjobs_gate", "pgjobs_link"),
@@ -99,9 +99,15 @@ TABLES = (
     ),
     (
         "workers, events",
-        ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic", "pgjobs_event"),
+        (
+            *("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic", "pgjobs_event"),
+            "pgjobs_log_line",
+        ),
     ),
-    ("numbers, notices", ("pgjobs_minute", "pgjobs_total", "pgjobs_depth", "pgjobs_notice")),
+    (
+        "numbers, notices",
+        ("pgjobs_minute", "pgjobs_total", "pgjobs_depth", "pgjobs_notice", "pgjobs_installation", "pgjobs_import"),
+    ),
 )
 
 
@@ -120,8 +126,8 @@ def architecture() -> Picture:
     for number, (name, tables) in enumerate(TABLES):
         x = 15 + number * 147
         drawn.box(x, 138, 142, 108)
-        drawn.text(x + 71, 156, name, bold=True)
-        drawn.text(x + 71, 174, *tables, mono=True, size=11)
+        drawn.text(x + 71, 154, name, bold=True)
+        drawn.text(x + 71, 170, *tables, mono=True, size=11)
 
     drawn.box(8, 296, 744, 358, kind="lane")
     drawn.box(18, 310, 628, 178, kind="frame")
@@ -187,6 +193,7 @@ def life_of_a_claim() -> Picture:
 RUNGS = {ladders.FLAG: "flag", ladders.INTERRUPT: "interrupt", ladders.TERM: "SIGTERM", ladders.KILL: "SIGKILL"}
 REASONS = {
     ladders.TIMEOUT: "its time is over",
+    ladders.MEMORY: "too much memory",
     "ask": "cancelled, ask",
     "interrupt": "cancelled, interrupt",
     "kill": "cancelled, kill",

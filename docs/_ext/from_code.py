@@ -138,8 +138,9 @@ def error_classes() -> list[type[BaseException]]:
     """Return the exceptions of ``django_pgjobs.exceptions`` in the order of the file."""
     return [
         kind
-        for kind in vars(exceptions).values()
+        for name, kind in vars(exceptions).items()
         if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == exceptions.__name__
+        if not name.startswith("_")
     ]
 
 

@@ -162,6 +162,16 @@ def show_options() -> str:
     return _options_of("show")
 
 
+def logs_options() -> str:
+    """What ``pgjobs logs`` takes."""
+    return _options_of("logs")
+
+
+def stack_options() -> str:
+    """What ``pgjobs stack`` takes."""
+    return _options_of("stack")
+
+
 def top_options() -> str:
     """What ``pgjobs top`` takes."""
     return _options_of("top")
@@ -187,6 +197,11 @@ def workers_steer_options() -> str:
 def check_options() -> str:
     """What ``pgjobs check`` takes."""
     return _options_of("check")
+
+
+def doctor_options() -> str:
+    """What ``pgjobs doctor`` takes."""
+    return _options_of("doctor")
 
 
 def reschedule_options() -> str:
@@ -263,6 +278,8 @@ OPTION_TEXTS = {
     " for never: a job that has not started by then is cancelled, a started one continues",
     "on_crash": "when its process or its worker dies while it runs: `retry` (default) runs it again while attempts are"
     " left, `abandon` never does",
+    "memory": "megabytes by which the process may grow while the job runs, before the worker"
+    " [stops it](../how-to/memory.md); None for no limit",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
     "unique": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
@@ -270,6 +287,8 @@ OPTION_TEXTS = {
     " [`Unique`](../how-to/unique-jobs.md) also says for how long, and what happens when the key is taken",
     "sequence": "jobs of one [sequence](../how-to/sequences.md) run one after the other, in the order of their"
     " registration: given as a key, or a `Sequence`, which also says what an abandoned job does to those behind it",
+    "logs": "the level from which on the [lines that such jobs log](../how-to/logs-of-jobs.md) are kept, None for none;"
+    " without it `JOB_LOGS` says so",
     "undo_on_failure": "when the [undo](../how-to/saga.md) of a step was abandoned: `go_on` (default) undoes the steps"
     " before it all the same, `stop` leaves them",
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
@@ -338,6 +357,8 @@ OPTION_BOUNDS = {
         "BOUNDS['ahead_seconds']",
     ),
     "on_crash": ("`retry` or `abandon`", "`retry`", ""),
+    "memory": ("whole number of megabytes from 1, or None", "None", ""),
+    "logs": ("`DEBUG`, `INFO`, `WARNING`, `ERROR`, `CRITICAL`, or None", "as `JOB_LOGS`", ""),
     "undo_on_failure": ("`go_on` or `stop`", "`go_on`", ""),
     "expires": (
         "from 0.001 seconds to so many days; in `using` also an aware instant, in the future and after `run_at`,"

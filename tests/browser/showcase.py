@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.maintenance.cron_rows import CronRows
+from django_pgjobs.maintenance.cron_declaring import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.models.attempts import Claim

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
 from django_pgjobs import job
-from django_pgjobs.maintenance.cron_rows import CronRows
+from django_pgjobs.maintenance.cron_declaring import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Heartbeat, Job, QueueState
 from django_pgjobs.queues import Queue

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.maintenance.cron_rows import CronRows
+from django_pgjobs.maintenance.cron_declaring import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store.database import on

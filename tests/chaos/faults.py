@@ -65,6 +65,7 @@ STATEMENTS = (
     "claim_jobs", "finalise_success_fast", "finalise_retry", "finalise_end", "finalise_snooze", "release_jobs",
     "mark_ending", "renew_claims", "rescue_jobs", "delete_claims", "read_flags", "suspend_jobs", "write_memo",
     "begin_gather", "finish_wait", "settle_ends", "open_gates", "send_event", "register_servants", "mend_undoing",
+    "write_cursor",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ DATABASE = "test_chaos"
 OUR_TABLES = (
     *("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_heartbeat", "pgjobs_cron_entry"),
     *("pgjobs_memo", "pgjobs_event", "pgjobs_gate", "pgjobs_link", "pgjobs_queue_state", "pgjobs_limit"),
-    *("pgjobs_action", "pgjobs_action_part"),
+    *("pgjobs_action", "pgjobs_action_part", "pgjobs_stack", "pgjobs_log_line"),
     *audit.TABLES,
 )
 

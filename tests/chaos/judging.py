@@ -25,6 +25,8 @@ from tests.chaos.scenes import (
     goes_on,
     goes_on_in_its_transaction,
     overdue,
+    remembers_a_step,
+    remembers_an_event,
     rescues,
     retries,
     running,
@@ -63,9 +65,13 @@ EMPTY = (
     "DELETE FROM pgjobs_attempt",
     "DELETE FROM pgjobs_step",
     "DELETE FROM pgjobs_memo",
+    "DELETE FROM pgjobs_log_line",
     "DELETE FROM pgjobs_event",
     "DELETE FROM explorer_audit",
 )
+
+MEMO_OF: dict[Program, str] = {remembers_a_step: "pay", remembers_an_event: "approval"}
+"""Under which name a program remembers something."""
 
 Row = dict[str, Any]
 
@@ -110,6 +116,9 @@ def wrong(world: World, programs: dict[str, Program], failed: set[str]) -> list[
     for maker in programs.keys() - failed:
         made = sum(change.maker == maker for change in changes)
         told = world.answered.get(maker, 0)
+        if made < told and (memo := MEMO_OF.get(programs[maker])):
+            # Where the cursor of a walk has marked the row before, a memo changes nothing of it.
+            made = db.value("SELECT count(*) FROM pgjobs_memo WHERE name = %s AND finished_at IS NOT NULL", [memo])
         if made != told:
             found.append(f"{programs[maker].__name__}: told of {told} writes and made {made}")
     return [*found, *_wrong_history(world, changes, programs), *_wrong_at_rest(db)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -73,6 +74,14 @@ class Stage(Generic[World]):
             name = schedule_name(scene, programs, course.digits)
             found = [f"test_one_schedule[{name}]", *found, *course.told]
         return course, found
+
+    def play_named(self, room: ModuleType, name: str) -> None:
+        """Play one schedule again, as a failure has named it, with scenes and programs of ``room``; it must hold."""
+        scene, programs, digits = name.split("/")
+        cast = [getattr(room, program) for program in programs.split("+")]
+        course, found = self.play_one(getattr(room, scene), cast, [int(digit) for digit in digits])
+        assert not found, "\n  ".join(found)
+        assert course.digits.startswith(digits)
 
     @contextmanager
     def passing(self, *names: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from django_pgjobs.models import Job
 from django_pgjobs.states import FlowFlag
-from django_pgjobs.store import atomic, finalising, keeping, memos, steering
+from django_pgjobs.store import atomic, finalising, keeping, memos, stacks, steering
 from django_pgjobs.store.finalising import End, SteppedJob
 from django_pgjobs.store.memos import NewMemo
 from tests.chaos.explorer import Actor
@@ -317,7 +317,7 @@ def ends_callback(world: World, actor: Actor) -> None:
 def reports(world: World, actor: Actor) -> None:
     """The owner writes progress."""
     [end] = world.end()
-    world.answer(actor, len(finalising.write_progress(actor, [(end.id, end.claim_id, '{"n": 1}')])))
+    world.answer(actor, len(finalising.write_progress(actor, [(end.id, end.claim_id, {"progress": '{"n": 1}'})])))
 
 
 def keeps_its_cursor(world: World, actor: Actor) -> None:
@@ -341,6 +341,31 @@ def reads_payload(world: World, actor: Actor) -> None:
     """The owner's executor fetches a big payload: refused as soon as the claim is gone."""
     [end] = world.end()
     _needs_a_right(world, end, finalising.read_payload(actor, end.id, end.claim_id) is not None)
+
+
+def tells_where_it_is(world: World, actor: Actor) -> None:
+    """The owner's worker stores a stack that was asked for while it held the job."""
+    [end] = world.end()
+    [(request,)] = actor.raw.query(
+        "INSERT INTO pgjobs_stack (job_id, claim_id, number, worker) VALUES (%s, %s, 1, %s) RETURNING id",
+        [end.id, end.claim_id, AUTHOR.worker],
+    )
+    answer = stacks.StackAnswer(request, "line 1", "")
+    _needs_a_right(world, end, stacks.answer_stack(actor, AUTHOR.worker, answer))
+
+
+def logs_a_line(world: World, actor: Actor) -> None:
+    """The owner's worker stores a line: also behind an end or a step of its own, as of an atomic job."""
+    [end] = world.end()
+    line = '[{"number": 1, "level": 20, "logger": "shop", "message": "paid", "at": 1.5}]'
+    written = finalising.write_lines(actor, [(end.id, end.claim_id, True, line)])
+    ours = world.db.query(
+        "SELECT 1 FROM pgjobs_job WHERE id = %(id)s AND claim_id = %(claim)s"
+        " UNION ALL SELECT 1 FROM pgjobs_step WHERE job_id = %(id)s AND claim_id = %(claim)s",
+        {"id": end.id, "claim": end.claim_id},
+    )
+    stored = world.db.query("SELECT 1 FROM pgjobs_log_line WHERE job_id = %s", [end.id])
+    assert bool(written) == bool(ours) == bool(stored), "a line was stored without a right to it"
 
 
 def _needs_a_right(world: World, end: End, was_read: bool) -> None:

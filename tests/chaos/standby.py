@@ -8,7 +8,7 @@ import psycopg
 
 from django_pgjobs.embedded import EmbeddedError, EmbeddedServer
 from django_pgjobs.embedded.directory import ServerDirectory
-from django_pgjobs.embedded.programs import borrow_binaries
+from django_pgjobs.embedded.server import borrow_binaries
 from tests.chaos.ground import ChaosServer
 from tests.plugins.fix_db import wait_until
 

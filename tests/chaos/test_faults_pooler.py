@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from django.db import connection
+from django.test import override_settings
 
+from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import Job
 from tests.chaos.ground import Ground, django_on
 from tests.chaos.jobs import act, called
@@ -24,6 +27,7 @@ from tests.e2e.jobs import no_op
 from tests.e2e.sessions import leaves_behind, tells_its_session
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import ANEW, Workers, database_url, ended
+from tests.plugins.shell import run
 
 pytestmark = pytest.mark.chaos
 
@@ -194,6 +198,28 @@ def behind(request: pytest.FixtureRequest, worker: Workers) -> Iterator[Pooler]:
         pooler.stop()
 
 
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+@override_settings(PGJOBS={"SCHEMAS": lambda: ["public"]})
+def test_waiting_in_a_schema_sets_no_path_of_a_session_behind_a_pooler(mode: str) -> None:
+    """PgBouncer refuses one as an option, and hands one that was set on to others."""
+    needs("pgbouncer")
+    with tempfile.TemporaryDirectory(prefix="pgjobs-pooler-") as directory:
+        pooler = Pooler(database_url(), Path(directory), mode)
+        pooler.start()
+        with django_on(pooler.url):
+            row = no_op.register()
+            with pytest.raises(JobNotFinished):
+                row.wait(timeout=0)
+            assert Job.objects.get(pk=row.pk).waited
+            for _ in range(POOL):
+                connection.close()
+                with connection.cursor() as cursor:
+                    cursor.execute("SHOW search_path")
+                    assert cursor.fetchone() == ('"$user", public',)
+        pooler.stop()
+
+
 def tells() -> dict[str, Any]:
     (job,) = ended(tells_its_session.register())
     assert job.outcome == "succeeded", job.error
@@ -226,3 +252,17 @@ def test_a_job_behind_a_pooler_connects_once_and_one_without_statements_never(be
     assert behind.connects() - before == 20
     ended(*[no_op.register() for _ in range(20)])
     assert behind.connects() - before == 20
+
+
+def test_the_doctor_names_the_pooler_and_what_does_not_work_behind_it(ground: Ground, pooler: Pooler) -> None:
+    def found(**database: object) -> dict[str, Any]:
+        env = {**through(pooler), "DJANGO_SETTINGS_MODULE": "tests.settings_worker", "PGJOBS_TEST_STAGE": "/nowhere"}
+        done = run(
+            "doctor", "--format", "json", env={**env, "PGJOBS_TEST_DATABASES": json.dumps({"default": database})}
+        )
+        [found] = [each for each in json.loads(done.stdout)["findings"] if each["id"] == "pooler"]
+        return dict(found)
+
+    cure = 'DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True'
+    assert found()["cure"] == cure
+    assert found(DISABLE_SERVER_SIDE_CURSORS=True)["cure"] != cure

@@ -73,6 +73,8 @@ PROGRAM_OF: dict[str, Program] = {
     "read_payload": scenes.reads_payload,
     "write_cursor": scenes.keeps_its_cursor,
     "read_cursors": scenes.reads_its_cursors,
+    "answer_stack": scenes.tells_where_it_is,
+    "write_lines": scenes.logs_a_line,
     "rescue_jobs": scenes.rescues,
 }
 """Who runs each fenced statement."""
@@ -153,8 +155,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_one_schedule(stage: Stage[World], name: str) -> None:
     """Play one schedule again, as a failure has named it: scene/program+program/digits."""
-    scene, programs, digits = name.split("/")
-    cast = [getattr(scenes, program) for program in programs.split("+")]
-    course, found = stage.play_one(getattr(scenes, scene), cast, [int(digit) for digit in digits])
-    assert not found, "\n  ".join(found)
-    assert course.digits.startswith(digits)
+    stage.play_named(scenes, name)

@@ -20,7 +20,20 @@ from django_pgjobs.store import atomic, turns
 from django_pgjobs.store.finalising import End
 from tests.chaos import gate_scenes as scenes
 from tests.chaos.explorer import Actor
-from tests.chaos.gate_scenes import ABANDONED, Program, Scene, World, claims_and_ends, run
+from tests.chaos.gate_scenes import (
+    ABANDONED,
+    Program,
+    Scene,
+    World,
+    a_fails,
+    a_succeeds,
+    b_succeeds,
+    cancels_child,
+    claims_and_ends,
+    retries_a,
+    run,
+    sweeps,
+)  # fmt: skip
 from tests.chaos.playing import Judge, Stage, called, staged
 from tests.db import sequences_ground as ground
 from tests.plugins.fix_db import AUTHOR, TABLES, RawDatabase, claim, patience
@@ -75,26 +88,6 @@ def passed(world: World) -> None:
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-def _ends(world: World, actor: Actor, name: str, outcome: str = "") -> None:
-    if scenes.record(world, actor, name, outcome) is None:
-        world.left[name] = outcome
-
-
-def a_succeeds(world: World, actor: Actor) -> None:
-    """The owner of ``a`` records its success."""
-    _ends(world, actor, "a")
-
-
-def a_fails(world: World, actor: Actor) -> None:
-    """The owner of ``a`` abandons it."""
-    _ends(world, actor, "a", ABANDONED)
-
-
-def b_succeeds(world: World, actor: Actor) -> None:
-    """The owner of ``b`` records its success."""
-    _ends(world, actor, "b")
-
-
 def a_succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """``a`` is atomic."""
     with actor.transaction():
@@ -113,24 +106,9 @@ def registers_two(world: World, actor: Actor) -> None:
     ordered.register_many([(), ()])
 
 
-def retries_a(world: World, actor: Actor) -> None:
-    """An operator retries ``a``."""
-    Job.objects.filter(pk=world.jobs["a"]).retry(by="anna")
-
-
-def cancels_child(world: World, actor: Actor) -> None:
-    """An operator cancels the one that waits."""
-    Job.objects.filter(pk=world.jobs["child"]).cancel(by="anna")
-
-
 def unblocks_child(world: World, actor: Actor) -> None:
     """An operator lets the one that waits pass abandoned ones."""
     Job.objects.filter(pk=world.jobs["child"]).unblock(by="anna")
-
-
-def sweeps(world: World, actor: Actor) -> None:
-    """A worker opens gates that are due."""
-    open_due_gates(actor)
 
 
 CAST: dict[Scene, tuple[Program, ...]] = {

@@ -238,7 +238,7 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule(held=holdings)
     def writes_progress(self, held: Holding) -> None:
-        written = finalising.write_progress(self.db, [(held.id, held.claim, '{"n": 1}')])
+        written = finalising.write_progress(self.db, [(held.id, held.claim, {"progress": '{"n": 1}'})])
         self._write(held, written, lambda job: job.held_by(held.claim), lambda job: None)
 
     @rule(held=holdings)

@@ -190,7 +190,7 @@ OFFERED = {
     "ready": {"cancel", "abandon"},
     "scheduled": {"run_now", "cancel", "abandon"},
     "retrying": {"run_now", "cancel", "abandon"},
-    "running": {"release", "cancel"},
+    "running": {"release", "cancel", "stack"},
     "blocked": {"cancel", "abandon"},
     "parked": {"retry", "cancel", "abandon"},
     "limited": {"cancel", "abandon"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.django_db
 
 WORKERS = "/admin/pgjobs/heartbeat/"
 BOTH = {"view_heartbeat", "steer_worker"}
+QUESTIONS = {verb: {"confirmed": "yes"} for verb in ("drain", "recycle")}
 
 
 def beating(name: str, *, heard: float = 1.0, **fields: Any) -> Heartbeat:
@@ -28,15 +30,15 @@ def beating(name: str, *, heard: float = 1.0, **fields: Any) -> Heartbeat:
     return beat
 
 
-def act(client: Client, action: str, *beats: Heartbeat) -> Any:
-    given = {"action": action, "_selected_action": [str(beat.pk) for beat in beats]}
+def act(client: Client, action: str, *beats: Heartbeat, **answers: str) -> Any:
+    given = {"action": action, "_selected_action": [str(beat.pk) for beat in beats], **answers}
     return client.post(WORKERS, given, follow=True)
 
 
 @pytest.mark.parametrize("verb", ["quiet", "resume", "drain", "recycle"])
 def test_workers_are_asked_in_the_name_of_the_user_and_those_that_are_gone_are_named(verb: str) -> None:
     there, gone = beating("there"), beating("gone", heard=3600)
-    page = act(client_with(*BOTH), verb, there, gone)
+    page = act(client_with(*BOTH), verb, there, gone, **QUESTIONS.get(verb, {}))
     text = html(page)
     assert "Asked: there. Each takes it up at its next heartbeat." in text
     assert "Not asked, as they drain or are gone: gone (lost)." in text
@@ -46,6 +48,25 @@ def test_workers_are_asked_in_the_name_of_the_user_and_those_that_are_gone_are_n
     assert (action.kind, action.verb, action.subject, action.via) == ("worker", verb, "there", "admin")
     assert action.acted_by == there.control_by != ""
     assert LogEntry.objects.get().object_repr == "there"
+
+
+@pytest.mark.parametrize("verb", QUESTIONS)
+def test_what_ends_processes_asks_before(verb: str) -> None:
+    """The question names the workers and how many jobs they run; the answer keeps a reason."""
+    beat, client = beating("<there>", running=3), client_with(*BOTH)
+    text = html(act(client, verb, beat))
+    assert "&lt;there&gt;" in text
+    assert "3 running" in text
+    assert ("pgjobs-danger" in text) == (verb == "drain")
+    beat.refresh_from_db()
+    assert (beat.control_number, Action.objects.count()) == (0, 0)
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]+)">', text))
+    assert hidden.items() >= {"action": verb, "_selected_action": str(beat.pk), "confirmed": "yes"}.items()
+    assert "reason" in html(act(client, verb, beat, confirmed="yes", reason="x" * 501))
+    assert Action.objects.count() == 0
+    client.post(WORKERS, {**hidden, "reason": "its disk is full"})
+    beat.refresh_from_db()
+    assert (beat.control, beat.control_reason, Action.objects.get().reason) == (verb, *["its disk is full"] * 2)
 
 
 def test_who_may_steer_is_offered_each_request() -> None:
@@ -100,4 +121,4 @@ def test_the_trail_shows_requests_and_offers_no_undo() -> None:
 
 
 def test_every_state_of_a_worker_has_a_word() -> None:
-    assert {*Heartbeat.State.values, liveness.SILENT} == set(liveness.STATUS_LABELS)
+    assert {*Heartbeat.Stage.values, liveness.SILENT} == set(liveness.STATUS_LABELS)

@@ -9,7 +9,7 @@ import pytest
 from django_pgjobs import Batch, Unique, job
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.models import Job
-from django_pgjobs.registering import members
+from django_pgjobs.registering import waiting
 from django_pgjobs.store import keys
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background
@@ -97,7 +97,7 @@ def test_a_member_that_another_producer_adds_and_that_ends_meanwhile_runs_once(
             background(run_jobs).result()
         return found
 
-    monkeypatch.setattr(members, "find_members", ends_meanwhile)
+    monkeypatch.setattr(waiting, "find_members", ends_meanwhile)
     assert batch.add_many([send.bind(1), send.bind(2)]) == 1
     batch.close()
     run_jobs()

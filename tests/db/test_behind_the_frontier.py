@@ -17,7 +17,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.store import admitting, claiming, finalising
 from django_pgjobs.store.finalising import End
 from django_pgjobs.worker.threads import claimer as claimer_module
-from django_pgjobs.worker.threads import frontier as rules
+from django_pgjobs.worker.threads import reach as rules
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.frontier import Frontier
@@ -211,7 +211,7 @@ def test_a_claim_that_is_given_up_again_and_again_still_claims_what_is_new(
     """The statement timeout hits a worker that starts behind more dead rows than it can pass in that time."""
     register(50)
     raw.query("UPDATE pgjobs_job SET run_at = '2001-01-01' WHERE true")
-    worker.claimer._refresh_pairs(worker.db)
+    worker.claimer.hints.refresh(worker.db, worker.claimer.lines)
     plan = worker.claimer.frontier.plan(now[0])
     worker.claimer.frontier.gave_up(plan, now[0], 3.3)
     [new] = register()

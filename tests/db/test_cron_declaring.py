@@ -107,6 +107,21 @@ def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     assert entry("test.clean").declared_expression == "@daily"
 
 
+def test_a_schema_that_was_made_anew_gets_its_entries_at_the_next_visit(raw: RawDatabase) -> None:
+    """W36: the worker remembers what it has declared there, and its term has the same number."""
+    job(name="test.clean", cron=Cron("@daily"))(clean)
+    leader = Leader(AUTHOR)
+    sync = CronSync(declared_for("default"), leader)
+    for _ in range(2):
+        raw.query("DELETE FROM pgjobs_leader_term")
+        raw.query("DELETE FROM pgjobs_cron_entry")
+        leader.tick(raw)
+        sync.tick(raw)
+        assert (leader.term, entry("test.clean").declared_expression) == (1, "@daily")
+        sync.leave(raw)
+        leader.leave(raw)
+
+
 def test_nothing_is_asked_where_nothing_is_declared(raw: RawDatabase, time: Callable[[float], None]) -> None:
     """W37."""
     leader = Leader(AUTHOR)
@@ -294,6 +309,16 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     assert entry("test.clean").missing_since is None
     tick(raw)
     assert Job.objects.count() == 1
+
+
+def test_in_one_of_many_schemas_an_entry_is_missing_after_a_day(raw: RawDatabase) -> None:
+    """W38: workers of two deployments visit it in turns, each after five minutes."""
+    declare(raw, "theirs")
+    with override_settings(PGJOBS={"SCHEMAS": lambda: ["tenant"]}):
+        for seconds, status in ((43_200, "on"), (86_401, "missing")):
+            put(raw, "theirs", declared_at=ago(raw, seconds=seconds))
+            MarkMissing()(on("default"))
+            assert entry("theirs").status == status
 
 
 @pytest.mark.parametrize(("lock", "marked"), [("UPDATE", ["free"]), ("KEY SHARE", ["free", "held"])])

@@ -14,7 +14,7 @@ import pytest
 
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import Firer
-from django_pgjobs.maintenance.duties import TimedDuty, duties
+from django_pgjobs.maintenance.duties import DutyProgress, TimedDuty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing
@@ -249,7 +249,7 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
     leader = Leader(AUTHOR)
-    known = {duty.name: duty for duty in duties(leader, lambda rescued: None, {})}
+    known = {duty.name: duty for duty in duties(DutyProgress(leader, {}), lambda rescued: None)}
     assert {"cron_sync", "cron_eval", "cron_missing", "rescue", "audit", "lead"} <= known.keys()
     leader.tick(raw)
     whole, failures = firing.list_crons, [psycopg.OperationalError("the statement took too long")]

@@ -15,18 +15,18 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.test import override_settings
 
 from django_pgjobs import Cron, job, sql
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.maintenance import cron_declaring, cron_rows
-from django_pgjobs.maintenance.cron_declaring import CronSync, MarkMissing, declared_for
+from django_pgjobs.maintenance import cron_declaring
+from django_pgjobs.maintenance.cron_declaring import CronRows, CronSync, MarkMissing, declared_for
 from django_pgjobs.maintenance.cron_firing import Firer
-from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.schedules import read_back
-from django_pgjobs.steering import cron_rows as steering_rows
+from django_pgjobs.steering import crons as steering_rows
 from django_pgjobs.store import firing, scheduling
 from django_pgjobs.store.database import on, statement
 from django_pgjobs.store.finalising import Author
@@ -444,6 +444,23 @@ def test_a_job_that_no_worker_knows_breaks_it_and_the_next_deploy_mends_it(
     assert entry(NAME).broken == ""
 
 
+@pytest.mark.parametrize(("seconds", "broken"), [(43_200, False), (86_401, True)])
+def test_in_one_of_many_schemas_a_job_is_unknown_after_a_day(
+    raw: RawDatabase, definition: Any, seconds: int, broken: bool
+) -> None:
+    """Workers of two deployments visit it in turns, each after five minutes, and lead there."""
+    schedule(definition)
+    confirm(raw)
+    deploy(None)
+    raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - make_interval(secs => %s)", [seconds])
+    put(raw, NAME, declared_at=ago(raw, seconds=seconds))
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    with override_settings(PGJOBS={"SCHEMAS": lambda: ["tenant"]}):
+        CronRows(leader).tick(raw)
+    assert bool(entry(NAME).broken) is broken
+
+
 def test_old_workers_do_not_undo_what_the_newest_code_says(
     raw: RawDatabase, definition: Any, time: Callable[[float], None]
 ) -> None:
@@ -487,8 +504,8 @@ def test_many_schedules_are_checked_in_turns(
     for number in range(7):
         schedule(definition, name=f"many:{number}")
     deploy(wider)
-    monkeypatch.setattr(cron_rows, "BATCH", 2)
-    monkeypatch.setattr(cron_rows, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(cron_declaring, "BATCH", 2)
+    monkeypatch.setattr(cron_declaring, "TURN_SECONDS", 0.0)
     rows = CronRows(Leader(OTHER))
     counts = []
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -326,6 +327,16 @@ def test_more_cursors_than_a_row_has_room_for_are_refused() -> None:
     assert "a job may have 25 cursors, and 600 bytes for them and other options" in registered.error
 
 
+def test_the_number_of_short_cursors_is_limited_too() -> None:
+    names = [chr(ord("a") + number) for number in range(26)]
+    enough, many = two.register(names[:25], []), two.using(max_attempts=1).register(names, [])
+    run_jobs()
+    assert cursors(enough) == dict.fromkeys(names[:25], 8)
+    assert enough.outcome == "succeeded"
+    many.refresh_from_db()
+    assert "each 'z': a job may have 25 cursors" in many.error
+
+
 Rows = Callable[[], Any]
 
 sources: dict[str, Rows] = {}
@@ -578,9 +589,38 @@ async def in_a_coroutine(context: JobContext, stops: str) -> int:
     async for group in context.aeach(Group.objects.all(), every=3):
         said.append(group.name)
         done += 1
+        match troubles.pop(group.name, ""):
+            case "fail":
+                raise ValueError(group.name)
+            case "sleep":
+                await context.asleep(0.001, name=f"behind {group.pk}")
+            case "sleep in a task":
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(context.asleep(60, name="x"))
         if group.name == stops:
             stop(context)
     return done
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("how", ["fail", "sleep"])
+def test_a_coroutine_goes_on_with_the_row_that_failed_or_slept(at: int, how: str) -> None:
+    """What was done in the last second before that is not done again."""
+    troubles[NAMES[at]] = how
+    registered = in_a_coroutine.register("")
+    run_job(registered)
+    assert cursors(registered)["each"]["n"] == at
+    run_jobs(skip_sleeps=True)
+    registered.refresh_from_db()
+    assert (registered.outcome, said) == ("succeeded", [*NAMES[: at + 1], *NAMES[at:]])
+
+
+def test_a_coroutine_whose_tasks_sleep_keeps_its_cursor() -> None:
+    """What leaves it is a group of suspensions."""
+    troubles[NAMES[4]] = "sleep in a task"
+    registered = in_a_coroutine.register("")
+    run_job(registered)
+    assert (registered.outcome, cursors(registered)["each"]["n"]) == (None, 4)
 
 
 def test_a_coroutine_goes_through_rows() -> None:

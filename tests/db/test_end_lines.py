@@ -10,7 +10,7 @@ import pytest
 
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze
 from django_pgjobs import job as define
-from django_pgjobs.maintenance.expired_jobs import JobExpirer
+from django_pgjobs.maintenance.expiry import JobExpirer
 from django_pgjobs.models import Job
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import RawDatabase

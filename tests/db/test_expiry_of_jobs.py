@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_pgjobs import Backoff, Cron, JobContext, Limit, Snooze, Unique, clock, job, register_many, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance.cron_firing import Firer
-from django_pgjobs.maintenance.expired_jobs import JobExpirer
+from django_pgjobs.maintenance.expiry import JobExpirer
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import finalising, firing, keeping
@@ -252,7 +252,7 @@ def test_a_name_that_the_leader_does_not_know_is_left_to_a_worker_that_does(raw:
 
 def test_expired_jobs_are_ended_batch_after_batch(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_pgjobs.maintenance.expiry.BATCH", 7)
-    monkeypatch.setattr("django_pgjobs.maintenance.expired_jobs.BATCH", 7)
+    monkeypatch.setattr("django_pgjobs.maintenance.expiry.BATCH", 7)
 
     @job
     def body() -> None: ...

@@ -22,9 +22,8 @@ from django_pgjobs import Batch, job, sql
 from django_pgjobs.ends.kinds import SUCCESS
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, keeping, steering
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, is_data_trouble
 from django_pgjobs.store.finalising import Author, End
-from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads import end_writer

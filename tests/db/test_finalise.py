@@ -220,7 +220,7 @@ def test_parked_jobs_go_on_by_other_code_than_parked_them(raw: RawDatabase) -> N
 def test_progress_is_kept_while_the_claim_holds(raw: RawDatabase) -> None:
     claimed = claimed_one(raw)
     [one] = claimed.ids
-    assert finalising.write_progress(raw, [(one, str(claimed.claim_id), '{"n": 3, "total": 9}')]) == [one]
+    assert finalising.write_progress(raw, [(one, str(claimed.claim_id), {"progress": '{"n": 3, "total": 9}'})]) == [one]
     assert job(one).progress == {"n": 3, "total": 9}
 
 

@@ -20,10 +20,9 @@ from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Job
 from django_pgjobs.models.gates import Gate
 from django_pgjobs.states import Rule
-from django_pgjobs.steering import key_conflicts, reopening
+from django_pgjobs.steering import batching, reopening
 from django_pgjobs.store import gates, pruning
-from django_pgjobs.store.database import on
-from django_pgjobs.store.sqlstates import LOCKED
+from django_pgjobs.store.database import LOCKED, on
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
@@ -231,7 +230,7 @@ def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits
 ) -> None:
     """It would wait for the same gate with each half, down to each member, and keep their rows locked meanwhile."""
     monkeypatch.setattr("django_pgjobs.steering.batching.LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(key_conflicts, "SHORT_LOCK_TIMEOUT", "5ms")
+    monkeypatch.setattr(batching, "SHORT_LOCK_TIMEOUT", "5ms")
     waits: list[int] = []
     reopen = reopening.retry
 
@@ -247,7 +246,7 @@ def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits
     other.query("SELECT 1 FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [batch.job.pk])
     done = batch.retry()
     assert (done.changed, done.skipped) == (0, {"busy": 100})
-    assert len(waits) <= key_conflicts.MOST_WAITS + 5
+    assert len(waits) <= batching.MOST_WAITS + 5
     other.rollback()
     assert batch.retry().changed == 100
 

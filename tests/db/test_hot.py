@@ -121,7 +121,8 @@ def test_requests_progress_and_releases_are_hot(raw: RawDatabase) -> None:
         for claimed in claims[:4]:
             steering.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="late", with_callback=[])
         for claimed in claims[4:7]:
-            finalising.write_progress(raw, [(job, fence, '{"n": 1, "total": 10}') for job, fence in claimed.fences()])
+            given = {"progress": '{"n": 1, "total": 10}', "peaks": '"1:84-512"'}
+            finalising.write_progress(raw, [(*fence, given) for fence in claimed.fences()])
         for fence in claims[7].fences():
             assert memos.write_cursor(raw, *fence, name="each", cursor='{"n": 1, "at": 7}', progress='{"n": 1}')
         for claimed in claims[8:12]:

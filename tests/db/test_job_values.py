@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 
@@ -12,16 +11,10 @@ from asgiref.sync import async_to_sync
 
 from django_pgjobs import Cancel, job
 from django_pgjobs.exceptions import JobFailed, JobNotFinished
-from django_pgjobs.testing import isolated_registry, run_jobs
+from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
 
-pytestmark = pytest.mark.usefixtures("raw")
-
-
-@pytest.fixture(autouse=True)
-def isolated() -> Iterator[None]:
-    with isolated_registry():
-        yield
+pytestmark = pytest.mark.usefixtures("own_registry", "raw")
 
 
 def test_values_come_back_as_they_were_returned() -> None:

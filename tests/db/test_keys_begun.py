@@ -95,12 +95,14 @@ def test_a_step_machine_keeps_its_key_for_its_first_step() -> None:
         plain.using(unique="k").register()
 
 
-@pytest.mark.parametrize(("name", "line"), lines_of("flow & 40", ["find_keys", "free_keys", "postpone_jobs"]))
+@pytest.mark.parametrize(
+    ("name", "line"), [*lines_of("flow & 40", ["free_keys", "postpone_jobs"]), *lines_of("j.flow", ["find_keys"])]
+)
 def test_without_its_line_a_job_that_has_begun_would_be_taken(
     monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
     """The sabotaged twins."""
-    window = line.strip().startswith("j.finished_at")
+    window = line.strip().startswith(("j.finished_at", "(SELECT j.flow"))
     begun = sleeps.using(unique=Unique("k", window=86_400 * 365) if window else "k").register("sleep")
     run_job(begun)
     seconds = 86_400.0 * 365 if window else None
@@ -112,5 +114,5 @@ def test_without_its_line_a_job_that_has_begun_would_be_taken(
         "postpone_jobs": lambda: not keys.postpone_jobs(db, [wanted]).ids,
     }
     assert keeps[name]()
-    sabotage(monkeypatch, name, line, line.replace("j.flow & 40", "0"))
+    sabotage(monkeypatch, name, line, line.replace("j.flow & 40", "0").replace("j.flow", "0 AS flow"))
     assert not keeps[name]()

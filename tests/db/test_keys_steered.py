@@ -241,6 +241,24 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     db.rollback()
 
 
+def test_members_are_found_by_their_keys_where_statistics_know_of_none(
+    db_connection: Callable[..., RawDatabase],
+) -> None:
+    """The index of a batch's members would do as well, as far as these say, and each key would read all members."""
+    db = db_connection(autocommit=False, pins=False)
+    db.query("TRUNCATE pgjobs_job")
+    db.query("INSERT INTO pgjobs_job (name, payload) VALUES ('keys.plain', '{}')")
+    db.query("ANALYZE pgjobs_job")
+    db.query(
+        "INSERT INTO pgjobs_job (name, payload, parent_id, key, key_scope)"
+        " SELECT 'keys.plain', '{}', 7, 'k' || n, 'until_finished' FROM generate_series(1, 2000) AS n"
+    )
+    explaining = Explaining(db, set())
+    keys.find_members(explaining, 7, [NewJob("keys.plain", "{}", key=f"k{n}") for n in range(100)])
+    assert {n["Index Name"] for n in nodes(explaining.plan) if "Index Name" in n} == {"pgjobs_job_member_key"}
+    db.rollback()
+
+
 def test_a_job_that_leaves_the_queue_meanwhile_is_not_replaced(
     raw: RawDatabase, other: RawDatabase, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django_pgjobs import Batch, Cron, Flow, Unique, job
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.maintenance.cron_declaring import CronSync
-from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
+from django_pgjobs.maintenance.duties import DutyProgress, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.middleware import Registration
 from django_pgjobs.models import Job
@@ -136,11 +136,12 @@ def test_a_job_that_bypasses_the_queue_is_told_too() -> None:
 def test_each_turn_of_each_duty_is_told_by_its_name() -> None:
     """W54: what has a turn of its own is told when that comes, and not at each tick."""
     leader = Leader(AUTHOR)
-    everything = [*duties(leader, lambda rescued: None, {}), *upkeep(leader, lambda: pytest.fail("connected"))]
+    progress = DutyProgress(leader, {})
+    everything = [*duties(progress, lambda rescued: None), *upkeep(progress, lambda: pytest.fail("connected"))]
     db = WorkerConnection("default", "pgjobs test maintenance", statement_seconds=patience(10))
     for duty in everything:
         duty.tick(db)
-    names = {duty.name for duty in everything} - {"cron_sync", "heartbeats"}  # without entries; later
+    names = {duty.name for duty in everything} - {"cron_sync"}  # without entries
     assert set(seen) == names
     assert {"lead", "rescue", "cron_eval", "cron_rows", "expire_jobs", "prune"} <= names
     seen.clear()

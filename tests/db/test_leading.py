@@ -12,8 +12,7 @@ import pytest
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.checking import OTHERS_SECONDS
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, upkeep
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, OTHERS_SECONDS, DutyProgress, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Heartbeat, LeaderTerm
 from django_pgjobs.models.attempts import Claim
@@ -238,6 +237,45 @@ def test_the_audit_walks_in_slices_over_every_queue_and_rests(
     assert [audit(raw) for _ in range(3)] == [4, 4, 2]
 
 
+def test_the_walks_of_one_of_many_schemas_go_on_at_the_next_visit(
+    raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each visit has duties of its own, and time for one slice: begun anew, a walk would never see the second."""
+    monkeypatch.setattr(audit_room, "SLICES", (4, 2))
+    ids = register(10)
+    claim(raw, 10)
+    strand(raw, *ids)
+    leader = Leader(AUTHOR)
+    progress, found = DutyProgress(leader, {}), []
+    for _ in range(3):
+        leader.tick(raw)
+        visited = [*duties(progress, lambda rescued: None), *upkeep(progress, lambda: pytest.fail("connected"))]
+        [audit] = [duty for duty in visited if duty.name == "audit"]
+        before = Claim.objects.count()
+        audit.tick(raw)
+        found.append(Claim.objects.count() - before)
+        leader.leave(raw)
+    assert found == [1, 1, 1]
+
+
+def test_a_worker_that_resigned_can_lead_at_once(raw: RawDatabase) -> None:
+    """It comes back to the same schema a moment later."""
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    leader.leave(raw)
+    leader.tick(raw)
+    assert (leader.leads, leader.term) == (True, 2)
+
+
+def test_a_worker_that_cannot_resign_leads_no_more(raw: RawDatabase) -> None:
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    raw.raw.close()
+    with pytest.raises(psycopg.OperationalError):
+        leader.leave(raw)
+    assert not leader.leads
+
+
 def test_on_a_slow_server_a_slice_is_smaller(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that cannot look at even a few is trouble, told by the loop."""
     tried: list[int] = []
@@ -266,7 +304,7 @@ def test_a_claim_in_flight_is_not_taken_for_stranded(raw: RawDatabase, other: Ra
 
 
 def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that wakes up writes its row again."""
+    """At the first turn: a visit to one of many schemas has no other. A worker that wakes up writes its row again."""
     raw.query(
         "INSERT INTO pgjobs_heartbeat (id, name, host, pid, processes, threads, async_slots, version, last_beat_at) "
         "SELECT gen_random_uuid(), 'w' || age, 'h', 1, 1, 1, 1, '1', "
@@ -274,11 +312,15 @@ def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCa
         "FROM unnest(%s::float8[]) AS age",
         [[1.0, KEPT_SECONDS - 60, KEPT_SECONDS + 60]],
     )
-    [expiries] = [duty for duty in duties(Leader(AUTHOR), lambda rescued: None, {}) if duty.name == "heartbeats"]
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    found = duties(DutyProgress(leader, {}), lambda rescued: None)
+    [expiries] = [duty for duty in found if duty.name == "heartbeats"]
     assert isinstance(expiries, TimedDuty)
     with caplog.at_level(logging.INFO):
         for _ in range(2):
-            expiries.perform(raw)
+            expiries.tick(raw)
+            expiries.due = 0.0
     assert Heartbeat.objects.count() == 2
     assert [record.getMessage() for record in caplog.records] == ["heartbeats of old workers expired workers=1"]
 
@@ -304,8 +346,9 @@ def test_a_leader_is_replaced_within_ten_seconds_by_its_numbers() -> None:
 def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     """W54."""
     leader = Leader(AUTHOR)
-    names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
-    names += [duty.name for duty in upkeep(leader, lambda: pytest.fail("connected"))]
+    progress = DutyProgress(leader, {})
+    names = [duty.name for duty in duties(progress, lambda rescued: None) if duty is not leader]
+    names += [duty.name for duty in upkeep(progress, lambda: pytest.fail("connected"))]
     assert sorted(names) == [
         "audit", "check", "cron_eval", "cron_missing", "cron_rows", "cron_sync", "expire", "expire_jobs", "gates",
         "heartbeats", "mend", "notices", "numbers", "pauses", "prune", "recount", "rescue", "statistics", "unpark",
@@ -316,6 +359,6 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
 def test_the_term_is_renewed_between_any_two_duties() -> None:
     """W10: one that waits for a lock as long as a statement may costs no term."""
     leader = Leader(AUTHOR)
-    found = duties(leader, lambda rescued: None, {})
+    found = duties(DutyProgress(leader, {}), lambda rescued: None)
     assert [duty is leader for duty in found] == [True, False] * (len(found) // 2)
     assert {duty.name for duty in found} >= {"lead", "rescue", "unpark", "unpause", "audit", "heartbeats", "pauses"}

@@ -54,7 +54,7 @@ BEGIN
     INSERT INTO limit_admitted VALUES (NEW.id) ON CONFLICT DO NOTHING;
     -- Not those that ran uncounted and are counted since: no admission has let them in.
     SELECT count(*) INTO admitted FROM limit_admitted JOIN pgjobs_job ON id = job_id
-    WHERE hold IS NULL AND finished_at IS NULL AND ending IS NULL;
+    WHERE queue = 'default' AND hold IS NULL AND finished_at IS NULL AND ending IS NULL;
     -- All that were in force since the statement began: of those set before it, the last may have committed later.
     SELECT max(number) INTO allowed FROM limit_number WHERE id >= (
         SELECT min(id) FROM (

@@ -20,7 +20,7 @@ from django_pgjobs.diagnosis.problem import Limits
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.maintenance import unpausing
+from django_pgjobs.maintenance import unparking
 from django_pgjobs.models import Action, Job, LimitOverride, QueueState
 from django_pgjobs.models.keys import Admission
 from django_pgjobs.queues import Queue, limits
@@ -195,6 +195,40 @@ def test_a_rate_that_replaces_the_codes_dates_by_its_own_period(raw: RawDatabase
     assert set(found) == {"queue:default"}
 
 
+def two_periods(raw: RawDatabase) -> tuple[float, float]:
+    """A period and half of it, whose starts are dated to the same instant for the next minutes."""
+    now = int(raw.value("SELECT extract(epoch FROM now())::bigint"))
+    bin_ = next(each for each in range(10_000, 11_000) if now // each % 2 and each - now % each > 600)
+    return 2000.0 * bin_, 1000.0 * bin_
+
+
+def test_a_shorter_period_does_not_let_earlier_starts_be_forgotten(raw: RawDatabase) -> None:
+    """An operator may set the longer one again, and it counts them."""
+    longer, shorter = two_periods(raw)
+    blocked(3)
+    assert entered(raw, terms(of_queue=Bounds(None, 1, longer))) == 1
+    before = Admission.objects.get()
+    assert entered(raw, terms(of_queue=Bounds(None, 3, shorter))) == 2
+    after = Admission.objects.get()
+    assert (after.starts, after.expires_at - after.admitted_at) == (3, timedelta(seconds=longer))
+    assert after.expires_at == before.expires_at
+    assert entered(raw, terms(of_queue=Bounds(None, 3, longer))) == 0
+
+
+def test_nor_do_starts_that_a_shorter_period_dates_anew(raw: RawDatabase) -> None:
+    longer, shorter = two_periods(raw)
+    blocked(3)
+    assert entered(raw, terms(of_queue=Bounds(None, 2, longer))) == 2
+    raw.query("UPDATE pgjobs_admission SET admitted_at = admitted_at - interval '1 hour', starts = 1")
+    raw.query(
+        "INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)"
+        " SELECT subject, admitted_at + interval '1 hour', expires_at, 1 FROM pgjobs_admission"
+    )
+    assert entered(raw, terms(of_queue=Bounds(None, 2, shorter))) == 0
+    after = Admission.objects.get()
+    assert (after.starts, after.expires_at - after.admitted_at) == (2, timedelta(seconds=longer))
+
+
 # What is counted
 
 
@@ -216,6 +250,21 @@ def test_a_job_that_no_limit_counted_is_held_uncharged_and_admitted(raw: RawData
     assert Queue("default").restore_limit()
     assert entered(raw, terms()) == 1, "the code has no limit: nothing is held any more"
     assert sorted(claim(raw, 10).ids) == ids
+
+
+def test_a_job_that_is_retried_waits_for_a_slot_of_the_limit_that_was_set(raw: RawDatabase) -> None:
+    """It is counted since, also if its code has no limit; without the limit it needs no slot."""
+    ids = register(2)
+    Queue("default").limit(1)
+    held(raw, *ids)
+    assert entered(raw, terms()) == 1
+    failed = claim(raw, 10).ends(cause="failed", outcome="abandoned", failure=FAILURE)
+    finalising.finalise_end(raw, failed, AUTHOR)
+    assert entered(raw, terms()) == 1, "the slot is free again"
+    assert Job.objects.filter(pk=ids[0]).retry().changed == 1
+    assert (job(ids[0]).state, job(ids[0]).limit_key, entered(raw, terms())) == ("limited", "", 0)
+    assert Queue("default").restore_limit()
+    assert (entered(raw, terms()), sorted(claim(raw, 10).ids)) == (1, ids)
 
 
 def test_a_paused_job_that_is_held_keeps_its_key(raw: RawDatabase) -> None:
@@ -472,9 +521,9 @@ def test_limits_that_are_over_go_after_a_day(raw: RawDatabase) -> None:
     Queue("mail").limit(1)
     Queue("bulk").limit(1, until=60)
     Queue("bulk").restore_limit()
-    assert unpausing.expire_pauses(raw) == 0
+    assert unparking.expire_pauses(raw) == 0
     raw.query("UPDATE pgjobs_limit SET until = until - interval '25 hours' WHERE name = 'bulk'")
-    assert unpausing.expire_pauses(raw) == 1
+    assert unparking.expire_pauses(raw) == 1
     assert [each.name for each in LimitOverride.objects.all()] == ["mail"]
 
 

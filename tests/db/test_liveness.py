@@ -10,13 +10,13 @@ from uuid import uuid4
 import pytest
 from django.db.models.functions import Now
 
-from django_pgjobs.maintenance.unpausing import unpause
+from django_pgjobs.maintenance.unparking import unpause
 from django_pgjobs.models import Heartbeat, Job, QueueState
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.job_rows import fate
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.states import JobState
-from django_pgjobs.store import admitting, counting, explaining, finalising, keeping, steering
+from django_pgjobs.store import admitting, counting, explaining, finalising, keeping, schemas, steering
 from django_pgjobs.store.keeping import Rescued
 from django_pgjobs.testing import backdate
 from tests.db.test_why import worker
@@ -55,6 +55,20 @@ def test_the_status_of_a_worker_is_the_same_for_every_reader(
     assert facts.live == live
     assert Heartbeat.objects.all().live().count() == live
     assert Job.objects.annotate(fate=fate()).values_list("fate", flat=True).get() == ("" if live else "silent")
+
+
+def test_a_worker_that_leaves_a_schema_is_forgotten_unless_it_has_claims_there(raw: RawDatabase) -> None:
+    """Whoever rescues these says whose they were."""
+    worker("web-1", id=WORKER)
+    worker("web-2")
+    register()
+    [held] = claim(raw).ids
+    assert not schemas.remove_worker(raw, WORKER)
+    assert Heartbeat.objects.count() == 2
+    Claim.objects.all().delete()
+    assert schemas.remove_worker(raw, WORKER)
+    assert [each.name for each in Heartbeat.objects.all()] == ["web-2"]
+    assert Job.objects.get(pk=held).claim_id is not None
 
 
 def test_a_heartbeat_that_comes_late_does_not_bring_a_worker_back_that_has_stopped(raw: RawDatabase) -> None:

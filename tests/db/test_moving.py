@@ -18,7 +18,7 @@ from django.db import connections, transaction
 from django_pgjobs import Batch, Unique
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
-from django_pgjobs.models import Action, Attempt, Job, Memo, Step
+from django_pgjobs.models import Action, Attempt, Job, LogLine, Memo, Step
 from django_pgjobs.steering import moving
 from django_pgjobs.store import finalising
 from django_pgjobs.store import moving as moves
@@ -72,6 +72,19 @@ def test_a_job_moves_with_all_that_is_its_own(far: str, raw: RawDatabase) -> Non
         for alias in ("default", far)
     ]
     assert trails == [[("move", "to far", "anna", "new home", 1)], [("move", "from default", "anna", "new home", 1)]]
+
+
+def test_a_move_leaves_the_lines_of_its_jobs_behind_and_deletes_them(far: str) -> None:
+    moved, stays = plain.register(), plain.register()
+    for job in (moved, stays):
+        LogLine.objects.create(
+            job=job, claimed_at=job.created_at, number=1, claim_id=UUID(int=9), attempt=1, level=20, logger="shop",
+            message="paid", logged_at=job.created_at,
+        )  # fmt: skip
+    _, done = move(Job.objects.filter(pk=moved.pk))
+    assert done.changed == 1
+    assert list(LogLine.objects.values_list("job_id", flat=True)) == [stays.pk]
+    assert not LogLine.objects.using(far).exists()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

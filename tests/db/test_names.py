@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +17,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.plugins.shell import pgjobs
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quiet")]
-
-
-@pytest.fixture(autouse=True)
-def _apart() -> Iterator[None]:
-    with isolated_registry():
-        yield
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry", "quiet")]
 
 
 def shown(status: int) -> dict[tuple[str, str], tuple[int, bool]]:

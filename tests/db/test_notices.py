@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +26,8 @@ from django_pgjobs.maintenance.notices import (
 )
 from django_pgjobs.models import Job
 from django_pgjobs.models.numbers import Notice
-from django_pgjobs.store import finalising, leading, noticing, steering
+from django_pgjobs.running.served_database import ServedDatabase
+from django_pgjobs.store import finalising, leading, noticing, schemas, steering
 from django_pgjobs.store.database import Params, Rows
 from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.new_jobs import NewJob
@@ -595,6 +597,67 @@ def test_a_deployment_of_minutes_is_none(raw: RawDatabase, leader: Leader, time:
     heir = Leader(Author(uuid4(), "heir"))
     heir.tick(raw)
     assert turns(Notifier(heir, Found()), raw) is None
+
+
+# One of many schemas, where each visit is a term
+
+
+@pytest.fixture
+def visited(settings: Any) -> None:
+    settings.PGJOBS = {**settings.PGJOBS, "SCHEMAS": lambda: ["tenant"]}
+
+
+def sleep(raw: RawDatabase, leader: Leader, seconds: float = schemas.UNLED_SECONDS) -> None:
+    """Let nobody lead for so long, and then this one."""
+    leader.leave(raw)
+    raw.query("UPDATE pgjobs_leader_term SET expires_at = expires_at - make_interval(secs => %s)", [seconds])
+    leader.tick(raw)
+
+
+@pytest.mark.usefixtures("visited")
+@pytest.mark.parametrize(("visits", "told"), [(1, False), (2, False), (3, True)])
+def test_the_time_between_visits_to_a_schema_is_no_time_without_a_leader(
+    raw: RawDatabase, leader: Leader, notifier: Notifier, found: Found, visits: int, told: bool
+) -> None:
+    """Each visit registered a notice. Now it tells that the workers were away, or what else is wrong."""
+    sleep(raw, leader, visits * schemas.UNLED_SECONDS)
+    found.problems = [HealthProblem("cron", "Cron entry a is broken.", subject="a")]
+    digest = turns(notifier, raw, 1)
+    assert digest is not None
+    assert [code for code, _ in digest["problems"]] == (["unled"] if told else ["cron"])
+
+
+@pytest.mark.usefixtures("visited")
+def test_a_visit_to_a_schema_lasts_until_its_failures_are_told(
+    raw: RawDatabase, leader: Leader, notifier: Notifier
+) -> None:
+    """One turn shows who is writing, the next one tells: the home has left before that, at each visit."""
+    served: Any = SimpleNamespace(kept_up=[], progress=SimpleNamespace(notifier=notifier))
+    is_kept_up: Any = ServedDatabase.is_kept_up
+    sleep(raw, leader)
+    assert notifier(raw) is None
+    assert is_kept_up.fget(served) is True, "nothing has failed"
+    abandon(raw)
+    assert notifier(raw) is None
+    assert is_kept_up.fget(served) is False
+    assert notifier(raw) is not None
+    assert is_kept_up.fget(served) is True
+
+
+@pytest.mark.usefixtures("visited")
+def test_failures_that_a_visit_could_not_tell_are_told_at_the_next(
+    raw: RawDatabase, other: RawDatabase, leader: Leader, notifier: Notifier, time: Time
+) -> None:
+    """A transaction that writes jobs is open for longer than any visit lasts."""
+    sleep(raw, leader)
+    other.query("INSERT INTO pgjobs_job (name, payload) VALUES ('slow', '{}')")
+    abandon(raw)
+    assert [notifier(raw) for _ in range(3)] == [None] * 3
+    assert notifier.waits
+    time(schemas.UNLED_SECONDS)
+    sleep(raw, leader)
+    assert turns(notifier, raw, 1) is not None
+    other.rollback()
 
 
 @pytest.mark.parametrize("written", ["-infinity", "infinity"])

@@ -14,8 +14,8 @@ from django.utils import timezone
 from django_pgjobs import job as define
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.maintenance import unpausing
-from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
+from django_pgjobs.maintenance import unparking
+from django_pgjobs.maintenance.unparking import expire_pauses, unpause
 from django_pgjobs.models import Action, Job, QueueState
 from django_pgjobs.queues import Queue, pauses
 from django_pgjobs.store import finalising
@@ -286,7 +286,7 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W31: no giant transaction; and several workers share them."""
-    monkeypatch.setattr(unpausing, "BATCH", 10)
+    monkeypatch.setattr(unparking, "BATCH", 10)
     register(35)
     hold(raw, 100)
     seen: list[int] = []
@@ -299,7 +299,7 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     monkeypatch.setattr(stored_pauses, "unpause_jobs", counted)
     assert unpause(raw) == 35
     assert seen == [10] * 4
-    monkeypatch.setattr(unpausing, "AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr(unparking, "AGAIN_SECONDS", -1.0)
     assert unpause(raw) == 0, "out of time"
 
 

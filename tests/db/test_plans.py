@@ -110,6 +110,8 @@ def _limits_running(db: Any) -> int:
     return limiting.limit_running(db, registry.names(), limit=BATCH)
 
 
+LINE = '[{"number": 1, "level": 20, "logger": "shop", "message": "paid", "at": 1.5}]'
+
 STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
     "finalise_success": lambda db, held: finalising.finalise_success(db, held.ends(result="1"), AUTHOR),
@@ -130,8 +132,9 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     "unpause_jobs": lambda db, _: pausing.unpause_jobs(db, limit=BATCH),
     "release_jobs": lambda db, held: finalising.release_jobs(db, _failed(held), AUTHOR),
     "write_progress": lambda db, held: finalising.write_progress(
-        db, [(job, fence, "1") for job, fence in held.fences()]
+        db, [(job, fence, {"progress": "1"}) for job, fence in held.fences()]
     ),
+    "write_lines": lambda db, held: finalising.write_lines(db, [(*fence, True, LINE) for fence in held.fences()]),
     "write_cursor": lambda db, held: memos.write_cursor(
         db, _first(held), str(held.claim_id), name="each", cursor="1", progress='{"n": 1}'
     ),
@@ -173,6 +176,9 @@ STATEMENTS: dict[str, Callable[[Any, Claimed], object]] = {
     ),
     "check_duties": lambda db, _: db.fetch(
         "check_duties", {"lease": 3.0, "fire": 1.0, "leads": True, "after": pruning.OLDEST}
+    ),
+    "scan_schema": lambda db, _: db.fetch(
+        "scan_schema", {"queues": None, "excluded": [], "ahead": 2.0, "unled": 300.0}
     ),
     "audit_claims": lambda db, _: leading.audit_claims(db, leading.BEGINNING, limit=BATCH, lease_seconds=30),
     "park_unclaimable": lambda db, held: claiming.park_unclaimable(db, _first(held), "x", {}),
@@ -485,8 +491,9 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "list_held_pairs",
         "list_parked",
     }  # in test_figures.py
-    elsewhere |= {"count_events"}  # in test_troubles.py
+    elsewhere |= {"count_events", "list_held_up"}  # in test_troubles.py
     elsewhere |= {"count_names"}  # it reads all unfinished jobs, as ``pgjobs names`` has to
+    elsewhere |= {"survey_jobs", "survey_memos", "read_samples"}  # they read all, by slices: in test_in_flight.py
     elsewhere |= {"read_why"}  # in test_why.py
     elsewhere |= {"find_result"}  # in test_plans_by_shape.py
     elsewhere |= {"read_result"}  # in test_results.py
@@ -500,6 +507,10 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"list_gathered"}
     elsewhere |= {"mark_moving", "take_moving", "arrive_jobs", "list_arrivals", "give_away", "keep_jobs", "land_jobs"}
     elsewhere |= {"read_former", "judge_former", "revert_jobs", "read_suspension"}
+    elsewhere |= {"lock_jobs", "cancel_copied", "park_copied"}  # all of them, once, in a copy
+    elsewhere |= {"ask_stacks", "answer_stack", "delete_stacks"}  # one job or ten, and those of jobs that are gone
+    elsewhere |= {"delete_lines"}  # a walk, by the primary keys of both tables
+    elsewhere |= {"lock_imported", "withdraw_imported"}  # by their ids, when an operator undoes an import
     elsewhere |= {"wait_again", "pass_over", "read_turn"}
     elsewhere |= set(OF_GATES) | set(OF_TURNS)
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}

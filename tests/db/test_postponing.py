@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_pgjobs import JobContext, Limit, Unique, job, register_many, sql
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
-from django_pgjobs.maintenance.expired_jobs import JobExpirer
+from django_pgjobs.maintenance.expiry import JobExpirer
 from django_pgjobs.models import Job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import finalising, keys

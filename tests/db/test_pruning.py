@@ -582,8 +582,9 @@ def test_what_cannot_be_deleted_makes_the_status_1(
 def test_the_statements_that_delete_are_no_others() -> None:
     """A table of the project's is never touched: only jobs, their history, and what the worker keeps of itself.
 
-    ``give_away`` deletes what has arrived in another database.
+    ``give_away`` deletes what has arrived in another database, ``withdraw_imported`` what goes back where it came from.
     """
     found = {name for name in sql.names() if "DELETE FROM pgjobs_job" in sql.statement(name)}
-    assert found == {"prune_jobs", "finalise_delete", "finalise_delete_fast", "finalise_delete_keyed", "give_away"}
+    moved = {"give_away", "withdraw_imported"}
+    assert found == {"prune_jobs", "finalise_delete", "finalise_delete_fast", "finalise_delete_keyed"} | moved
     assert get_conf().retention == Retention()

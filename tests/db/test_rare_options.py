@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,18 +15,12 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import firing
 from django_pgjobs.store.database import on
-from django_pgjobs.testing import isolated_registry, run_jobs
+from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import RawDatabase, claim
 
-pytestmark = pytest.mark.usefixtures("raw")
+pytestmark = pytest.mark.usefixtures("own_registry", "raw")
 
 ONCE = {"on_crash": "abandon"}
-
-
-@pytest.fixture(autouse=True)
-def isolated() -> Iterator[None]:
-    with isolated_registry():
-        yield
 
 
 def test_most_jobs_have_none() -> None:
@@ -63,6 +56,32 @@ def test_every_way_to_register_stores_them() -> None:
     CronEntry.objects.get().run_now()
     assert list(Job.objects.values_list("options", flat=True)) == [ONCE] * 7
     assert len(run_jobs().succeeded) == 7
+
+
+def test_a_limit_of_memory_is_one_of_them(raw: RawDatabase) -> None:
+    """``using`` changes it or takes it away; a job that is registered again has it, not what the job before it took."""
+
+    @job(memory=512)
+    def body() -> None: ...
+
+    found: list[Any] = [body.register(), body.using(memory=2048).register(), body.using(memory=None).register()]
+    raw.query('UPDATE pgjobs_job SET options = options || \'{"peaks": "1:80-90"}\' WHERE id = %s', [found[0].pk])
+    found.append(Job.objects.get(pk=found[0].pk).register_again())
+    own = {"memory": 512}
+    assert [Job.objects.get(pk=one.pk).options for one in found[1:]] == [{"memory": 2048}, None, own]
+    assert [each.memory_limit for each in claim(raw, 4).jobs] == [512, 2048, None, 512]
+    with pytest.raises(InvalidJob, match="memory and bypass exclude each other"):
+        body.using(bypass=True)
+
+
+@pytest.mark.parametrize("written", ['"512"', "-1", "[1]", "1.5", "null", "0", "true"])
+def test_a_limit_of_memory_that_nobody_can_read_is_none(raw: RawDatabase, written: str) -> None:
+    @job(memory=512)
+    def body() -> None: ...
+
+    body.register()
+    raw.query("UPDATE pgjobs_job SET options = jsonb_build_object('memory', %s::jsonb)", [written])
+    assert claim(raw).jobs[0].memory_limit is None
 
 
 def test_the_claim_returns_them(raw: RawDatabase) -> None:

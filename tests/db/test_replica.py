@@ -16,9 +16,8 @@ from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import CronEntry, Job, QueueState
 from django_pgjobs.queues import Queue
 from django_pgjobs.store import firing, registering
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import on, written_at
 from django_pgjobs.store.new_jobs import NewJob
-from django_pgjobs.store.transactions import written_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

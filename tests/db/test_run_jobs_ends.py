@@ -16,7 +16,7 @@ from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, signals
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends import callbacks, kinds
+from django_pgjobs.ends import kinds
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.store import finalising, registering
@@ -124,7 +124,7 @@ def test_a_cancelled_job_gets_its_callback_only() -> None:
 def test_a_callback_that_killed_its_process_too_often_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     job = with_callbacks.register("fail")
     job.cancel()
-    Job.objects.update(ending_attempt=callbacks.CALLBACK_STARTS)
+    Job.objects.update(ending_attempt=kinds.CALLBACK_STARTS)
     assert outcomes(run_jobs()) == {"cancelled": [job.pk]}
     assert said == []
     assert "callback lost 3 processes or workers" in caplog.text

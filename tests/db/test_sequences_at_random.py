@@ -20,8 +20,8 @@ from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.maintenance.gates import open_due_gates
 from django_pgjobs.models import Job
 from django_pgjobs.store import finalising, pruning
+from django_pgjobs.store.database import LOCKED
 from django_pgjobs.store.finalising import End
-from django_pgjobs.store.sqlstates import LOCKED
 from django_pgjobs.testing.crashing import rescue
 from tests.db.sequences_ground import broken, judged, stuck
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, patience

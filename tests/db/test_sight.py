@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -14,7 +15,7 @@ from django.utils import timezone
 from django_pgjobs import Limit, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import CronEntry, EventState, Job, Memo
+from django_pgjobs.models import CronEntry, EventState, Job, LogLine, Memo
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.sight import TABLE, Fact, Hidden, Without
 from django_pgjobs.presentation.wording import arguments
@@ -112,6 +113,15 @@ def ended(**fields: Any) -> Job:
     return row(finished_at=now_plus(-5), **ENDED, **fields)
 
 
+def having_logged(name: str = NAME) -> Job:
+    job = ended(name=name)
+    LogLine.objects.create(
+        job=job, claimed_at=timezone.now(), number=1, claim_id=uuid4(), attempt=1, level=20, logger="shop",
+        message=f"paid with {SECRET}", logged_at=timezone.now(),
+    )  # fmt: skip
+    return job
+
+
 DOORS: dict[Fact, dict[str, Callable[[Client], str]]] = {
     Fact.ARGUMENT: {
         "page": lambda client: page(client, row(payload={"args": [SECRET], "kwargs": {}})),
@@ -135,6 +145,10 @@ DOORS: dict[Fact, dict[str, Callable[[Client], str]]] = {
     Fact.STEP_RESULT: {
         "page": lambda client: remembering(client, "step"),
         "page, of an unknown job": lambda client: remembering(client, "step", "no.such"),
+    },
+    Fact.LINES: {
+        "page": lambda client: page(client, having_logged()),
+        "page, of an unknown job": lambda client: page(client, having_logged("no.such")),
     },
     Fact.EVENT_PAYLOAD: {
         "its page": event,

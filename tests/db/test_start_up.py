@@ -12,7 +12,7 @@ from django.db import connection
 
 from django_pgjobs.models import Job
 
-MOST = 54
+MOST = 55
 """Modules of ours and of third parties that registering may load beside the tables."""
 
 TABLES = ("django_pgjobs.apps", "django_pgjobs.models", "django_pgjobs.fields", "django_pgjobs.fields")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -14,16 +13,10 @@ from django.db import connection, transaction
 from django_pgjobs import Cron, job, register_many
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.testing import isolated_registry, run_jobs
+from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import RawDatabase
 
-pytestmark = pytest.mark.usefixtures("raw")
-
-
-@pytest.fixture(autouse=True)
-def isolated() -> Iterator[None]:
-    with isolated_registry():
-        yield
+pytestmark = pytest.mark.usefixtures("own_registry", "raw")
 
 
 def test_tags_of_the_definition_and_of_the_registration_are_stored_together() -> None:

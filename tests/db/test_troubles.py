@@ -13,6 +13,8 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.test import Client
 
+from django_pgjobs import Sequence
+from django_pgjobs import job as job_
 from django_pgjobs.diagnosis import health
 from django_pgjobs.diagnosis.problem import HealthProblem, Limits
 from django_pgjobs.inspection import why
@@ -22,6 +24,7 @@ from django_pgjobs.models import Attempt, Heartbeat, Job, LeaderTerm, Memo, Queu
 from django_pgjobs.store import finalising, leading, troubles
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keeping import Crash, record_crashes
+from django_pgjobs.testing import run_jobs
 from django_pgjobs.worker.shared.deaths import CrashWriter, Deaths
 from tests.db.test_figures import ended, measured
 from tests.db.test_health import beat
@@ -92,6 +95,20 @@ def unapproved(raw: RawDatabase) -> list[int]:
     return ids
 
 
+@job_(name="troubles.ordered", max_attempts=1)
+def ordered() -> None:
+    raise ValueError("broken")
+
+
+def held_up(raw: RawDatabase) -> list[int]:
+    """Two jobs of one sequence behind an abandoned one, and one of another; nothing waits for the other abandoned."""
+    ids = [ordered.using(sequence=name, queue="billing").register().pk for name in "aaabbcd"]
+    for _ in range(2):
+        ordered.using(sequence=Sequence("skipped", on_abandon="skip")).register()
+    run_jobs(raise_errors=False)
+    return [*ids[1:3], ids[4]]
+
+
 INCIDENTS: dict[str, tuple[Callable[[RawDatabase], list[int]], bool]] = {
     "failing": (fails_and_retries, False),
     "failing ": (fails_for_good, False),
@@ -99,6 +116,7 @@ INCIDENTS: dict[str, tuple[Callable[[RawDatabase], list[int]], bool]] = {
     "parked": (parked_by_old_code, False),
     "limited": (limited, True),
     "paused": (paused_with_its_jobs, True),
+    "held_up": (held_up, False),
     "retrying": (retrying, True),
     "waiting_for_event": (unapproved, True),
 }
@@ -262,6 +280,26 @@ def test_what_holds_for_too_long_is_a_problem(raw: RawDatabase, code: str) -> No
     assert code in {each["code"] for each in told["notes"]}
 
 
+def test_a_sequence_is_held_up_until_its_job_is_passed(raw: RawDatabase) -> None:
+    """The text names the job that has been abandoned for the longest time."""
+    one, two, other = held_up(raw)
+    first = Job.objects.filter(sequence="a").earliest("pk").pk
+    Job.objects.filter(pk=first).update(finished_at=Now() - timedelta(hours=3))
+    [told] = [each for each in found() if each.code == "held_up"]
+    assert told.text.startswith(
+        "In queue billing 2 sequences are held up, each by an abandoned job, the first for 3 h: "
+    )
+    assert f": #{first} of a, #{other - 1} of b. " in told.text
+    assert Job.objects.filter(pk__in=[one, other]).unblock().changed == 2
+    assert "held_up" not in {each.code for each in found()}
+    run_jobs(raise_errors=False)
+    [told] = [each for each in found() if each.code == "held_up"]
+    assert told.text.startswith("In queue billing 1 sequence is held up by an abandoned job, the first for ")
+    assert f": #{one} of a. " in told.text
+    assert Job.objects.filter(pk=two).unblock().changed == 1
+    assert "held_up" not in {each.code for each in found()}
+
+
 def test_a_crowded_queue_hides_nothing_of_another(raw: RawDatabase) -> None:
     """The sums of the workers are exact, however many jobs another queue has ended."""
     ended("succeeded", 90_000, queue="bulk")
@@ -300,6 +338,13 @@ def test_it_costs_the_same_however_much_there_is(db_connection: Any) -> None:
             "INSERT INTO pgjobs_memo (job_id, name, kind, event)"
             " SELECT n, 'm', 'event', 'e' || n FROM generate_series(1, 20000) AS n"
         )
+        raw.query(
+            "INSERT INTO pgjobs_job (name, payload, sequence, outcome, finished_at, hold) SELECT 'n', '{}',"
+            " CASE kind.of WHEN 'each' THEN 's' || n WHEN 'one' THEN 's' END, kind.outcome, kind.ended, kind.hold"
+            " FROM generate_series(1, 20000) AS n, (VALUES ('each', 'abandoned', now(), NULL),"
+            " ('each', NULL, NULL, 'blocked'), ('one', NULL, NULL, 'blocked'), (NULL, 'abandoned', now(), NULL))"
+            " AS kind (of, outcome, ended, hold)"
+        )
         most = 1000
         runs = {
             "count_minutes": lambda db: troubles.count_minutes(db, seconds=3600, most=most),
@@ -307,6 +352,7 @@ def test_it_costs_the_same_however_much_there_is(db_connection: Any) -> None:
                 db, share=0.5, least=3, recent_seconds=300, seconds=3600, most=most, limit=20
             ),
             "count_events": lambda db: db.fetch("count_events", {"most": most}),
+            "list_held_up": lambda db: troubles.list_held_up(db, most=most),
         }
         explaining = Explaining(raw, set())
         for name, run in runs.items():

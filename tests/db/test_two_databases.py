@@ -14,6 +14,7 @@ from django_pgjobs.models import EventState, Job
 from django_pgjobs.queues import Queue
 from django_pgjobs.registering import destination
 from django_pgjobs.testing import run_jobs
+from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -398,3 +399,18 @@ def test_a_row_is_read_again_where_it_was_read(twins: tuple[Job, Job]) -> None:
     assert (deferred.description, deferred._state.db) == ("", "far")
     deferred.refresh_from_db()
     assert (deferred.description, deferred._state.db) == ("", "far")
+
+
+def test_what_waits_in_each_is_bound_by_itself(far: str, settings: Any) -> None:
+    settings.PGJOBS = {"DATABASES": ["default", "far"]}
+    work.register()
+    there = work.using(database=far).register()
+    Job.objects.using(far).filter(pk=there.pk).update(name="far.gone")
+    status, out, _ = pgjobs("check", "--in-flight")
+    lines = out.splitlines()
+    assert (status, lines[0]) == (1, "default:")
+    assert lines[1] == "Looked at 1 jobs, 0 schedules, 0 unread events: all fit this code."
+    assert lines[2] == "far:"
+    assert lines[3].startswith("unknown: far.gone: 1 would park: No job named 'far.gone'")
+    assert lines[4].startswith(f"  far:{there.pk}, the oldest of ")
+    assert pgjobs("check", "--in-flight", "--database", "default")[0] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,9 +21,12 @@ from django_pgjobs.maintenance.vacuum import (
     Vacuumer,
     VacuumSession,
 )
+from django_pgjobs.running.served_database import ServedDatabase
 from django_pgjobs.store import vacuuming
 from django_pgjobs.store.vacuuming import Dead
 from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
+from django_pgjobs.worker.shared.lines import SharedLine
+from django_pgjobs.worker.threads.maintainer import FirstTurns
 from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_roles import Role
@@ -388,3 +392,35 @@ def test_a_server_that_refuses_is_told_and_asked_later(
     settle(vacuumer, raw)
     assert vacuuming.read_dead(raw, "no_such_table") is None
     assert room.CLAIMS_DIED < room.JOBS_DIED
+
+
+def test_one_that_waits_for_a_session_of_many_schemas_gives_up_and_meets_no_other(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the session's process then, waits for the table of another schema."""
+    line = SharedLine("vacuum", lambda: WorkerConnection("default", "pgjobs test vacuum", statement_seconds=None))
+    ran: list[object] = []
+    monkeypatch.setattr(vacuuming, "VACUUMS", {"pgjobs_job": ran.append})
+    monkeypatch.setattr(vacuuming, "is_waited_for", lambda db, pid: True)
+    shared = line.open("public")
+    vacuumer = Vacuumer(lambda: shared)
+    running = vacuumer.running = room.Vacuuming(vacuumer.tables[0], lambda: shared)
+    with line.turn:
+        running.start()
+        wait_until(lambda: line.turn.waiting, 20, "it waits for its turn")
+        vacuumer.tick(raw)
+        assert not running.unwanted.is_set()
+        running.cancel()
+    running.join(20)
+    line.close()
+    assert (ran, running.error) == ([], None)
+
+
+def test_a_schema_stays_awake_while_its_table_is_vacuumed(raw: RawDatabase, long_vacuum: Vacuumer) -> None:
+    """Else the VACUUM of a large table would be cancelled after a few seconds, each time anew."""
+    found: Any = SimpleNamespace(leases=0, gates=0, limited_jobs=0, fires=0)
+    served: Any = SimpleNamespace(kept_up=[long_vacuum], check=SimpleNamespace(found=found), first=FirstTurns())
+    has_duties: Any = ServedDatabase.has_duties
+    assert has_duties.fget(served) is True
+    long_vacuum.leave(raw)
+    assert has_duties.fget(served) is False

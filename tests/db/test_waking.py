@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -68,7 +68,7 @@ def hooks() -> int:
 def test_only_statements_of_workers_notify_while_they_write() -> None:
     """Those of producers and operators run in transactions that are not ours."""
     found = {name for name in sql.names() if "pg_notify" in sql.statement(name)}
-    assert found == {"notify", "notify_many"} | WORKERS_OWN
+    assert found == {"notify", "notify_many", "notify_of_schema"} | WORKERS_OWN
 
 
 @on_disk
@@ -314,11 +314,39 @@ def test_what_an_operator_does_is_always_told() -> None:
 # What goes wrong
 
 
-def cut_before_notifying(db: Database, notices: Any, notify: Any = notifying.notify) -> None:
+@pytest.fixture
+def tenants(committed: None) -> Iterator[str]:
+    """An alias with an engine for tenants. No schema exists, so all find the tables of ``public``."""
+    own = {**connections["default"].settings_dict, "ENGINE": "tests.plugins.tenant_engine"}
+    connections.settings["tenants"] = own
+    yield "tenants"
+    connections["tenants"].close()
+    del connections["tenants"], connections.settings["tenants"]
+
+
+@override_settings(PGJOBS={"SCHEMAS": lambda: ["one", "two"]})
+def test_a_transaction_in_several_schemas_wakes_workers_for_each(tenants: str) -> None:
+    """By the commit the path leads to one of them, or to another."""
+    wrapper: Any = connections[tenants]
+    register = pay.using(database=tenants).register
+    with notifications() as sent:
+        with transaction.atomic(using=tenants):
+            for schema in ("one", "one", "two"):
+                wrapper.set_schema(schema)
+                register(1)
+            Job.objects.using(tenants).reschedule(queue="mail")
+            wrapper.set_schema("public")
+            assert len(wrapper.run_on_commit) == 3
+        wrapper.set_schema("one")
+        register(2)
+    assert sorted(sent) == ["0:default@one", "0:default@one", "0:default@two", "0:mail@two"]
+
+
+def cut_before_notifying(db: Database, notices: Any, schema: str, notify: Any = notifying.notify) -> None:
     """Let somebody end the connection between what stores and the statement that notifies."""
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
-    notify(db, notices)
+    notify(db, notices, schema)
 
 
 WINDOW = {"unique": Unique("shop", window=timedelta(hours=1))}

@@ -14,7 +14,7 @@ from django.utils import translation
 from django_pgjobs import job as declare
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnknownJob
-from django_pgjobs.inspection import why
+from django_pgjobs.inspection import ready, why
 from django_pgjobs.inspection.words import span
 from django_pgjobs.models import Heartbeat, Job, QueueState, StoredResult
 from django_pgjobs.models.attempts import Claim
@@ -387,7 +387,7 @@ def test_text_of_strangers_is_data(raw: RawDatabase) -> None:
 
 def test_the_reason_is_read_in_the_readers_language(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     [one] = register()
-    monkeypatch.setattr(why, "_", lambda text: f"[{translation.get_language()}] {text}")
+    monkeypatch.setattr(ready, "_", lambda text: f"[{translation.get_language()}] {text}")
     with translation.override("de"):
         assert job(one).why().text.startswith("[de] ")
 

@@ -21,7 +21,7 @@ from django_pgjobs.conf import RULES, JobBounds
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.durable import Durable
-from django_pgjobs.maintenance.duties import TimedDuty, duties, upkeep
+from django_pgjobs.maintenance.duties import DutyProgress, TimedDuty, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job, Steerable
 from django_pgjobs.states import CancelMode
@@ -46,6 +46,7 @@ SUBCOMMAND_PARTS = {
     "why": ["show_options"],
     "stats": ["stats_options"],
     "check": ["check_options"],
+    "doctor": ["doctor_options"],
     "release": ["operator_options"],
     "unblock": ["operator_options"],
     "reschedule": ["operator_options", "reschedule_options"],
@@ -111,6 +112,17 @@ def test_every_option_of_a_subcommand_is_documented(subcommand, parts):
     assert [option for option, _ in options if f"`{option}`" not in text] == []
 
 
+def test_every_finding_of_the_doctor_is_documented():
+    """Those of checks, of ``pgjobs check`` and of Celery's words have tables of their own."""
+    found = {
+        id
+        for path in (PACKAGE / "doctor").glob("*.py")
+        for id in re.findall(r"Finding\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
+    } - {"database"}
+    assert len(found) > 20
+    assert [id for id in sorted(found) if f"`{id}`" not in read("reference/commands")] == []
+
+
 def test_every_subcommand_has_a_heading():
     assert [
         name for name in from_settings.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")
@@ -160,7 +172,8 @@ def test_every_error_is_in_the_tree_and_in_the_table():
 
 
 def test_every_check_is_in_the_table_and_the_table_has_no_other():
-    modules = (*(PACKAGE / "checks").glob("*.py"), PACKAGE / "tasks" / "checks.py")
+    fronts = (PACKAGE / front / "checks.py" for front in ("celery_bridge", "tasks"))
+    modules = (*(PACKAGE / "checks").glob("*.py"), *fronts)
     texts = "".join(path.read_text(encoding="utf-8") for path in modules)
     used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', texts))
     assert used == {id_ for id_, _ in from_code.check_rows()}
@@ -279,7 +292,7 @@ def test_dir_of_the_context_shows_what_the_page_lists() -> None:
     assert of_durable is not None
     assert own(Durable) == set(of_durable[1].split(", "))
     attributes = listed(inspect.getdoc(JobContext) or "", after="first argument")
-    for name in own(JobContext, without=Durable) - attributes - {"database", "error", "headers", "started"}:
+    for name in own(JobContext, without=Durable) - attributes - {"database", "error", "headers", "schema", "started"}:
         assert getattr(JobContext, name).__doc__, name
 
 
@@ -320,8 +333,9 @@ def test_what_libpq_is_told_stands_on_the_page_of_connections():
 def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
     """Each has one row: two would say different things before long."""
     leader = Leader(Author(UUID(int=1), "one"))
-    slow = upkeep(leader, lambda: pytest.fail("connected"))
-    known = [*duties(leader, lambda rescued: None, {}), *slow]
+    progress = DutyProgress(leader, {})
+    slow = upkeep(progress, lambda: pytest.fail("connected"))
+    known = [*duties(progress, lambda rescued: None), *slow]
     whose = {
         duty.name: "the leader's" if duty in slow or (isinstance(duty, TimedDuty) and duty.leader) else "every worker's"
         for duty in known

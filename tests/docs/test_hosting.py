@@ -23,7 +23,7 @@ from django.core.management import call_command, get_commands, load_command_clas
 from django.db import connection
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.embedded.programs import find_binaries
+from django_pgjobs.embedded.server import find_binaries
 from django_pgjobs.metrics.families import FLEET, TOTALS, WORKER
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.testing import run_jobs

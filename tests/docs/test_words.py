@@ -47,6 +47,8 @@ PHRASES = {
 ALLOWED = {
     "forget_misses": "the registry's memory is no row that expires",
     "forget_found": "the registry's memory is no row that expires",
+    "_forget": "a hook of Celery's result backends",
+    **dict.fromkeys(("ACKS_LATE", "TASK_ACKS_LATE"), "settings of Celery"),
     "numbered": "rows that a statement has numbered",
     "places": "the slots of a worker that a queue may take: the option --places and the setting PLACES",
     "PLACES": "the setting itself",

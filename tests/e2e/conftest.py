@@ -9,6 +9,7 @@ import pytest
 from django_pgjobs.embedded import EmbeddedServer
 from tests.e2e.citus import NODES, CitusNode, on_nodes
 from tests.e2e.elsewhere import ask, migrated
+from tests.e2e.schemas_ground import start, tables, tenants  # noqa: F401 (fixtures)
 from tests.plugins.fix_db import TABLES
 
 

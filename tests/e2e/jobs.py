@@ -44,7 +44,9 @@ from tests.e2e import (  # noqa: F401 (their jobs are registered)
     flows,
     hard,
     hostile,
+    leaking,
     libraries,
+    logging_jobs,
     loop_calls,
     machines,
     remembering,
@@ -74,6 +76,8 @@ if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
 if os.environ.get("PGJOBS_TEST_LIMITED"):
     from tests.e2e import limited  # noqa: F401
+if os.environ.get("PGJOBS_TEST_INCIDENTS"):
+    from tests.e2e import incidents  # noqa: F401
 
 
 @job
@@ -97,6 +101,19 @@ def effect(key: object, seconds: float = 0) -> object:
 def in_order(sequence: int, number: int) -> None:
     if random.random() < 0.3:
         raise ValueError("not now")
+
+
+@job(sequence="both:{sequence}", max_attempts=3, backoff=lambda *_: 0.02)
+def in_turn(sequence: int, number: int, queue: str) -> None:
+    """Note when it begins and is over, and in which worker; fails at times."""
+    mark = (os.getppid(), queue, sequence, number)
+    stage.here().note("begin", *mark)
+    try:
+        time.sleep(0.01)
+        if random.random() < 0.2:
+            raise ValueError("not now")
+    finally:
+        stage.here().note("over", *mark)
 
 
 @job

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.worker.executor.main import STACK_TITLE
+from django_pgjobs.worker.executor.stacks import INTERRUPTED as STACK_TITLE
 from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until

@@ -151,6 +151,17 @@ def test_a_limit_changed_a_hundred_times_under_load_and_kills_is_never_passed(
     assert Job.objects.filter(pk__in=ids, outcome="succeeded").count() == len(ids)
 
 
+@pytest.mark.parametrize("arguments", [("--inline",), ()], ids=["inline", "executor"])
+def test_a_job_that_the_code_does_not_know_is_parked_and_not_held(worker: Workers, arguments: tuple[str, ...]) -> None:
+    """It would wait for a slot that no worker gives it."""
+    Queue("default").limit(1)
+    ids = jobs.effect.register_many([(n,) for n in range(3)])
+    Job.objects.filter(pk=ids[1]).update(name="shop.gone")
+    assert worker("--until-idle", *arguments, ready=False).wait(60) == 0
+    found = [(each.state, each.limit_key) for each in Job.objects.filter(pk__in=ids).order_by("pk")]
+    assert found == [("succeeded", ""), ("parked", None), ("succeeded", "")]
+
+
 @pytest.mark.parametrize("arguments", [("--inline",)])
 def test_an_inline_worker_goes_by_it_too(worker: Workers, arguments: tuple[str, ...]) -> None:
     Queue("default").limit(1)

@@ -18,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = ("django_pgjobs/sql", "django_pgjobs/worker", "django_pgjobs/maintenance")
 AROUND = (
-    "django_pgjobs/admin", "django_pgjobs/checks", "django_pgjobs/definition", "django_pgjobs/diagnosis",
-    "django_pgjobs/ends", "django_pgjobs/execution", "django_pgjobs/flows", "django_pgjobs/inspection",
-    "django_pgjobs/jobs", "django_pgjobs/management", "django_pgjobs/metrics", "django_pgjobs/models",
-    "django_pgjobs/notifying", "django_pgjobs/presentation", "django_pgjobs/queues", "django_pgjobs/registering",
-    "django_pgjobs/running", "django_pgjobs/serialization", "django_pgjobs/steering", "django_pgjobs/store",
-    "django_pgjobs/tasks", "django_pgjobs/telemetry", "django_pgjobs/testing", "django_pgjobs/values",
-    "django_pgjobs/*.py",
+    "django_pgjobs/admin", "django_pgjobs/celery_bridge", "django_pgjobs/checks", "django_pgjobs/definition",
+    "django_pgjobs/diagnosis", "django_pgjobs/doctor", "django_pgjobs/ends", "django_pgjobs/execution",
+    "django_pgjobs/flows", "django_pgjobs/importing", "django_pgjobs/inspection", "django_pgjobs/jobs",
+    "django_pgjobs/management", "django_pgjobs/metrics", "django_pgjobs/models", "django_pgjobs/notifying",
+    "django_pgjobs/presentation", "django_pgjobs/queues", "django_pgjobs/registering", "django_pgjobs/running",
+    "django_pgjobs/serialization", "django_pgjobs/steering", "django_pgjobs/store", "django_pgjobs/tasks",
+    "django_pgjobs/telemetry", "django_pgjobs/testing", "django_pgjobs/values", "django_pgjobs/*.py",
 )  # fmt: skip
 FOLDERS = (*ENGINE, *AROUND)
 """Half of the faults are drawn in the first three, half in all others. Without migrations and the embedded server."""

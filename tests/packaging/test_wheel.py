@@ -141,7 +141,7 @@ def test_the_index_links_to_the_project_and_names_the_extras_for_users(metadata,
     assert set(addresses) == {"Documentation", "Source", "Issues", "Changelog"}
     assert all(each.startswith("https://") for each in addresses.values())
     assert set(metadata.get_all("Provides-Extra")) == {
-        "binary", "c", "django-prometheus", "embedded", "environ", "otel", "prometheus", "sentry", "tasks",
+        "binary", "c", "celery", "django-prometheus", "embedded", "environ", "otel", "prometheus", "sentry", "tasks",
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from django.db import connection, connections
 from django.test.utils import setup_databases, teardown_databases
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.maintenance.duties import TimedDuty, upkeep
+from django_pgjobs.maintenance.duties import DutyProgress, TimedDuty, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job
 from django_pgjobs.store import claiming, registering
@@ -41,6 +41,8 @@ TABLES = (
     "pgjobs_job",
     "pgjobs_claim",
     "pgjobs_attempt",
+    "pgjobs_log_line",
+    "pgjobs_stack",
     "pgjobs_step",
     "pgjobs_gate",
     "pgjobs_link",
@@ -60,6 +62,8 @@ TABLES = (
     "pgjobs_known_job",
     "pgjobs_admission",
     "pgjobs_statistic",
+    "pgjobs_installation",
+    "pgjobs_import",
     "pgjobs_action",
     "pgjobs_action_part",
 )
@@ -96,6 +100,9 @@ def wait_for_age(raw: RawDatabase, seconds: float) -> None:
 
 class RawDatabase:
     """A psycopg connection as a ``Database``, with parameters and results as a worker has them."""
+
+    sent_at = 0.0
+    """It shares its connection with none, and waits for no turn."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
@@ -355,6 +362,6 @@ def blocked_by(db: RawDatabase, pid: int) -> bool:
 
 def slow_duty(leader: Leader, name: str) -> TimedDuty:
     """Return one of the leader's slow duties."""
-    found = upkeep(leader, lambda: pytest.fail("connected"))
+    found = upkeep(DutyProgress(leader, {}), lambda: pytest.fail("connected"))
     [duty] = [each for each in found if isinstance(each, TimedDuty) and each.name == name]
     return duty

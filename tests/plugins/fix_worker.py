@@ -178,8 +178,8 @@ class WorkerProcess:
             return int(cursor.fetchone()[0])
 
     def kill(self) -> None:
-        """End whatever is left of it."""
-        for pid in [self.pid, *self.processes()]:
+        """End whatever is left of it; the pid of one that has ended may be another program's by now."""
+        for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(patience(30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -9,14 +10,14 @@ import psycopg
 import pytest
 
 from django_pgjobs.store import claiming, finalising, notifying
-from django_pgjobs.store.claiming import ClaimedJob, Pair
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Pair
 from django_pgjobs.store.finalising import ReleasedJob
 
-DB: Any = object()
+DB: Any = SimpleNamespace(sent_at=0.0)
 
 
 def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
-    monkeypatch.setattr(claiming, "claim_one", lambda db, job_id, **_: take(job_id))
+    monkeypatch.setattr(claiming, "claim_one", lambda db, job_id, **_: ClaimReply(take(job_id), None))
 
 
 TOO_LARGE = psycopg.errors.NumericValueOutOfRange("interval out of range")

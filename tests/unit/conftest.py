@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from django_pgjobs.worker.executor import cleanup
+from tests.unit.executor_pool_ground import failed, mortal, pool  # noqa: F401 (fixtures)
+from tests.unit.finaliser_ground import finaliser, heard, server  # noqa: F401 (fixtures)
 from tests.unit.job_room import Room
 
 

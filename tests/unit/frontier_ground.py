@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django_pgjobs.store.claiming import ClaimedJob, Spot
-from django_pgjobs.worker.threads.frontier import (
-    Frontier,
-    Reach,
-)  # fmt: skip
+from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.reach import Reach
 from tests.unit.worker_fakes import DUE, claimed
 
 A, B = ("a", 0), ("b", 0)

@@ -11,7 +11,7 @@ from django_pgjobs import JobContext, conf, states
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
-from django_pgjobs.ends import callbacks, finalise, kinds
+from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.states import TRANSITIONS, JobState, Outcome
 from django_pgjobs.store.finalising import End
 
@@ -102,15 +102,15 @@ def test_a_retry_without_a_duration_has_none() -> None:
 
 def test_who_has_a_callback() -> None:
     """A8: without one, and for a name unknown here, there is none."""
-    assert callbacks.has_callback("ends.careful", Outcome.ABANDONED)
-    assert callbacks.has_callback("ends.once", Outcome.CANCELLED)
-    assert not callbacks.has_callback("ends.plain", Outcome.ABANDONED)
-    assert not callbacks.has_callback("ends.no_such", Outcome.CANCELLED)
+    assert kinds.has_callback("ends.careful", Outcome.ABANDONED)
+    assert kinds.has_callback("ends.once", Outcome.CANCELLED)
+    assert not kinds.has_callback("ends.plain", Outcome.ABANDONED)
+    assert not kinds.has_callback("ends.no_such", Outcome.CANCELLED)
 
 
 def test_a_callback_has_its_seconds_and_the_ladder() -> None:
     with override_settings(PGJOBS={"CALLBACK_SECONDS": 3}):
-        assert callbacks.callback_allowance() == 3 + conf.LADDER_SECONDS
+        assert kinds.callback_allowance() == 3 + conf.LADDER_SECONDS
 
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import JobSuspended
-from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.execution.failed_attempts import failure_of
 from django_pgjobs.serialization import failures
 from django_pgjobs.serialization.failures import LOG_LIMIT, Account, clean
 

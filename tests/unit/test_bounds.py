@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Backoff, checks, job
-from django_pgjobs.definition import validation
+from django_pgjobs.definition import allowed
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
@@ -35,7 +35,7 @@ MILLISECOND = timedelta(milliseconds=1)
 @pytest.fixture(autouse=True)
 def _profile(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.PGJOBS = ANTIKYTHERA
-    monkeypatch.setattr(validation, "wall_clock", lambda: NOW)
+    monkeypatch.setattr(allowed, "wall_clock", lambda: NOW)
     with registry.isolated():
         yield
 
@@ -92,7 +92,7 @@ def test_a_start_of_another_type_is_refused(value: object) -> None:
 def test_a_start_is_checked_at_each_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """A21: what was ahead when it was bound is past when it is registered."""
     bound = declare().using(run_at=NOW).bind(7)
-    monkeypatch.setattr(validation, "wall_clock", lambda: NOW + MILLISECOND)
+    monkeypatch.setattr(allowed, "wall_clock", lambda: NOW + MILLISECOND)
     with pytest.raises(InvalidJob, match="run_at must be at most 0 seconds ago"):
         bound.register()
 

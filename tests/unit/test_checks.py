@@ -74,7 +74,7 @@ def test_django_calls_all_of_them_in_order(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_table_lists_exactly_the_ids_there_are() -> None:
     table = re.findall(r"^pgjobs\.([EW]\d{3})", checks.__doc__ or "", re.MULTILINE)
     room = Path(checks.__file__).parent
-    paths = [*room.glob("[!_]*.py"), room.parent / "tasks" / "checks.py"]
+    paths = [*room.glob("[!_]*.py"), *(room.parent / front / "checks.py" for front in ("celery_bridge", "tasks"))]
     source = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert table == sorted(set(re.findall(r'"pgjobs\.([EW]\d{3})"', source)))
 
@@ -125,6 +125,8 @@ def test_a_deployment_is_warned_of_a_psycopg_without_its_extension(
         ({"RESCUE_GRACE_SECONDS": 15}, ["E007"]),
         ({"RESCUE_GRACE_SECONDS": 15.1}, []),
         ({"CALLBACK_SECONDS": 25}, ["E007"]),
+        ({"EXECUTOR_KILL_MEGABYTES": 400, "EXECUTOR_MAX_MEGABYTES": 400}, ["E025"]),
+        ({"EXECUTOR_KILL_MEGABYTES": 401, "EXECUTOR_MAX_MEGABYTES": 400}, []),
     ],
 )
 def test_settings_bound_each_other(settings: Any, given: Any, found: list[str]) -> None:

@@ -23,9 +23,11 @@ from django_pgjobs.values.setting_rules import part_rules
 DEFAULTS: dict[str, Any] = {
     "queues": None,
     "databases": None,
+    "schemas": None,
     "modules": (),
     "middleware": (),
     "release": "",
+    "environment": "",
     "notify": True,
     "lease_seconds": 30.0,
     "renew_seconds": 10.0,
@@ -56,6 +58,8 @@ DEFAULTS: dict[str, Any] = {
         "payload_bytes": 1048576,
         "result_bytes": 1048576,
         "traceback_chars": 20000,
+        "log_lines": 1000,
+        "log_bytes": 262144,
         "max_attempts": 1000,
         "timeout_seconds": 86400.0,
         "ahead_seconds": 315360000.0,
@@ -74,6 +78,8 @@ DEFAULTS: dict[str, Any] = {
     "executor_max_jobs": None,
     "executor_template": True,
     "executor_max_megabytes": None,
+    "executor_kill_megabytes": None,
+    "job_logs": None,
     "threads": 4,
     "async_slots": 50,
     "places": {"values": {}},
@@ -397,7 +403,7 @@ def test_the_address_of_a_webhook_is_not_shown(settings: Any) -> None:
 
 def test_there_are_few_settings() -> None:
     """Every bound is in ``BOUNDS``, and how long rows are kept in ``RETENTION``."""
-    assert len(RULES) <= 38
+    assert len(RULES) <= 42
 
 
 @pytest.mark.parametrize("kind", [JobBounds, OutcomeRetention, Retention])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import pytest
@@ -19,20 +19,15 @@ from django_pgjobs.jobs.methods import GUESSED
 from django_pgjobs.schedules import ScheduleOptions
 from django_pgjobs.tasks import policy as task_policy
 from django_pgjobs.testing import context as running
-from django_pgjobs.testing import isolated_registry
 from django_pgjobs.values.call_options import OPTIONS
 from django_pgjobs.values.cures import CURES
+
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 job: Any = declare
 policy: Any = task_policy
 context: Any = running
 """As for people without a type checker, who sees most of these guesses itself."""
-
-
-@pytest.fixture(autouse=True)
-def _apart() -> Iterator[None]:
-    with isolated_registry():
-        yield
 
 
 def order(number: int, note: str = "") -> int:
@@ -90,8 +85,8 @@ SAID = {
         **{
             f"the code that runs a job decides it: @job({option}=…)": option
             for option in (
-                "atomic", "cron", "give_up_on", "limits", "retry_on", "schedulable", "sensitive", "store_result",
-                "strict_results", "takes_context", "undo_on_failure",
+                "atomic", "cron", "give_up_on", "limits", "logs", "retry_on", "schedulable", "sensitive",
+                "store_result", "strict_results", "takes_context", "undo_on_failure",
             )
         },
     },

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, directory, programs
+from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, directory, server
 from django_pgjobs.embedded.directory import ServerAccount, ServerDirectory, clean, make_home, recall, reopen
 from django_pgjobs.embedded.server import locales
 
@@ -77,7 +77,7 @@ def test_a_program_that_is_not_postgresql_is_refused(tmp_path):
     program.write_text("#!/bin/sh\necho broken >&2\n")
     program.chmod(0o755)
     with pytest.raises(EmbeddedError, match="does not run: broken"):
-        programs.version_of(tmp_path)
+        server.version_of(tmp_path)
 
 
 def test_a_server_that_was_not_started_has_no_url():
@@ -252,10 +252,10 @@ def test_the_pid_file_of_a_copied_server_is_not_ours(base, account, named, stays
 
 
 def test_programs_found_in_the_package_come_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(programs, "INSTALLED", (str(tmp_path / "{}"),))
+    monkeypatch.setattr(server, "INSTALLED", (str(tmp_path / "{}"),))
     (tmp_path / "18").mkdir()
     (tmp_path / "18" / "postgres").touch()
-    assert programs.find_binaries(18) != tmp_path / "18"
+    assert server.find_binaries(18) != tmp_path / "18"
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "postgres").touch()
-    assert programs.find_binaries(12) == Path(tmp_path / "12")
+    assert server.find_binaries(12) == Path(tmp_path / "12")

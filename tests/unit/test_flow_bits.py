@@ -13,34 +13,25 @@ ENDS = {F.COUNTED}
 BEGUN = {F.STEPPED | F.REMEMBERS}
 """Has it done anything yet? What it has done is done, so no newer registration of its key takes its place."""
 
-MARKED = {F.REMEMBERS}
-"""Has its row the mark yet that it has memos? A second mark would only write the row once more."""
-
 STANDING = {F.YIELDS}
 """Does an abandoned job stand before others of its sequence?"""
-
-MOVED = {F.STEPPED, F.REMEMBERS}
-"""Has it rows in those tables? They move with it, and are looked for only where there are some."""
 
 ASKED: dict[str, set[F]] = {
     **dict.fromkeys(("finalise_end", "finalise_success", "finalise_success_fast", "finalise_success_keyed"), ENDS),
     **dict.fromkeys(("abandon_jobs", "cancel_jobs", "expire_jobs", "rescue_jobs"), ENDS),
-    **dict.fromkeys(("find_keys", "free_keys", "postpone_jobs"), BEGUN),
-    **dict.fromkeys(("begin_gather", "finish_wait"), MARKED),
+    **dict.fromkeys(("free_keys", "postpone_jobs"), BEGUN),
     # Gates: most ends feed no link, so none is looked for.
     "list_locked_gates": {F.NEEDED},
     "settle_ends": {F.NEEDED, F.UNDOABLE},
     # Sequences.
-    **dict.fromkeys(("list_standing", "next_in_turn", "pass_over", "read_turn"), STANDING),
+    **dict.fromkeys(("list_held_up", "list_standing", "next_in_turn", "pass_over", "read_turn"), STANDING),
     # Undo.
     "list_undone": {F.UNDONE},
     "read_why": {F.UNDONE},
     "count_names": {F.UNDOABLE, F.STEPPED},
-    # What goes with a job, and what keeps it from going, or from being what it was.
+    # What goes with a job, and what keeps it from going.
     "prune_jobs": {F.NEEDED, F.UNDOABLE, F.GATED, F.REMEMBERS, F.YIELDS, F.UNDOING, F.COUNTED | F.GATED},
     "mark_moving": {F.REMEMBERS, F.MEMBER | F.NEEDED | F.GATED | F.UNDONE | F.UNDOING},
-    **dict.fromkeys(("take_moving", "give_away"), MOVED),
-    "judge_former": {F.COUNTED | F.GATED},
 }
 """Statement → what it asks of ``flow``. The claim, a registration and the reading of a row ask for nothing."""
 

@@ -228,6 +228,11 @@ def test_priorities_are_whole_numbers_of_a_range(value: object) -> None:
     assert "priority must be an integer from -100 to 100" in refused(priority=value)
 
 
+@pytest.mark.parametrize("value", ["LOUD", "info", True, 15, 2.0, ("INFO",)])
+def test_logs_are_levels_of_logging(value: object) -> None:
+    assert "logs must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, or None" in refused(logs=value)
+
+
 @pytest.mark.parametrize("value", ["", "a b", "ü", "a" * 101, "mail\n", "a/b", None, 3])
 def test_queues_have_plain_names(value: object) -> None:
     """Row A17, for queues."""

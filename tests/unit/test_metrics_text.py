@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from django_pgjobs.metrics import families, fleet, worker
 from django_pgjobs.metrics import families as m
-from django_pgjobs.metrics import fleet, text, worker
 from django_pgjobs.metrics.families import Family, Metric, Point
 from django_pgjobs.metrics.registry import client_metric
 from django_pgjobs.store.counting import StoredFleet
@@ -61,7 +61,7 @@ def test_prometheus_reads_the_page_as_it_reads_that_of_its_own_library() -> None
 
     registry = CollectorRegistry()
     registry.register(Everything())  # type: ignore[arg-type]
-    ours, theirs = text.render(of_everything()), generate_latest(registry)
+    ours, theirs = families.render(of_everything()), generate_latest(registry)
     assert read(ours) == read(theirs)
     kinds = re.compile(rb"^# TYPE .*$", re.MULTILINE)
     assert sorted(kinds.findall(ours)) == sorted(kinds.findall(theirs))
@@ -86,7 +86,7 @@ def test_no_two_metrics_share_a_name_and_those_of_the_fleet_are_apart() -> None:
 
 
 def test_a_histogram_counts_up_to_each_bound_and_ends_with_all() -> None:
-    page = text.render([Family(m.WAIT_SECONDS, [Point(("mail",), 12.5, [1, 0, 2])])])
+    page = families.render([Family(m.WAIT_SECONDS, [Point(("mail",), 12.5, [1, 0, 2])])])
     found = {key: value for (_, labels), value in read(page).items() if (key := dict(labels).get("le"))}
     assert [found[limit] for limit in ("0.001", "0.002", "0.004", "33554.432", "+Inf")] == [1, 1, 3, 3, 3]
     assert len(found) == len(BOUNDS) + 1
@@ -99,20 +99,20 @@ def test_a_hostile_text_is_one_label_of_its_own_line(hostile: str) -> None:
     """Neither a line of its own nor marks that turn text around, and no more than 200 characters."""
     row = AttemptFigures(hostile, hostile, "succeeded", 1, 1.0, 1.0, [1], [1])
     found = worker.families_of_ends([row], m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS)
-    page = text.render([*found, Family(m.WORKER_INFO, [Point((hostile, hostile, hostile), 1)])])
+    page = families.render([*found, Family(m.WORKER_INFO, [Point((hostile, hostile, hostile), 1)])])
     samples = read(page)
     assert {name for name, _ in samples} == {
         "pgjobs_ends_total", *m.RUN_SECONDS.samples(), *m.WAIT_SECONDS.samples(), "pgjobs_worker_info",
     }  # fmt: skip
     assert len(page) < 100_000
     values = {value for _, labels in samples for _, value in labels}
-    assert all(value.isprintable() and len(value) <= text.MOST_CHARS for value in values)
+    assert all(value.isprintable() and len(value) <= families.MOST_CHARS for value in values)
     client = client_metric(found[0])
-    assert next(iter(client.samples)).labels["queue"] == text.harmless(hostile)
+    assert next(iter(client.samples)).labels["queue"] == families.harmless(hostile)
 
 
 def test_infinity_and_whole_numbers_are_written_as_prometheus_reads_them() -> None:
-    assert [text.number(value) for value in (3, 0.1, math.inf, 1e300)] == ["3", "0.1", "+Inf", "1e+300"]
+    assert [families.number(value) for value in (3, 0.1, math.inf, 1e300)] == ["3", "0.1", "+Inf", "1e+300"]
 
 
 def test_ends_of_one_queue_name_and_outcome_add_up() -> None:
@@ -121,7 +121,7 @@ def test_ends_of_one_queue_name_and_outcome_add_up() -> None:
         AttemptFigures("mail", "shop.send", "retried", 1, 3.0, 1.0, [0, 0, 1], [1]),
         AttemptFigures("mail", "shop.bill", "succeeded", 1, 0.5, 0.5, [1], [1]),
     ]
-    samples = read(text.render(worker.families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS)))
+    samples = read(families.render(worker.families_of_ends(rows, m.ENDS, m.RUN_SECONDS, m.WAIT_SECONDS)))
     send = {("queue", "mail"), ("name", "shop.send")}
     assert samples["pgjobs_ends_total", frozenset({*send, ("outcome", "succeeded")})] == 2
     assert samples["pgjobs_run_seconds_count", frozenset(send)] == 3
@@ -144,20 +144,20 @@ def test_the_fleets_queues_and_names_are_bounded_and_nothing_is_lost() -> None:
     workers = {"live": 1, "draining": 0, "silent": 0, "slots": 4, "running": 0}
     rows = [[f"q{n}", f"shop.n{n}", "succeeded", n + 1, 0.0, 0.0, [], []] for n in range(1000)]
     found = StoredFleet({"queues": queues, "workers": workers, "totals": rows}, 1.0, 0.0)
-    samples = read(text.render(fleet.gauges_of(found)))
+    samples = read(families.render(fleet.gauges_of(found)))
     ready = {dict(labels)["queue"]: value for (_, labels), value in samples.items() if ("state", "ready") in labels}
     assert len(ready) == fleet.MOST_QUEUES + 1
     assert sum(ready.values()) == sum(range(1000))
     assert samples["pgjobs_fleet_oldest_ready_seconds", frozenset({("queue", fleet.OTHERS)})] == 899
 
     totals = fleet.Totals()
-    before = read(text.render(totals.families(found)))
+    before = read(families.render(totals.families(found)))
     ends = [dict(labels) for name, labels in before if name == "pgjobs_fleet_ends_total"]
     assert len({labels["queue"] for labels in ends}) == fleet.MOST_QUEUES + 1
     assert len({labels["name"] for labels in ends}) == fleet.MOST_NAMES + 1
     assert sum(v for (name, _), v in before.items() if name == "pgjobs_fleet_ends_total") == sum(range(1, 1001))
     rows[0][3] = 10**6  # the least of all is the busiest now
-    after = read(text.render(totals.families(found)))
+    after = read(families.render(totals.families(found)))
     assert all(after[key] >= value for key, value in before.items())
     assert after.keys() == before.keys()
 
@@ -166,7 +166,7 @@ def test_the_pairs_of_queue_and_name_of_the_fleet_are_bounded() -> None:
     most = 10 * fleet.MOST_PAIRS
     rows = [[f"q{n % 100}", f"shop.n{n // 100}", "succeeded", 1, 0.0, 0.0, [], []] for n in range(most)]
     found = StoredFleet({"queues": [], "workers": {}, "totals": rows}, 1.0, 0.0)
-    samples = read(text.render(fleet.Totals().families(found)))
+    samples = read(families.render(fleet.Totals().families(found)))
     ends = {labels: value for (name, labels), value in samples.items() if name == "pgjobs_fleet_ends_total"}
     assert fleet.MOST_PAIRS <= len(ends) <= fleet.MOST_PAIRS + fleet.MOST_QUEUES
     assert sum(ends.values()) == most
@@ -177,7 +177,7 @@ def test_the_pairs_of_queue_and_name_of_the_fleet_are_bounded() -> None:
     [(StoredFleet(None, None, None), math.inf, math.inf), (StoredFleet(None, 7.0, 0.0), 9.0, 0.0)],
 )
 def test_a_fleet_that_has_measured_nothing_says_so(found: StoredFleet, measured: float, leaderless: float) -> None:
-    samples = read(text.render(fleet.gauges_of(found, 2.0)))
+    samples = read(families.render(fleet.gauges_of(found, 2.0)))
     none = frozenset[tuple[str, str]]()
     assert samples == {
         ("pgjobs_fleet_up", none): 1,

@@ -102,6 +102,10 @@ def test_the_tests_of_a_module_and_of_a_statement_are_the_nearest() -> None:
     assert "tests/db/test_rescue_rows.py" in near(Fault("django_pgjobs/sql/rescue_jobs.sql", 1, "", ""))
 
 
+def test_the_modules_that_end_to_end_tests_concern_exist() -> None:
+    assert set(BY_MODULE) - {path.stem for path in (ROOT / "django_pgjobs").rglob("*.py")} == set()
+
+
 def test_the_end_to_end_tests_that_concern_a_module_or_a_statement_exist() -> None:
     for name in " ".join([*BY_MODULE.values(), *BY_FOLDER.values(), *BY_WORD.values(), EVERYDAY]).split():
         assert (ROOT / f"tests/e2e/test_{name}.py").is_file(), name

@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.mail.backends.smtp import EmailBackend
 from django.urls import reverse
@@ -21,6 +20,7 @@ from django_pgjobs.flows.builtin import notify
 from django_pgjobs.notifying import FailureNotice, delivery, mail_admins, post, webhook
 from django_pgjobs.notifying.notice import notice_of
 from tests.plugins.fix_db import patience
+from tests.plugins.mailing import LOCMEM, SMTP, use_mailer
 
 GROUP = {
     "name": "shop.pay",
@@ -131,20 +131,6 @@ def test_where_several_databases_are_served_a_notice_says_of_which_it_is() -> No
 
 def test_a_notice_of_another_database_says_so() -> None:
     assert "5 jobs abandoned in the database second from" in notice_of(digest(), database="second").text
-
-
-LOCMEM = "django.core.mail.backends.locmem.EmailBackend"
-SMTP = "django.core.mail.backends.smtp.EmailBackend"
-
-
-def use_mailer(settings: Any, backend: str, **options: Any) -> None:
-    """Configure the default mailer in the way that this Django recommends."""
-    if hasattr(mail, "mailers"):
-        settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": options}}
-    else:
-        settings.EMAIL_BACKEND = backend
-        for name, value in options.items():
-            setattr(settings, f"EMAIL_{name.upper()}", value)
 
 
 HOSTILE = [

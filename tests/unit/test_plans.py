@@ -111,7 +111,7 @@ def test_instants_are_checked_when_the_job_is_registered(monkeypatch: pytest.Mon
     """A deadline that was ahead when ``using`` was called may have passed."""
     definition = declare()
     bound = definition.using(queue="mail", deadline=SOON)
-    monkeypatch.setattr("django_pgjobs.definition.validation.wall_clock", lambda: SOON + timedelta(hours=1))
+    monkeypatch.setattr("django_pgjobs.definition.allowed.wall_clock", lambda: SOON + timedelta(hours=1))
     for refused in (bound._planned, bound.bind(1)._row):
         with pytest.raises(InvalidJob, match="deadline must be in the future"):
             refused()

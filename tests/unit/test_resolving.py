@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from django_pgjobs import Cron, job
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import LONGEST_PATH, MOST_MISSES, Registry, registry
-from django_pgjobs.ends import callbacks
+from django_pgjobs.ends import kinds
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.states import Outcome
@@ -273,14 +273,14 @@ def test_a_process_that_must_not_import_asks_nobody(write: Write) -> None:
 def test_what_executors_say_of_a_job_stands_for_its_definition() -> None:
     """A supervisor writes its ends without its code; where the code is known, that decides."""
     assert registry.learned("shop.pay") is None
-    assert not callbacks.has_callback("shop.pay", Outcome.ABANDONED)
+    assert not kinds.has_callback("shop.pay", Outcome.ABANDONED)
     registry.learn("shop.pay", ["on_abandon", "atomic"])
     assert registry.learned("shop.pay") == frozenset(["on_abandon", "atomic"])
-    assert callbacks.has_callback("shop.pay", Outcome.ABANDONED)
-    assert not callbacks.has_callback("shop.pay", Outcome.SUCCEEDED)
+    assert kinds.has_callback("shop.pay", Outcome.ABANDONED)
+    assert not kinds.has_callback("shop.pay", Outcome.SUCCEEDED)
     assert registry.find("shop.pay") is None
     declared = job(name="shop.pay")(first)
-    assert not callbacks.has_callback("shop.pay", Outcome.ABANDONED)
+    assert not kinds.has_callback("shop.pay", Outcome.ABANDONED)
     declared.on_success(lambda context: None)
     assert declared._traits() == {"on_success"}
     assert job(name="shop.ship", atomic=True)(second)._traits() == {"atomic"}

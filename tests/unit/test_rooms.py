@@ -16,12 +16,22 @@ PACKAGE = Path(django_pgjobs.__file__).parent
 ROOT = PACKAGE.parent
 ROOMS = [path.parent for path in sorted(PACKAGE.rglob("__init__.py")) if "migrations" not in path.parts]
 NAMED = re.compile(r"(?<![\w./])django_pgjobs(?:\.[A-Za-z_]\w*)+")
+LONGEST_MODULE = 400
 NOT_PATHS = {"django_pgjobs.job", "django_pgjobs.duties"}
 """Loggers, which are no modules."""
 
 
 def test_few_modules_stand_at_the_root() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 20
+
+
+def test_no_module_is_long() -> None:
+    lines = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PACKAGE.rglob("*.py")
+        if "migrations" not in path.parts
+    }
+    assert {path: count for path, count in lines.items() if count > LONGEST_MODULE} == {}
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(ROOT).as_posix())
@@ -63,11 +73,12 @@ def test_what_documentation_names_can_be_imported(path: str) -> None:
         found = getattr(found, part)
 
 
-def types_by_name() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def types_by_name() -> dict[str, set[str]]:
+    """Return the modules of each type, including classes inside others, except Django's ``Meta``."""
+    found: dict[str, set[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if "migrations" not in path.parts:
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     names = [node.name]
                 elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
@@ -76,8 +87,8 @@ def types_by_name() -> dict[str, list[str]]:
                 else:
                     names = []
                 for name in names:
-                    found.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
-    return found
+                    found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
+    return {name: paths for name, paths in found.items() if name != "Meta"}
 
 
 def test_a_type_has_a_name_of_its_own() -> None:

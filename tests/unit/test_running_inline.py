@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs.maintenance.duties import duties, upkeep
+from django_pgjobs.maintenance.duties import DutyProgress, duties, upkeep
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.inline import InlineWorker
 from django_pgjobs.running.worker import Worker, WorkerOptions
@@ -64,8 +64,8 @@ def test_it_has_every_duty_of_a_worker_and_of_a_leader(monkeypatch: pytest.Monke
     worker.stopped.set()
     monkeypatch.setattr(worker, "keeper", Keeper())
     worker.run()
-    leader = Leader(AUTHOR)
-    known = [*duties(leader, lambda rescued: None, {}), *upkeep(leader, lambda: pytest.fail("connected"))]
+    progress = DutyProgress(Leader(AUTHOR), {})
+    known = [*duties(progress, lambda rescued: None), *upkeep(progress, lambda: pytest.fail("connected"))]
     names = {duty.name for duty in (*worker.duties, *worker.upkeep)}
     assert names == {*(duty.name for duty in known), "minutes"}
 
@@ -73,7 +73,7 @@ def test_it_has_every_duty_of_a_worker_and_of_a_leader(monkeypatch: pytest.Monke
 def test_the_slow_duties_take_turns_while_it_leads_and_leave_after_the_term() -> None:
     worker = InlineWorker(Worker.of(WorkerOptions()))
     worker.duties, slow = (), Slow()
-    worker.upkeep = [slow]  # type: ignore[list-item]
+    worker.upkeep = [slow]
     link: Any = SimpleNamespace(gone=False)
     for trusted_until in (0.0, 1e12, 1e12, 0.0, 0.0):
         worker.leader.term, worker.leader.trusted_until = 1, trusted_until

@@ -108,6 +108,7 @@ TWINS = (
         but=(("AND (j.flow & 7 = 0 OR %(settled)s::boolean) ", ""),),
     ),
     Twins("settle_ends", "open_gates", ("free", "unblocked")),
+    Twins("list_pairs", "scan_schema", ("pairs",)),
     Twins(
         "settle_ends",
         "open_gates",

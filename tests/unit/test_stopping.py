@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakSet
 
 import pytest
 
@@ -66,6 +67,24 @@ def test_a_job_hears_what_its_process_hears_and_what_is_said_to_it_alone() -> No
     assert [(each.why, each.until) for each in (one, two, process.of_job())] == [("drain", 125.0)] * 3
     del one, two
     assert not process._of_jobs
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_job_hears_what_a_signal_announces_as_it_is_made(before: bool) -> None:
+    """The handler runs in the very thread that makes it, between any two steps, so no lock keeps it out."""
+    process = Stopping()
+
+    class Interrupted(WeakSet[Stopping]):
+        def add(self, item: Stopping) -> None:
+            if before:
+                process.announce(DRAIN, 125.0)
+            super().add(item)
+            if not before:
+                process.announce(DRAIN, 125.0)
+
+    process._of_jobs = Interrupted()
+    made = process.of_job()
+    assert (made.why, made.until) == ("drain", 125.0)
 
 
 def test_a_test_lets_a_job_stop() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -12,12 +13,12 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
-from django_pgjobs.store.sqlstates import is_data_trouble
+from django_pgjobs.store.database import is_data_trouble
 from django_pgjobs.worker.threads import claimer as claimer_module
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, Claimer
-from django_pgjobs.worker.threads.frontier import BEGINNING
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.listener import Listener
+from django_pgjobs.worker.threads.reach import BEGINNING
 from django_pgjobs.worker.threads.ready_hints import MOST_HINTS
 from django_pgjobs.worker.threads.tour import MOST_PAIRS
 from tests.unit.claimer_fakes import DB, TOO_LARGE, Ledger, refusing, taking_one
@@ -261,7 +262,7 @@ def test_what_is_heard_while_a_job_is_waited_for_is_claimed_before_the_list_of_p
     monkeypatch.setattr(claiming, "next_due", lambda db, pairs: 0.5)
     claimer.frontier.learn([("a", 0)])
     claimer.frontier.reaches["a", 0].scanned = 9.0
-    claimer.next_pairs = known_until
+    claimer.hints.list_due = known_until
 
     def sleep(seconds: float, notified: int) -> bool:
         assert seconds == 0.5
@@ -270,7 +271,7 @@ def test_what_is_heard_while_a_job_is_waited_for_is_claimed_before_the_list_of_p
 
     monkeypatch.setattr(claimer, "_sleep", sleep)
     claimer._rest(DB, 0)
-    assert claimer.next_pairs == expected
+    assert claimer.hints.list_due == expected
 
 
 def test_idle_means_that_everything_was_swept_since_something_was_last_found(
@@ -499,11 +500,12 @@ def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str
 
 def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     """While every thread is busy nothing asks for what was heard; the list of queues has it all."""
-    claimer.next_pairs = 99.0
+    claimer.hints.list_due = 99.0
     for number in range(MOST_HINTS + 5):
         claimer.wake_for((f"q{number}", 0))
         claimer.wake_for_released(f"q{number}")
-    assert (len(claimer.hints.pairs), claimer.next_pairs, len(claimer.hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
+    hints = claimer.hints
+    assert (len(hints.pairs), hints.list_due, len(hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
     claimer.frontier.learn([("last", 0)])
     claimer.hints.hand_over(claimer.lines.values())
     assert all(reach.behind for reach in claimer.frontier.reaches.values()), "one of those too many may be any"
@@ -527,7 +529,7 @@ class Way:
     def __init__(self, looks: list[list[Notice]], stop: Any) -> None:
         self.pooled = False
         self.connection = self
-        self.asked = 0
+        self.asked = self.statements = 0
         self.looks = looks
         self.stop = stop
 
@@ -610,11 +612,11 @@ def test_a_pause_is_heard_of(claimer: Claimer) -> None:
 
 
 def test_a_queue_that_goes_on_is_looked_at_at_once_and_one_that_is_paused_wakes_nobody(claimer: Claimer) -> None:
-    claimer.next_pairs = 99.0
+    claimer.hints.list_due = 99.0
     claimer.pause(frozenset({"a", "b"}))
-    assert (claimer.notified, claimer.next_pairs) == (0, 99.0)
+    assert (claimer.notified, claimer.hints.list_due) == (0, 99.0)
     claimer.pause(frozenset({"b"}))
-    assert (claimer.notified, claimer.next_pairs) == (1, 0.0)
+    assert (claimer.notified, claimer.hints.list_due) == (1, 0.0)
 
 
 def test_with_very_many_queues_a_claimer_goes_on_until_it_has_scanned_all_of_them(
@@ -635,3 +637,25 @@ def test_with_very_many_queues_a_claimer_goes_on_until_it_has_scanned_all_of_the
         again = claimer._claim(DB, {False: 5})
         assert len(scanned) == parts * MOST_PAIRS
         assert (again, claimer.room.dry[False]) == (parts < 3, parts == 3)
+
+
+def test_a_claim_that_has_waited_for_its_turn_is_as_old_as_its_statement(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other schemas were served before: its jobs may run for all of the lease, and where it began was not slow."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    db: Any = SimpleNamespace(sent_at=0.0)
+    took: list[float] = []
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        db.sent_at, now[0] = 109.0, 109.5
+        return [claimed(1)]
+
+    taking(monkeypatch, take)
+    monkeypatch.setattr(claiming, "list_pairs", lambda db: [("a", 0)])
+    claimer.frontier.learn([("a", 0)])
+    monkeypatch.setattr(type(claimer.frontier), "saw", lambda self, *given: took.append(given[4]))
+    claimer._claim(db, {False: 5})
+    [message] = heard.of(Claimed)
+    assert (message.asked_at, took) == (109.0, [0.5])

@@ -19,7 +19,8 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     ledger = Ledger(monkeypatch)
     claimer.unconfirmed = UUID(int=9)
-    claimer._resolve(DB, UUID(int=9))
+    claimer.stopping.set()
+    claimer.serve(DB)
     assert not claimer.busy
     assert ledger.reads == 1
     claimer.check_doubts(DB)
@@ -43,13 +44,13 @@ def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     ledger = Ledger(monkeypatch)
-    claimer._resolve(DB, UUID(int=9))
+    claimer.in_doubt.resolve(DB, UUID(int=9))
     while claimer.in_doubt.doubts and now[0] < 1000:
         claimer.check_doubts(DB)
         now[0] += 0.25
     assert now[0] >= 130
     assert 5 <= ledger.reads <= 12
-    claimer._resolve(DB, UUID(int=9))
+    claimer.in_doubt.resolve(DB, UUID(int=9))
     before = ledger.reads
     claimer.halt()
     claimer.check_doubts(DB)

@@ -10,7 +10,7 @@ import pytest
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import LADDER_SECONDS
 from django_pgjobs.decisions import Failure, Unwritten
-from django_pgjobs.execution.retries import NO_ATTEMPTS
+from django_pgjobs.execution.failed_attempts import NO_ATTEMPTS
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, LOST, RELEASED, SOFT, TIMEOUT
 from django_pgjobs.worker.shared.runs import SENT, HeldRun

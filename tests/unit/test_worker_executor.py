@@ -467,7 +467,7 @@ def test_before_and_after_each_job_its_threads_connections_are_seen_to(
     monkeypatch.setattr(cleanup, "refresh", lambda: seen.append("refresh"))
     monkeypatch.setattr(cleanup, "tidy", lambda job: seen.append(f"tidy {job.id}"))
     door = Door()
-    for connections_ in ([], [object()]):
+    for connections_ in cast(Any, ([], [object()])):
         door.connections = connections_
         assert isinstance(working.threads.run(sent(1), door), decide.Parked)
     assert seen == ["tidy 10", "refresh", "tidy 10"]
@@ -505,8 +505,8 @@ def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(orphan, "RELEASE_SECONDS", 0.05)
     monkeypatch.setattr(orphan, "WorkerConnection", connect)
     began = time.monotonic()
-    orphan.release_unstarted([sent(1).job], "default", "pgjobs test")
-    orphan.release_unstarted([], "default", "pgjobs test")
+    orphan.release_unstarted([sent(1).job], ["default"], "pgjobs test")
+    orphan.release_unstarted([], ["default"], "pgjobs test")
     assert time.monotonic() - began < patience(5)
     never.set()
 
@@ -515,7 +515,7 @@ def test_jobs_of_several_homes_are_given_back_each_to_its_own(monkeypatch: pytes
     """A home whose server does not answer keeps none of the others waiting."""
     never, released = threading.Event(), dict[str, list[int]]()
 
-    def release(jobs: list[ClaimedJob], using: str, application_name: str) -> None:
+    def release(jobs: list[ClaimedJob], using: str, schema: str, application_name: str) -> None:
         if using == "silent":
             never.wait(30)
         released[using] = [job.id for job in jobs]
@@ -524,7 +524,7 @@ def test_jobs_of_several_homes_are_given_back_each_to_its_own(monkeypatch: pytes
     monkeypatch.setattr(orphan, "_release", release)
     one, two, three, four = (sent(number).job for number in (1, 2, 3, 4))
     own = [one._replace(database="silent"), two._replace(database="eu"), three._replace(database="eu"), four]
-    orphan.release_unstarted(own, "default", "pgjobs test")
+    orphan.release_unstarted(own, ["default", "eu", "silent"], "pgjobs test")
     assert released == {"eu": [20, 30], "default": [40]}
     never.set()
 
@@ -536,5 +536,5 @@ def test_a_server_that_is_away_gives_nothing_back(
         raise OperationalError("away")
 
     monkeypatch.setattr(orphan, "WorkerConnection", refuse)
-    orphan.release_unstarted([sent(1).job, sent(2).job], "default", "pgjobs test")
+    orphan.release_unstarted([sent(1).job, sent(2).job], ["default"], "pgjobs test")
     assert "jobs cannot be released jobs=2: away" in caplog.text

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from django_pgjobs.store.claiming import Pair
-from django_pgjobs.worker.threads.frontier import (
+from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.reach import (
     ADMITTED,
     ADMITTED_SECONDS,
     BEGINNING,
@@ -22,10 +23,9 @@ from django_pgjobs.worker.threads.frontier import (
     SCAN_FACTOR,
     SCAN_FLOOR_SECONDS,
     SLICE,
-    Frontier,
     Reach,
     Visit,
-)  # fmt: skip
+)
 from tests.unit.frontier_ground import A, B, frontier_of, job, kinds, reached, spot
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_pgjobs.store.claiming import Spot
-from django_pgjobs.worker.threads import frontier as room
-from django_pgjobs.worker.threads.frontier import (
+from django_pgjobs.worker.threads import reach as room
+from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.reach import (
     BEGINNING,
     COMMIT_SECONDS,
     DEAR_SECONDS,
@@ -23,10 +24,9 @@ from django_pgjobs.worker.threads.frontier import (
     REST,
     SCAN_FACTOR,
     SLICE,
-    Frontier,
     Reach,
     halfway,
-)  # fmt: skip
+)
 from tests.unit.frontier_ground import A, B, frontier_of, job, kinds, reached, spot
 from tests.unit.worker_fakes import DUE, claimed
 

@@ -13,10 +13,8 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.ends import lines
-from django_pgjobs.ends.callbacks import CALLBACK_STARTS
-from django_pgjobs.ends.kinds import END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, EndKind
-from django_pgjobs.ends.lines import jobs_log
+from django_pgjobs.ends import kinds
+from django_pgjobs.ends.kinds import CALLBACK_STARTS, END, HOLD, MARK, PARK, RELEASE, RETRY, SUCCESS, EndKind, jobs_log
 from django_pgjobs.store import claiming
 from django_pgjobs.store.finalising import End, ReleasedJob
 from django_pgjobs.store.keeping import Flag
@@ -229,14 +227,14 @@ def test_a_batch_of_ends_costs_one_question_unless_its_lines_are_read(
         return is_enabled_for(level)
 
     told: list[int] = []
-    tell = lines.stored
+    tell = kinds.log_stored
 
     def count(kind: EndKind, end: End, *rest: Any) -> None:
         told.append(end.id)
         tell(kind, end, *rest)
 
     monkeypatch.setattr(jobs_log, "isEnabledFor", ask)
-    monkeypatch.setattr(lines, "stored", count)
+    monkeypatch.setattr(kinds, "log_stored", count)
     runs = held_jobs.table.adopt(0.0, under("a", [claimed(number) for number in range(1, 101)]))
     with caplog.at_level(level, "django_pgjobs.jobs"):
         held_jobs.stored(SUCCESS, [(run, End(run.job.id, "a", 0.25), run.job.id) for run in runs])

@@ -19,14 +19,14 @@ from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared.channel_messages import Notify, ReleaseRuns, RunJobs, TrustUntil
 from django_pgjobs.worker.shared.runs import RunTable, trust_seconds
 from django_pgjobs.worker.shared.tallies import Tallies
-from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.supervisor.queue_slots import Demand, offers
+from django_pgjobs.worker.supervisor.recycling import WorkerLimits
 from django_pgjobs.worker.supervisor.run_events import EVERY_KIND
-from django_pgjobs.worker.supervisor.sharing import Demand, offers
-from django_pgjobs.worker.supervisor.supervisor import Supervisor, WorkerLimits
+from django_pgjobs.worker.supervisor.supervisor import Supervisor
 from django_pgjobs.worker.threads.inbox_messages import (
     Claimed,
     FlagsRead,
@@ -37,8 +37,7 @@ from django_pgjobs.worker.threads.inbox_messages import (
     Stored,
 )
 from django_pgjobs.worker.threads.loop import Loop, Outage
-from tests.unit.test_worker_lease_guard import FakeWatchdog
-from tests.unit.test_worker_supervisor import NOW, Admitter, Claimer, Finaliser
+from tests.unit.test_worker_supervisor import NOW, Admitter, Claimer, Finaliser, makers_of
 from tests.unit.worker_fakes import child_of, claimed, end_of, under
 
 
@@ -97,27 +96,10 @@ class Several:
         claimer: Any = home.claimer
         return claimer.requests[-1]
 
-    def close(self) -> None:
-        self.main.selector.close()
-        for home in self.main.homes:
-            home.inbox.close()
-        self.main.signals.close()
-        self.main._signalled.close()
-
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(clock, "monotonic", lambda: NOW)
-    monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
-    made: list[Several] = []
-
-    def make(**limits: Any) -> Several:
-        made.append(Several(**limits))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    yield from makers_of(Several, monkeypatch)
 
 
 def sent(child: ExecutorProcess) -> list[tuple[str, int]]:
@@ -381,10 +363,10 @@ def test_with_a_number_of_jobs_only_one_home_claims_at_a_time(worker: Any) -> No
     both.main._advance()
     assert (both.asked(both.a), both.asked(both.b)) == ((3, 3, 3), (0, 0, 0))
     both.a.claimer.busy = True
-    both.main._take_turns()
-    assert both.main.turn is both.a, "its claim may still deliver"
+    both.main.requests.take_turns()
+    assert both.main.requests.turn is both.a, "its claim may still deliver"
     both.a.claimer.busy = False
-    both.main._take_turns()
+    both.main.requests.take_turns()
     both.main._advance()
     assert (both.asked(both.a), both.asked(both.b)) == ((0, 0, 0), (3, 3, 3))
 

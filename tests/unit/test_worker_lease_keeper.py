@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.store import finalising, keeping, pausing
+from django_pgjobs.store import finalising, keeping, pausing, schemas
 from django_pgjobs.store.pausing import LimitInForce, Pauses
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import CHECKED_SECONDS, PAUSES_SECONDS, LeaseKeeper
@@ -297,6 +297,17 @@ def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest
     stage.server.asked.clear()
     keeper.farewell({}, UUID(int=1))
     assert [what for what, _ in stage.server.asked] == ["beat", "list", "delete"]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_the_farewell_to_a_schema_comes_after_its_claims(monkeypatch: pytest.MonkeyPatch, removed: bool) -> None:
+    """One that still has claims there says that it has stopped."""
+    stage = Stage(monkeypatch)
+    keeper = stage.run(0.0)
+    stage.server.asked.clear()
+    monkeypatch.setattr(schemas, "remove_worker", lambda db, worker: removed)
+    keeper.farewell({}, UUID(int=1), remove=True)
+    assert [what for what, _ in stage.server.asked] == ["list", "delete", *([] if removed else ["beat"])]
 
 
 def test_pauses_are_read_twice_a_second_and_told_when_they_have_changed(

@@ -10,7 +10,7 @@ from django_pgjobs import clock
 from django_pgjobs.store import claiming
 from django_pgjobs.store.database import on
 from django_pgjobs.worker.threads.frontier import Frontier
-from django_pgjobs.worker.threads.next_due import NextDue
+from django_pgjobs.worker.threads.ready_hints import NextDue
 from tests.plugins.fix_clock import Time
 
 

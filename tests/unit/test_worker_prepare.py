@@ -8,7 +8,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution.retries import NO_ATTEMPTS, TOO_LATE
+from django_pgjobs.execution.failed_attempts import NO_ATTEMPTS, TOO_LATE
 from django_pgjobs.worker.executor.prepare import PROGRESS_SECONDS, failed_outside, reporter
 from django_pgjobs.worker.shared import channel
 from tests.unit.test_worker_executor import sent

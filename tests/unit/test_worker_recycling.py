@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from django_pgjobs.worker.supervisor import recycling
-from django_pgjobs.worker.supervisor.oom import RISE_SECONDS, OutOfMemory
-from django_pgjobs.worker.supervisor.recycling import MEGABYTE, Recycling, resident_bytes
+from django_pgjobs.worker.supervisor.recycling import MEGABYTE, RISE_SECONDS, OutOfMemory, Recycling, resident_bytes
 from tests.unit.worker_fakes import child_of
 
 
@@ -53,7 +52,7 @@ def test_executors_that_do_not_fit_into_memory_are_told_of(monkeypatch: pytest.M
     there = recycling.memory_bytes()
     assert 256 * MEGABYTE < there <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert Recycling().shortage(os.getpid(), 2) == ""
-    own = recycling._own_bytes(os.getpid())
+    own = recycling.own_bytes(os.getpid())
     assert MEGABYTE < own <= resident_bytes(os.getpid())
     monkeypatch.setattr(recycling, "memory_bytes", lambda: 10 * own)
     assert Recycling().shortage(os.getpid(), 5) == ""

@@ -9,7 +9,8 @@ import pytest
 
 from django_pgjobs.execution.prepared import UNGUARDED
 from django_pgjobs.serialization.failures import OUR_FILES
-from django_pgjobs.worker.executor.main import STACK_TITLE, stack_of
+from django_pgjobs.worker.executor.stacks import ASKED as STACK_TITLE
+from django_pgjobs.worker.executor.stacks import of_thread as stack_of
 
 
 @pytest.fixture

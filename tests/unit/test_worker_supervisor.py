@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,7 +23,8 @@ from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.inbox import Inbox
-from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Supervisor, WorkerLimits
+from django_pgjobs.worker.supervisor.recycling import WorkerLimits
+from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Supervisor
 from django_pgjobs.worker.threads.busy_ends import BusyEnds
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
 from tests.unit.test_worker_lease_guard import FakeWatchdog
@@ -113,27 +114,27 @@ class Worker:
     def claims(self, *ids: int, asked_at: float = NOW) -> None:
         self.main._on_message(self.home, Claimed(asked_at, under("a", [claimed(number) for number in ids])))
 
-    def close(self) -> None:
-        self.main.selector.close()
-        self.home.inbox.close()
-        self.main.signals.close()
-        self.main._signalled.close()
+
+def makers_of(kind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Make workers of this kind while the time stands still, and close them."""
+    monkeypatch.setattr(clock, "monotonic", lambda: NOW)
+    monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
+    made: list[Any] = []
+
+    def make(**limits: Any) -> Any:
+        made.append(kind(**limits))
+        return made[-1]
+
+    yield make
+    for main in (each.main for each in made):
+        for closed in (main.selector, *(home.inbox for home in main.homes), main.signals, main._signalled):
+            closed.close()
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Make workers; the time stands still."""
-    monkeypatch.setattr(clock, "monotonic", lambda: NOW)
-    monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
-    made: list[Worker] = []
-
-    def make(**limits: Any) -> Worker:
-        made.append(Worker(**limits))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    yield from makers_of(Worker, monkeypatch)
 
 
 def sent(child: ExecutorProcess) -> list[type]:

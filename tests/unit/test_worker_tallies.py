@@ -11,7 +11,7 @@ import pytest
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import kinds
 from django_pgjobs.metrics import families as m
-from django_pgjobs.metrics.text import render
+from django_pgjobs.metrics.families import render
 from django_pgjobs.metrics.worker import families_of_ends
 from django_pgjobs.store import numbers
 from django_pgjobs.store.finalising import End

@@ -223,5 +223,5 @@ def test_without_a_thread_to_release_in_an_orphan_releases_itself(
 
     monkeypatch.setattr(orphan, "_release", lambda items, *_: released.extend(items))
     monkeypatch.setattr(threading.Thread, "start", refused)
-    orphan.release_unstarted([sent(1).job], "default", "pgjobs x")
+    orphan.release_unstarted([sent(1).job], ["default"], "pgjobs x")
     assert [each.id for each in released] == [10]

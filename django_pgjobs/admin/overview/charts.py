@@ -41,7 +41,7 @@ TICKS = (
 class Span(NamedTuple):
     """A time span of the charts: its label, the seconds of a bucket, how many buckets, and how times are written."""
 
-    label: Any
+    label: object
     step: int
     buckets: int
     format: str
@@ -134,7 +134,7 @@ class _Shown:
         most = max((value for value in line if value is not None), default=0.0)
         return lines([("due", line)], title=_("Due jobs at most"), labels=[(grouped(int(most)), most)], **self.frame)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """The buckets with figures, the latest first, for the table."""
         return [
             {

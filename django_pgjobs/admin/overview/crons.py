@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.contrib.admin.utils import quote
 from django.db.models import F
@@ -32,7 +31,7 @@ DAY = timedelta(days=1)
 
 def crons(seen: Seen) -> dict[str, object]:
     """Return a row for each entry: those that are broken, then by their next fires."""
-    entries: Any = CronEntry.objects.using(seen.using).defer(*JSON_COLUMNS)
+    entries = CronEntry.objects.using(seen.using).defer(*JSON_COLUMNS)
     broken = list(entries.exclude(broken="").order_by("name")[:MOST])
     rest = entries.filter(broken="").order_by(F("next_fire_at").asc(nulls_last=True), "name")[: MOST + 1]
     found = [*broken, *rest]

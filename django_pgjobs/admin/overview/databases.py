@@ -15,6 +15,7 @@ from django_pgjobs.admin.databases import ask
 from django_pgjobs.admin.display import Pages
 from django_pgjobs.admin.overview.status import FAILED_WITHIN
 from django_pgjobs.diagnosis.latest import latest, total
+from django_pgjobs.inspection.liveness import is_awaited
 from django_pgjobs.inspection.words import grouped
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
@@ -77,13 +78,13 @@ def _row(pages: Pages, reply: Reply[DatabaseFigures]) -> dict[str, object]:
         "figures": _figures(answer.queues, pages),
         "oldest": _span(answer.oldest),
         "workers": grouped(answer.workers),
-        "unserved": not answer.workers and answer.oldest is not None,
+        "unserved": not answer.workers and answer.oldest is not None and is_awaited(answer.oldest),
         "leader": visible((answer.leader or "")[:200]) or "–",
         "age": seconds(answer.age_seconds) if answer.leader else "",
     }
 
 
-def _figures(queues: list[dict[str, Any]], pages: Pages | None) -> list[dict[str, object]]:
+def _figures(queues: list[dict[str, object]], pages: Pages | None) -> list[dict[str, object]]:
     lists: dict[str, dict[str, str]] = {
         "due": {"state": "ready"}, "running": {"state": "running"},
         "succeeded": {"state": "succeeded", "q": f"since:{FAILED_WITHIN}"},

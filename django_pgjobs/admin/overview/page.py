@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.contrib.messages import get_messages
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
-from django.urls import path
+from django.urls import URLPattern, path
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 
@@ -34,7 +34,7 @@ class Section(NamedTuple):
     """A part of the page: its template's name, its heading, who may see it, and what it shows."""
 
     name: str
-    heading: Any
+    heading: object
     permission: str
     show: Callable[[Seen], dict[str, object]]
 
@@ -63,7 +63,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         """Do as for the page."""
         return self.has_view_permission(request)
 
-    def get_urls(self) -> list[Any]:
+    def get_urls(self) -> list[URLPattern]:
         """Return the page under the name of a list, to which the index links."""
         return [path("", self.admin_site.admin_view(self.door("overview_view")), name="pgjobs_overview_changelist")]
 

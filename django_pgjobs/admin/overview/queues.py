@@ -13,6 +13,7 @@ from django_pgjobs.admin.overview.seen import Seen
 from django_pgjobs.definition.declared_limits import numbers
 from django_pgjobs.diagnosis.health import paused_queues
 from django_pgjobs.diagnosis.latest import total
+from django_pgjobs.inspection.liveness import is_awaited
 from django_pgjobs.presentation.wording import STATE_LABELS, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import limiting
@@ -73,7 +74,7 @@ def _row(seen: Seen, found: Mapping[str, Any], line: list[int], paused: bool) ->
         "abandoned_url": pages.jobs(state="abandoned", **since),
         "failing": found["ended"]["abandoned"] > 0,
         "workers": found["workers"],
-        "unserved": not found["workers"] and bool(found["ready"]) and not paused,
+        "unserved": not found["workers"] and bool(found["ready"]) and not paused and is_awaited(oldest or 0.0),
         "line": sparkline(line, _("Due jobs of %(queue)s in the last hour") % {"queue": visible(queue)}),
         "paused": paused,
         "steer_url": _steer_url(seen, queue, paused),

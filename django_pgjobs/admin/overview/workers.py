@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _
 
@@ -14,6 +14,9 @@ from django_pgjobs.presentation.fleet import listed_workers, running_jobs
 from django_pgjobs.presentation.wording import seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store.explaining import RunningJob
+
+if TYPE_CHECKING:
+    from django_pgjobs.presentation.job_rows import WorkerRow
 
 MOST = 20
 MOST_JOBS = 5
@@ -28,7 +31,7 @@ def workers(seen: Seen) -> dict[str, object]:
     return {"workers": [_row(seen, beat, running[beat.pk]) for beat in shown], "more": len(found) > MOST}
 
 
-def _row(seen: Seen, beat: Any, jobs: list[RunningJob]) -> dict[str, object]:
+def _row(seen: Seen, beat: WorkerRow, jobs: list[RunningJob]) -> dict[str, object]:
     slots = beat.processes * beat.threads
     return {
         "name": visible(beat.name[:200]),

@@ -9,18 +9,23 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgjobs.management import (
+    adopting,
     batches,
     check,
     crons,
+    doctor,
     events,
+    importing,
     limiting,
     list_jobs,
+    logs,
     move,
     output,
     pausing,
     pruning,
     run,
     show,
+    stacks,
     stats,
     steer,
     top,
@@ -28,7 +33,8 @@ from django_pgjobs.management import (
 )
 
 GROUPS = (
-    run, list_jobs, show, batches, top, stats, workers, check, steer, move, events, pausing, limiting, crons, pruning,
+    run, list_jobs, show, logs, stacks, batches, top, stats, workers, check, doctor, steer, move, events, pausing,
+    limiting, crons, pruning, adopting, importing,
 )  # fmt: skip
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""

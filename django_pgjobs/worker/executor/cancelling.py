@@ -6,10 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
-
-log = safe_logger("django_pgjobs")
 
 CANCEL_SECONDS = 2.0
 """Maximum time to cancel a query: it needs a connection of its own."""

@@ -26,41 +26,38 @@ from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
-from django_pgjobs.logs import AttemptFacts, facts, safe_logger
+from django_pgjobs.logs import AttemptFacts, facts, log
 from django_pgjobs.store.database import WrapperDatabase, check_client, configure
-from django_pgjobs.worker.executor import sessions
+from django_pgjobs.worker.executor import entering, sessions
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-
-
-log = safe_logger("django_pgjobs")
 
 
 class _Mine(threading.local):
     """The database wrappers that this thread has connected."""
 
     def __init__(self) -> None:
-        self.wrappers: list[Any] = []
+        self.wrappers: list[BaseDatabaseWrapper] = []
 
 
 _mine = _Mine()
-_of_job: ContextVar[list[object]] = ContextVar("django_pgjobs_connections")
+_of_job: ContextVar[list[BaseDatabaseWrapper]] = ContextVar("django_pgjobs_connections")
 
 
-def mine() -> list[object]:
+def mine() -> list[BaseDatabaseWrapper]:
     """Return the live list of the wrappers that this thread has connected."""
     return _mine.wrappers
 
 
-def of_this_job() -> list[object]:
+def of_this_job() -> list[BaseDatabaseWrapper]:
     """Return a live list of the wrappers that this asynchronous job connects, in any thread."""
-    wrappers: list[Any] = []
+    wrappers: list[BaseDatabaseWrapper] = []
     _of_job.set(wrappers)
     return wrappers
 
 
-def active(wrappers: list[Any]) -> list[object]:
+def active(wrappers: list[BaseDatabaseWrapper]) -> list[object]:
     """Return the psycopg connections of these wrappers that wait for the server now; called in another thread."""
     found = []
     for wrapper in list(wrappers):
@@ -102,7 +99,7 @@ def _can_reset(using: str) -> bool:
         return False
 
 
-def _reset_pooled(of_project: Callable[[Any], object] | None, raw: object) -> None:
+def _reset_pooled(of_project: Callable[[object], object] | None, raw: object) -> None:
     sessions.reset_pooled(raw)
     if of_project is not None:
         of_project(raw)
@@ -130,6 +127,7 @@ def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
         checks = _name(connection, _process.application_name)
     if its_alias and connection.vendor == "postgresql":
         sessions.watch(connection, checks=checks)
+        entering.opened(connection)
     if its_alias and connection not in _mine.wrappers:
         _mine.wrappers.append(connection)
     if its_alias and (of_job := _of_job.get(None)) is not None:

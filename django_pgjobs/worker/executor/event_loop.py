@@ -22,22 +22,25 @@ from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard, Prepared
-from django_pgjobs.logs import safe_logger, speaks_of
+from django_pgjobs.logs import log, speaks_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.beginning import ShownGuard
-from django_pgjobs.worker.executor.job_homes import homes_of
+from django_pgjobs.worker.executor import cleanup, entering, stacks
 from django_pgjobs.worker.executor.loop_threads import JobCalls, LoopThreads
-from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, reporter, with_payload
+from django_pgjobs.worker.executor.prepare import (
+    PAYLOAD_SECONDS,
+    ShownGuard,
+    failed_outside,
+    homes_of,
+    reporter,
+    with_payload,
+)
 from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.task_door import TaskDoor
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.run_groups import SentRun
 
 MEND_SECONDS = 0.1
-
-log = safe_logger("django_pgjobs")
 
 
 class EventLoop:
@@ -54,6 +57,7 @@ class EventLoop:
         self.forks = process.forks
         self.threads = LoopThreads(get_conf().executor_conn_max_age_seconds)
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: threading.Thread | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.doors: dict[int, TaskDoor] = {}
         self.broken_selectors: list[object] = []
@@ -73,7 +77,8 @@ class EventLoop:
         if self.loop is None:
             loop = asyncio.new_event_loop()
             try:
-                threading.Thread(target=self._serve, args=(loop,), name="pgjobs-loop", daemon=True).start()
+                self.thread = threading.Thread(target=self._serve, args=(loop,), name="pgjobs-loop", daemon=True)
+                self.thread.start()
             except RuntimeError:
                 loop.close()
                 raise
@@ -148,6 +153,13 @@ class EventLoop:
         self.buffers.finish(run, decision)
         self.pump()
 
+    def stack_of(self, run: int, limit: int) -> str:
+        """Return the stack of a job that has started here; called in the control thread."""
+        door = self.doors.get(run)
+        if door is None or door.task is None or self.loop is None or self.thread is None:
+            return ""
+        return stacks.of_task(door.task, self.loop, self.thread, limit)
+
     def interrupt(self, run: int, kind: type[Interrupt]) -> None:
         """Stop a job that has started here; called in the control thread."""
         self.running().call_soon_threadsafe(self._interrupt, run, kind)
@@ -164,7 +176,10 @@ class EventLoop:
         # One context per job: otherwise all jobs of this process would share one thread for their queries.
         own = ThreadSensitiveContext()
         SyncToAsync.thread_sensitive_context.set(own)
-        calls = JobCalls(self.threads, self.doors[run.run].connections)
+        tenancy = self.homes[run.job.database].tenancy
+        if tenancy is not None:
+            entering.enter(tenancy)
+        calls = JobCalls(self.threads, self.doors[run.run].connections, tenancy)
         SyncToAsync.context_to_thread_executor[own] = calls
         try:
             try:
@@ -196,6 +211,8 @@ class EventLoop:
         prepared = attempt.prepare(job, self.reporter_of, run, guard, home.recall, memories=home.memories)
         if not isinstance(prepared, Prepared):
             return prepared
+        if prepared.definition._log_level or self.buffers.lines.default:
+            self.buffers.lines.begin(prepared)
         try:
             return await attempt.arun(prepared)
         finally:

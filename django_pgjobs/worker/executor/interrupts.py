@@ -39,11 +39,12 @@ from django_pgjobs.exceptions import (
     CancelRequested,
     DeadlinePassed,
     Interrupt,
+    MemoryExceeded,
     SoftDeadlinePassed,
     WorkerStopping,
 )
 from django_pgjobs.execution.prepared import RunControl
-from django_pgjobs.logs import release_logging, safe_logger
+from django_pgjobs.logs import log, release_logging
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.cancelling import cancel_queries
@@ -58,9 +59,7 @@ from django_pgjobs.worker.executor.safe_points import (
     watchable,
 )
 from django_pgjobs.worker.executor.soft_limits import SoftLimit, is_in_driver
-from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, SOFT, TIMEOUT
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, MEMORY, RELEASED, SOFT, TIMEOUT
 
 HOLD_SECONDS = 0.15
 """Time that an interrupt is held back while the thread is in code that other threads share."""
@@ -76,12 +75,9 @@ SLOW_CHECK_SECONDS = 0.05
 MEND_SECONDS = 0.01
 
 KINDS: dict[str, type[Interrupt]] = {
-    TIMEOUT: DeadlinePassed,
-    CANCELLED: CancelRequested,
-    RELEASED: WorkerStopping,
-    LOST: WorkerStopping,
-    SOFT: SoftDeadlinePassed,
-}
+    TIMEOUT: DeadlinePassed, MEMORY: MemoryExceeded, CANCELLED: CancelRequested, SOFT: SoftDeadlinePassed,
+    RELEASED: WorkerStopping, LOST: WorkerStopping,
+}  # fmt: skip
 
 OUR_FILES.add(__file__)
 
@@ -301,7 +297,7 @@ class Door:
             self.soft.end()
             self.soft = None
 
-    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call the job's own code with the door open."""
         control = self.control
         value: Any = None

@@ -18,20 +18,16 @@ from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.fresh_context import fresh_context
 from django_pgjobs.execution.prepared import Guard, Prepared, RunControl
-from django_pgjobs.logs import release_logging, safe_logger, speaks_of
+from django_pgjobs.logs import log, release_logging, speaks_of
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.store.claiming import ClaimedJob
-from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.beginning import ShownGuard
+from django_pgjobs.worker.executor import cleanup, entering
 from django_pgjobs.worker.executor.interrupts import Door
-from django_pgjobs.worker.executor.job_homes import homes_of
-from django_pgjobs.worker.executor.prepare import failed_outside, reporter, with_payload
+from django_pgjobs.worker.executor.prepare import ShownGuard, failed_outside, homes_of, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.channel_messages import Interrupted, Learned
 from django_pgjobs.worker.shared.run_groups import SentRun
-
-log = safe_logger("django_pgjobs")
 
 THREAD_SECONDS = 0.1
 """The pause before another try to start a thread."""
@@ -162,6 +158,8 @@ class JobThreads:
         try:
             if door.connections:
                 cleanup.refresh()
+            if home.tenancy is not None:
+                entering.lead(home.tenancy)
             if job.payload is None:
                 whole = with_payload(job, home.database)
                 if not isinstance(whole, ClaimedJob):
@@ -184,7 +182,12 @@ class JobThreads:
             )
             if job.name not in self.reported:
                 self._report_found(job.name)
-            decision = attempt.run_here(prepared) if isinstance(prepared, Prepared) else prepared
+            if isinstance(prepared, Prepared):
+                if prepared.definition._log_level or self.buffers.lines.default:
+                    self.buffers.lines.begin(prepared)
+                decision = attempt.run_here(prepared)
+            else:
+                decision = prepared
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, Prepared) else None
             decision = known or failed_outside(job, error)

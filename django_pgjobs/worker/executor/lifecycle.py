@@ -20,11 +20,9 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution import events
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.logs import Facts, facts, safe_logger
+from django_pgjobs.logs import Facts, facts, log
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import process
-
-log = safe_logger("django_pgjobs")
 
 STARTED_SECONDS = 10.0
 """Time limit of receivers of ``executor_started``; then the executor is ready without them."""

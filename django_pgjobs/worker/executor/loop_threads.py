@@ -14,20 +14,21 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.logs import log
+from django_pgjobs.worker.executor import cleanup, entering
 from django_pgjobs.worker.shared import process
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
 
 SHORTEST_IDLE_SECONDS = 1.0
 """A thread may be idle for so long even where connections are closed after each job."""
-
-log = safe_logger("django_pgjobs")
 
 
 class LoopThreads:
@@ -120,11 +121,15 @@ class JobCalls(Executor):
     """Makes the synchronous calls of one job, in a thread of ``threads`` that it takes for the first.
 
     ``wrappers`` is the job's list of database wrappers: those that the thread has kept are added to it.
+    ``tenancy``: the schema that they are led to.
     """
 
-    def __init__(self, threads: LoopThreads, wrappers: list[object]) -> None:
+    def __init__(
+        self, threads: LoopThreads, wrappers: list[BaseDatabaseWrapper], tenancy: entering.Tenancy | None = None
+    ) -> None:
         self.threads = threads
         self.wrappers = wrappers
+        self.tenancy = tenancy
         self.thread: LoopThread | None = None
         self.has_ended = False
         self.lock = threading.Lock()  # a thread that the job has started may call, too
@@ -141,6 +146,12 @@ class JobCalls(Executor):
 
     def _begin(self) -> None:
         cleanup.refresh()
+        if self.tenancy is not None:
+            try:
+                entering.lead(self.tenancy)
+            except BaseException:
+                cleanup.discard_all()  # else the job's calls would find the connection where it was
+                raise
         self.wrappers += cleanup.mine()
 
     def end(self, clean_up: Callable[[], None]) -> Future[None] | None:

@@ -17,10 +17,9 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn, assert_never
+from typing import NoReturn, assert_never
 
 import psycopg
 from django.db import OperationalError
@@ -29,15 +28,14 @@ from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import DeadlinePassed, SoftDeadlinePassed
+from django_pgjobs.exceptions import DeadlinePassed, MemoryExceeded, SoftDeadlinePassed
 from django_pgjobs.execution.prepared import RunControl
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.serialization.failures import OUR_FILES, clean, shortened
 from django_pgjobs.store.database import read_statements
 from django_pgjobs.values import stopping
-from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
+from django_pgjobs.worker.executor import cleanup, lifecycle, orphan, stacks
 from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.interrupts import KINDS, raise_ignored_again
 from django_pgjobs.worker.executor.job_threads import JobThreads
@@ -56,11 +54,13 @@ from django_pgjobs.worker.shared.channel_messages import (
     Notified,
     Notify,
     Reached,
+    ReadStack,
     Ready,
     ReleaseRuns,
     RunJobs,
     RunsReleased,
     StackRead,
+    StackTaken,
     StopRun,
     StopSoon,
     ToExecutor,
@@ -69,11 +69,8 @@ from django_pgjobs.worker.shared.channel_messages import (
 from django_pgjobs.worker.shared.identity import TableIdentity, identity_of
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, INTERRUPT_SECONDS, LOST, RELEASED
 
-log = safe_logger("django_pgjobs")
-
 IDENTITY_SECONDS = 15.0
 AWAY = (OperationalError, psycopg.OperationalError, TimeoutError)
-STACK_TITLE = "Where it stood when it was to be interrupted (most recent call last):"
 
 
 class Executor:
@@ -101,7 +98,7 @@ class Executor:
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
         self.sender = SignalSender(self._confirm, self.databases[0])
 
-    def run(self, identity: list[Any], ready: Callable[[], object] = lambda: None) -> None:
+    def run(self, identity: list[object], ready: Callable[[], object] = lambda: None) -> None:
         """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned.
 
         ``ready`` is called after READY.
@@ -157,6 +154,8 @@ class Executor:
                 control = self.buffers.started.get(message.run)
                 if control is not None:
                     self._stop(control, message)
+            case ReadStack():
+                self.end.send(StackTaken(message.run, self._stack_now(message.run)))
             case TrustUntil():
                 self.buffers.trust(message.until, message.database)
                 self.outbox.flush()  # so that a changed interest is known before the next end
@@ -182,21 +181,37 @@ class Executor:
         if kind is SoftDeadlinePassed and control.interrupt is not None:
             return  # it is being stopped already
         if control.slot < self.threads.count:
-            if kind is DeadlinePassed:
+            if kind in (DeadlinePassed, MemoryExceeded):
                 self._send_stack(stop.run, control)
             self.threads.interrupt(control, kind)
         else:
             self.loop.interrupt(stop.run, kind)
 
     def _send_stack(self, run: int, control: RunControl) -> None:
-        """Report the stack of a job whose time is over, before it is interrupted: it may have to be killed."""
+        """Report the stack of a job that has to end, before it is interrupted: it may have to be killed."""
         try:
-            stack = stack_of(self.threads.owners[control.slot], get_conf().bounds.traceback_chars)
+            owner = self.threads.owners[control.slot]
+            stack = stacks.of_thread(owner, get_conf().bounds.traceback_chars, stacks.INTERRUPTED)
         except Exception:
             log.exception("stack of a job cannot be read slot=%d", control.slot)
             return
         if stack:
             self.end.send(StackRead(run, stack))
+
+    def _stack_now(self, run: int) -> str:
+        """Return where a run is now; empty if it is in no code of its job, or has ended in the meantime."""
+        control, limit = self.buffers.started.get(run), get_conf().bounds.traceback_chars
+        if control is None:
+            return ""
+        try:
+            if control.slot < self.threads.count:
+                stack = stacks.of_thread(self.threads.owners[control.slot], limit)
+            else:
+                stack = self.loop.stack_of(run, limit)
+        except Exception:
+            log.exception("stack of a job cannot be read slot=%d", control.slot)
+            return ""
+        return stack if self.buffers.started.get(run) is control else ""  # else it may be another job's
 
     def _confirm(self, number: int) -> None:
         # Called in the sender's thread. A supervisor that is gone is the control thread's business.
@@ -234,7 +249,7 @@ class Executor:
         unstarted, _ = self.buffers.empty()
         alone = orphan.supervisor_has_ended(self.parent)
         if alone:
-            orphan.release_unstarted([run.job for run in unstarted], self.databases[0], self.application_name)
+            orphan.release_unstarted([run.job for run in unstarted], self.databases, self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         if alone:
             lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())
@@ -244,23 +259,6 @@ class Executor:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
-
-
-def stack_of(thread: threading.Thread | None, limit: int) -> str:
-    """Return the formatted stack of a job's thread, from the job's own code on, about ``limit`` characters at most.
-
-    Empty if the thread runs no job's code. Called in another thread, while the job's thread continues.
-    """
-    frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
-    stack = [] if frame is None else traceback.extract_stack(frame)
-    names = [each.filename in OUR_FILES for each in stack]
-    if True not in names:
-        return ""
-    first = names.index(True)
-    while first < len(names) and names[first]:
-        first += 1
-    lines = traceback.format_list(stack[first:])
-    return shortened(clean("".join([STACK_TITLE, "\n", *lines])), limit) if lines else ""
 
 
 def rss_bytes() -> int:

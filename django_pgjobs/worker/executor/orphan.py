@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import finalising, notifying
+from django_pgjobs.store import finalising, notifying, schemas
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import Author, End
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
-
-log = safe_logger("django_pgjobs")
 
 RELEASE_SECONDS = 2.0
 PARENT_SECONDS = 0.5
@@ -38,29 +36,33 @@ def supervisor_has_ended(parent: int) -> bool:
     return os.getppid() != parent
 
 
-def release_unstarted(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:
+def release_unstarted(jobs: Sequence[ClaimedJob], aliases: Sequence[str], application_name: str) -> None:
     """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing.
 
-    ``using``: the alias of those that do not say theirs.
+    ``aliases``: those of the worker. Jobs of the only one say nothing, or which schema of it they are of.
     """
+    [first, *others] = aliases
     until, releasing = time.monotonic() + RELEASE_SECONDS, []
-    for alias in {job.database: None for job in jobs}:
-        some = [job for job in jobs if job.database == alias]
+    for home in {job.database: None for job in jobs}:
+        some = [job for job in jobs if job.database == home]
+        tenancy = (home or first, "") if others else (first, home)
         # In a thread, since a server that does not answer must not keep this process alive, nor the jobs of another.
-        thread = threading.Thread(target=_release, args=(some, alias or using, application_name), daemon=True)
+        thread = threading.Thread(target=_release, args=(some, *tenancy, application_name), daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            _release(some, alias or using, application_name)  # no thread can be started; the watchdog ends us
+            _release(some, *tenancy, application_name)  # no thread can be started; the watchdog ends us
         else:
             releasing.append(thread)
     for thread in releasing:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _release(jobs: Sequence[ClaimedJob], using: str, application_name: str) -> None:
+def _release(jobs: Sequence[ClaimedJob], using: str, schema: str, application_name: str) -> None:
     try:
         db = WorkerConnection(using, application_name, statement_seconds=RELEASE_SECONDS)
+        if schema:
+            schemas.enter(db, schema)
         released = finalising.release_jobs(db, [End(*job.fence) for job in jobs], _NOBODY)
         if released and get_conf().notify:
             notifying.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)

@@ -14,16 +14,14 @@ from typing import Any
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.ends.callbacks import is_strict
+from django_pgjobs.ends.kinds import is_strict
 from django_pgjobs.exceptions import UnstorableResult
-from django_pgjobs.execution import events, retries
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.execution import events, failed_attempts
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.payload import unstored
 from django_pgjobs.worker.shared.channel import ExecutorEnd, TooLong
 from django_pgjobs.worker.shared.channel_messages import Decided, Interest, Successes
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
-
-log = safe_logger("django_pgjobs")
 
 FLUSH_SECONDS = 0.003
 FRAME_CHARS = 2 * 1024 * 1024
@@ -180,4 +178,4 @@ def _shorter(packed: list[object], error: TooLong, *, strict: bool) -> Decision:
     why = f"The job's outcome is too long to reach the worker: {error}"
     if isinstance(decision, decide.Succeeded) and not strict:
         return decide.Succeeded(unstored(why))  # the caller has logged it
-    return decide.Abandoned("unstorable", retries.failure_of(UnstorableResult(why)))
+    return decide.Abandoned("unstorable", failed_attempts.failure_of(UnstorableResult(why)))

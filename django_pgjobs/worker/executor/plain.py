@@ -12,12 +12,15 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error
 
 from django_pgjobs.store import sessions
 from django_pgjobs.store.database import WrapperDatabase
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 MOST_STATEMENTS = 8
 """A job that has sent more is not looked at: a reset is small beside them."""
@@ -63,7 +66,7 @@ _known: dict[tuple[str, str], tuple[float, frozenset[str] | None]] = {}
 """By alias and table: until when the columns of a table without code are believed, None if it may run code."""
 
 
-def is_plain(wrapper: object, texts: Sequence[object]) -> bool:
+def is_plain(wrapper: BaseDatabaseWrapper, texts: Sequence[object]) -> bool:
     """Return whether statements of these texts cannot have changed the session. May ask the server about tables.
 
     Anything but a text stands for a statement whose text is not known.
@@ -84,7 +87,7 @@ def is_plain(wrapper: object, texts: Sequence[object]) -> bool:
     return all(statement is not None and statement.columns <= columns for statement in statements)
 
 
-def _columns(wrapper: Any, table: str, statements: Iterable[Touched | None]) -> frozenset[str] | None:
+def _columns(wrapper: BaseDatabaseWrapper, table: str, statements: Iterable[Touched | None]) -> frozenset[str] | None:
     """Return the columns of a table on which no code of the project runs; None of any other."""
     known = _known.get((wrapper.alias, table))
     if known is None or known[0] < time.monotonic():

@@ -1,9 +1,13 @@
-"""In the executor: from a run off the channel to a job that can be called."""
+"""In the executor: from a run off the channel to a job that can be called.
+
+And what the jobs of each database need of it; most workers serve one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TypeVar
 
 from django.db import Error, connections
@@ -13,23 +17,55 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.execution import retries
-from django_pgjobs.execution.prepared import RunControl
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.execution import failed_attempts
+from django_pgjobs.execution.atomic_end import AtomicEnds
+from django_pgjobs.execution.durable import Memories
+from django_pgjobs.execution.prepared import Guard, RunControl
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.serialization.failures import Account, kind_of, text_of
+from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Cause
 from django_pgjobs.store import finalising, keys
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.keys import FoundResult
 from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.entering import Tenancy
+from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import ExecutorEnd
 from django_pgjobs.worker.shared.channel_messages import Progress
 
-Answer = TypeVar("Answer")
+OUR_FILES.add(__file__)
 
-log = safe_logger("django_pgjobs")
+
+class ShownGuard:
+    """Calls the job's own code through another guard, and shows on ``slot`` that it begins."""
+
+    def __init__(self, guard: Guard, board: Board, slot: int) -> None:
+        self.guard = guard
+        self.board = board
+        self.slot = slot
+
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+        """Call ``body``."""
+        self.board.begin(self.slot, clock.monotonic_ns())
+        return self.guard.call(body, *args, **kwargs)
+
+    async def acall(self, body: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object) -> object:
+        """Await ``body``."""
+        self.board.begin(self.slot, clock.monotonic_ns())
+        return await self.guard.acall(body, *args, **kwargs)
+
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect``: the job has not begun."""
+        self.guard.reach(connect)
+
+    def keeping_connections(self) -> AbstractContextManager[None]:
+        """Return the block of the other guard."""
+        return self.guard.keeping_connections()
+
+
+Answer = TypeVar("Answer")
 
 PROGRESS_SECONDS = 1.0
 PAYLOAD_SECONDS = 5.0
@@ -47,11 +83,13 @@ def with_payload(job: ClaimedJob, database: str) -> ClaimedJob | Decision:
             PAYLOAD_SECONDS, job.name, job.id, one_line(error),
         )  # fmt: skip
         return (
-            decide.Snoozed(PAYLOAD_SECONDS) if is_body else decide.Retried(PAYLOAD_SECONDS, retries.failure_of(error))
+            decide.Snoozed(PAYLOAD_SECONDS)
+            if is_body
+            else decide.Retried(PAYLOAD_SECONDS, failed_attempts.failure_of(error))
         )
     except UnreadablePayload as error:
         log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
-        return decide.Abandoned(str(error), retries.failure_of(error)) if is_body else decide.Succeeded()
+        return decide.Abandoned(str(error), failed_attempts.failure_of(error)) if is_body else decide.Succeeded()
     if payload is None:
         return decide.Released("the claim was lost before the payload was read")
     return job._replace(payload=payload)
@@ -111,7 +149,36 @@ def failed_outside(job: ClaimedJob, error: BaseException) -> Decision:
     info, trace = account.for_log()
     words = f"{kind_of(error)}: {text_of(error)}{trace}"
     log.error("executor failed around name=%s job=%d: %s", job.name, job.id, words, exc_info=info)
-    failure = retries.failure_of(error)
+    failure = failed_attempts.failure_of(error)
     if job.ending is not None:
-        return decide.Retried(retries.default_delay(job), failure)
-    return retries.by_default_backoff(job, failure, Cause.FAILED)
+        return decide.Retried(failed_attempts.default_delay(job), failure)
+    return failed_attempts.by_default_backoff(job, failure, Cause.FAILED)
+
+
+class JobHome:
+    """A database of jobs, by its alias, or a schema in it: what is read and written there while they run."""
+
+    def __init__(self, database: str, schema: str = "") -> None:
+        self.database = database
+        self.tenancy = Tenancy(database, schema) if schema else None
+        self.recall = partial(find_result, database)
+        self.history = partial(read_failure, database)
+        self.transaction = AtomicEnds(database)
+        self.memories = Memories(database, schema or None)
+
+
+class JobHomes(dict[str, JobHome]):
+    """The homes by what jobs say of theirs. If there is one alias only, whatever they say is a schema in it."""
+
+    def __missing__(self, schema: str) -> JobHome:
+        self[schema] = home = JobHome(self[""].database, schema)
+        return home
+
+
+def homes_of(databases: str) -> JobHomes:
+    """Return the homes; ``databases``: the aliases, separated by commas.
+
+    Jobs of a worker that serves one only say nothing, unless it serves many schemas of it.
+    """
+    aliases = databases.split(",")
+    return JobHomes({alias if aliases[1:] else "": JobHome(alias) for alias in aliases})

@@ -10,11 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.worker.shared.identity import TableIdentity, identity_of
-
-log = safe_logger("django_pgjobs")
 
 ANSWER_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.25

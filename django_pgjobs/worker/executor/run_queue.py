@@ -21,6 +21,7 @@ from queue import SimpleQueue
 
 from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
+from django_pgjobs.worker.executor.line_sender import LineSender
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import ExecutorEnd
@@ -49,6 +50,7 @@ class Buffers:
         self.draining = False
         self.waiting: dict[str, deque[SentRun]] = {"sync": deque(), "async": deque()}
         self.started: dict[int, SentRun] = {}
+        self.lines = LineSender(end, lambda: list(self.started.values()))
         self.trusted_until: dict[str, float] = {}
         """Until when leases are trusted, by the home of the jobs."""
 
@@ -199,6 +201,8 @@ class Buffers:
         """Queue the outcome of a job, clear its slot, send the queue if due; return how many seconds the job took."""
         now = clock.monotonic()
         seconds = now - run.started
+        if run.lines is not None:
+            self.lines.close(run)
         self.outbox.put(run.run, seconds, decision, run.job.name)
         self.started.pop(run.run, None)
         self.board.clear(run.slot)

@@ -1,9 +1,9 @@
 """In the executor: a job finds the session of a kept connection as new, no matter what the job before did to it.
 
 Settings, role, locks, channels, temporary tables, cursors, prepared statements: after a job that has sent statements,
-one message resets them all. It is sent when the job is over, so that its locks go at once; the answer is read before
-the next job begins, when it is usually there. A job that has sent none costs nothing, nor does one whose few statements
-cannot have changed the session (``plain``).
+or was led to a schema of many, one message resets them all. It is sent when the job is over, so that its locks go at
+once; the answer is read before the next job begins, when it is usually there. Another that has sent none costs nothing,
+nor does one whose few statements cannot have changed the session (``plain``).
 
 Three kinds of connection are not worth a reset, or cannot have one, and are closed instead: one that does not answer,
 one behind a pooler, and one of a database engine that may keep something of the session in Python. If receivers of
@@ -58,7 +58,7 @@ class Unresettable(Exception):
 
 _NOTES: dict[str, object] = {
     "sent": (), "text": None, "asked": False, "opened": None, "message": None, "manner": (), "layers": (),
-    "named": (),
+    "named": (), "schema": None,
 }  # fmt: skip
 """Notes of a watched connection about itself, with their first values."""
 
@@ -68,7 +68,7 @@ def _watched(kind: type[Any]) -> type[object]:
     """Return a class of psycopg's connections that note what is sent: all statements wait for answers.
 
     ``sent`` has the text of each wait, None where a cursor's ``execute`` has not said it. ``named`` has Django's
-    server-side cursors that Python still knows.
+    server-side cursors that Python still knows, ``schema`` that of the job, if a worker serves many.
     """
     if hasattr(kind, "asked"):
         return kind
@@ -161,18 +161,20 @@ def trouble_on(wrapper: BaseDatabaseWrapper) -> str:
 
 
 def ask_reset(wrapper: BaseDatabaseWrapper) -> None:
-    """Send the reset if the job has sent statements. Raises ``Unresettable``, and what psycopg raises."""
+    """Send the reset if the job sent statements or had a schema. Raises ``Unresettable``, and what psycopg raises."""
     raw = wrapper.connection
     if not _is_watched(raw):
         raise Unresettable("unknown connection")
-    if not raw.sent:
+    if not raw.sent and raw.schema is None:
         return
     if wrapper.alias in _pooled or not type(wrapper).__module__.startswith(ENGINES):
         raise Unresettable("not a session of its own")
-    unchanged = plain.is_plain(wrapper, raw.sent)
+    # Tables are known by their names, and a name means another table in each schema.
+    unchanged = raw.schema is None and plain.is_plain(wrapper, raw.sent)
     raw.sent = []
     if unchanged:
         return
+    raw.schema = None
     raw.pgconn.send_query(_message(raw))
     raw.pgconn.flush()
     raw.asked = True
@@ -200,6 +202,7 @@ def reset_pooled(raw: Any) -> None:
     """Reset a connection that goes back to its pool. If this raises, the pool closes it."""
     if not _is_watched(raw) or _MANNER(raw) != raw.manner or has_cursors(raw):
         raise Unresettable("changed by a job")
+    raw.schema = None
     raw.pgconn.send_query(_message(raw))
     if _answered(raw.pgconn) != raw.pgconn.backend_pid:
         raise Unresettable("behind a pooler")

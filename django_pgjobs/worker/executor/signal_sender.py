@@ -15,11 +15,9 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_pgjobs.execution import events
 from django_pgjobs.execution.fresh_context import fresh_context
-from django_pgjobs.logs import facts, safe_logger
-from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.logs import facts, log
+from django_pgjobs.worker.executor import cleanup, entering
 from django_pgjobs.worker.shared.channel_messages import SignalEvent
-
-log = safe_logger("django_pgjobs")
 
 
 class SignalSender:
@@ -69,6 +67,8 @@ class SignalSender:
     def _send(self, what: str, fields: dict[str, Any]) -> None:
         try:
             cleanup.refresh()
+            if schema := fields.pop("schema", None):
+                entering.lead(entering.Tenancy(self._database, schema))
             events.stored(what, {"database": self._database, **fields} if what == events.FINISHED else fields)
         except BaseException:
             log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])

@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import cache, lru_cache, wraps
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import django.db.backends
 import psycopg
@@ -40,6 +40,9 @@ from django_pgjobs.exceptions import SoftDeadlinePassed
 from django_pgjobs.execution.prepared import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.cancelling import CANCEL_SECONDS, cancel_queries
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 OUR_FILES.add(__file__)
 
@@ -70,7 +73,7 @@ class SoftLimit:
     """
 
     def __init__(
-        self, control: RunControl, wrappers: list[object], is_open: Callable[[], bool], within: CodeType
+        self, control: RunControl, wrappers: list[BaseDatabaseWrapper], is_open: Callable[[], bool], within: CodeType
     ) -> None:
         self.control = control
         self.is_open = is_open
@@ -79,16 +82,16 @@ class SoftLimit:
         self.raised = False  # by the job's thread, in a query
         self.waits_on: list[object] = []  # the psycopg connection, until the wait is over or being cancelled
         self.answered = threading.Event()  # no request to cancel that wait is under way
-        self.cancelled: Any = None  # the connection; COPY may hear of it only in its next wait
+        self.cancelled: object = None  # the connection; COPY may hear of it only in its next wait
         self._seen: list[object] = []
         self._seen_at = 0.0
         _watch_driver()
         _here.limit = self
-        self.watched: list[Any] = []
+        self.watched: list[BaseDatabaseWrapper] = []
         for wrapper in wrappers:
             self.watch(wrapper)
 
-    def watch(self, wrapper: Any) -> None:
+    def watch(self, wrapper: BaseDatabaseWrapper) -> None:
         """Raise the soft limit before queries by this database wrapper of Django's."""
         if wrapper not in self.watched:
             self.watched.append(wrapper)
@@ -197,7 +200,7 @@ def _watch_driver() -> None:
     psycopg.Connection.wait = watched  # type: ignore[assignment, method-assign]
 
 
-def _watch(*, connection: object, **_: object) -> None:
+def _watch(*, connection: BaseDatabaseWrapper, **_: object) -> None:
     limit: SoftLimit | None = getattr(_here, "limit", None)
     # A wrapper that its alias does not lead to has another owner, such as an inline worker.
     if limit is not None and getattr(connections._connections, connection.alias, None) is connection:  # type: ignore[attr-defined]

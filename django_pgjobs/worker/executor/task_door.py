@@ -54,7 +54,7 @@ class TaskDoor:
             self.task.uncancel()
         return soft
 
-    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
+    def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call ``body`` in a thread beside the loop, where it cannot be interrupted."""
         return body(*args, **kwargs)
 
@@ -100,7 +100,7 @@ class SoftlyAwaited:
 
     __iter__ = __await__
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self.steps.send(None)
 
     def send(self, value: object) -> object:

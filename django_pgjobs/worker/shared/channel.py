@@ -16,7 +16,6 @@ import marshal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from django_pgjobs.worker.shared.channel_messages import (
     FromExecutor,
@@ -27,7 +26,7 @@ from django_pgjobs.worker.shared.channel_messages import (
     to_executor,
 )
 
-PROTOCOL = 18
+PROTOCOL = 20
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
@@ -75,7 +74,7 @@ class Unpacker:
             start += 4 + length
         del self._buffer[:start]
 
-    def _values(self, body: bytearray) -> Any:
+    def _values(self, body: bytearray) -> object:
         if self._trusted and body.startswith(MARSHALLED):
             return marshal.loads(memoryview(body)[1:])  # noqa: S302 (of our own supervisor)
         return json.loads(body)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, get_args
 
 Message = TypeVar("Message")
 
-SignalEvent = tuple[str, dict[str, Any]]
+SignalEvent = tuple[str, dict[str, object]]
 """A signal of a durable write, and its fields."""
 
 
@@ -103,6 +103,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    """Lines that a running job has logged, as ``execution.log_lines`` has them; before its outcome."""
+
+    tag: ClassVar = "LOGGED"
+    run: int
+    lines: list[list[object]]
+
+
+@dataclass(frozen=True, slots=True)
 class Interest:
     """The durable writes that it wants from now on: outcomes of ends, and other events by their names."""
 
@@ -137,6 +146,15 @@ class StackRead:
 
 
 @dataclass(frozen=True, slots=True)
+class StackTaken:
+    """The answer to ``ReadStack``; empty if the run is in no code of its job."""
+
+    tag: ClassVar = "TAKEN"
+    run: int
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """It has found a job that its code did not know when it started, with these ``JobPolicy.traits``."""
 
@@ -161,10 +179,12 @@ FromExecutor = (
     | Decided
     | RunsReleased
     | Progress
+    | Logged
     | Interest
     | Notified
     | Interrupted
     | StackRead
+    | StackTaken
     | Learned
     | Bye
 )
@@ -203,6 +223,14 @@ class StopRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadStack:
+    """Say where this run is. Answered by ``StackTaken``."""
+
+    tag: ClassVar = "WHERE"
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrustUntil:
     """Until this instant the claims of the worker are trusted. ``database``: the home, as jobs name it."""
 
@@ -236,7 +264,7 @@ class StopSoon:
     until: float | None
 
 
-ToExecutor = RunJobs | ReleaseRuns | StopRun | TrustUntil | Notify | StopSoon | Drain
+ToExecutor = RunJobs | ReleaseRuns | StopRun | ReadStack | TrustUntil | Notify | StopSoon | Drain
 
 
 # The wire

@@ -22,7 +22,7 @@ from django.db import connections, transaction
 
 from django_pgjobs import clock
 from django_pgjobs.store import keeping
-from django_pgjobs.store.database import PINS, Params, Rows, configure, configuring, rows_of, statement
+from django_pgjobs.store.database import PINS, Params, Rows, configure, configuring, rows_of, run_together, statement
 from django_pgjobs.store.own_connection import cut, own_wrapper, use_autocommit
 
 WAYS = {
@@ -69,14 +69,20 @@ class WorkerConnection:
     Raises one of ``TROUBLE`` when the server cannot be reached.
     """
 
-    def __init__(self, using: str, role: str, *, statement_seconds: float | None, durable: bool = True) -> None:
-        self.statements = 0
-        self.connected_at = self.answered_at = clock.monotonic()
-        self.asked_at: float | None = None
-        self._waits: deque[tuple[float, float]] = deque(maxlen=WAITS)
-        self.alone = statement_seconds is None
-        seconds = statement_seconds or 0.0
-        self.patience = float("inf") if self.alone else max(seconds, 1.0) + ANSWER_SECONDS
+    of_many = False
+    """True for one schema among many, which may be dropped at any time."""
+
+    has_turn: bool = True
+    """False while the session serves other schemas."""
+
+    sent_at: float = 0.0
+    """The instant at which the last statement of one schema among many had its turn; else 0, as none waits for one."""
+
+    def __init__(
+        self, using: str, role: str, *, statement_seconds: float | None, durable: bool = True, lock_timeout: str = ""
+    ) -> None:
+        alone, seconds = statement_seconds is None, statement_seconds or 0.0
+        self.remember(alone, float("inf") if alone else max(seconds, 1.0) + ANSWER_SECONDS)
         self._settings = {**PINS, "statement_timeout": "0" if self.alone else f"{max(1, round(seconds * 1000))}ms"}
         if self.alone:
             self._settings["lock_timeout"] = LOCK_TIMEOUT
@@ -84,6 +90,8 @@ class WorkerConnection:
             self._settings["synchronous_commit"] = "off"
             # Sooner than the statement as a whole: a claim that was slow makes its scans smaller, a lock does not.
             self._settings["lock_timeout"] = f"{max(1, round(seconds * 750))}ms"
+        if lock_timeout:
+            self._settings["lock_timeout"] = lock_timeout
         self._wrapper = _connect(using, role)
         self.connection: psycopg.Connection[Any] = self._wrapper.connection
         self.pooled = False
@@ -97,6 +105,19 @@ class WorkerConnection:
             own = {"default_transaction_isolation": "read committed", "idle_session_timeout": "0"}
             settings = {**self._settings, **own}
             configure(self, settings, local=False)
+
+    def remember(self, alone: bool, patience: float) -> None:
+        """Begin to note how long the server is waited for; an answer is overdue after ``patience`` seconds."""
+        self.statements = 0
+        self.connected_at = self.answered_at = clock.monotonic()
+        self.asked_at: float | None = None
+        self._waits: deque[tuple[float, float]] = deque(maxlen=WAITS)
+        self.alone, self.patience = alone, patience
+
+    @property
+    def wrapper(self) -> Any:
+        """Django's wrapper of the connection."""
+        return self._wrapper
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run a statement of ``sql/`` and return its rows."""
@@ -116,21 +137,26 @@ class WorkerConnection:
         self.statements += 1
         return rows
 
+    def fetch_text(self, text: str, values: Sequence[object]) -> Rows:
+        """Run a text made by ``store``, with parameters ``$1`` and so on, and return its rows."""
+        self.asked_at = clock.monotonic()
+        try:
+            # psycopg reads no text of this cursor: it may be very long.
+            rows = rows_of(psycopg.RawCursor(self.connection).execute(text.encode(), values, binary=True))
+        finally:
+            self._answered()
+        self.statements += 1
+        return rows
+
     def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         """Run statements as one transaction, sent as one message; return the rows of each."""
         asked = len(statements)
         if self.pooled:
             settings = ("configure", configuring(self._settings, local=True))
             statements = [("read_committed", {}), settings, *statements]
-        cursor = psycopg.ClientCursor(self.connection)
-        # Where the message ends the server ends the transaction: its sender is not needed any more.
-        text = "\n;\n".join(cursor.mogrify(statement(name), params) for name, params in statements)
         self.asked_at = clock.monotonic()
         try:
-            cursor.execute(text.encode())
-            found = [rows_of(cursor) if cursor.description else []]
-            while cursor.nextset():
-                found.append(rows_of(cursor) if cursor.description else [])
+            found = run_together(self.connection, statements)
         finally:
             self._answered()
         self.statements += 1
@@ -146,7 +172,7 @@ class WorkerConnection:
         finally:
             self._answered()
 
-    def _execute(self, name: str, params: Params) -> psycopg.Cursor[Any]:
+    def _execute(self, name: str, params: Params) -> psycopg.Cursor[object]:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(statement(name), params, binary=True)
         return cursor
@@ -174,7 +200,7 @@ class WorkerConnection:
             if before is not None:
                 connections[using] = before
 
-    def _asking(self, execute: Callable[..., Any], *given: Any) -> Any:
+    def _asking(self, execute: Callable[..., object], *given: object) -> Any:
         self.asked_at = clock.monotonic()
         try:
             return execute(*given)
@@ -215,14 +241,17 @@ class WorkerConnection:
         return True
 
     def wait_for_news(self, seconds: float, bell: socket.socket) -> None:
-        """Sleep until the server or ``bell`` has something to read, for so long at most.
+        """Sleep until the server or ``bell`` has something to read, for so long at most; then no ring is left.
 
         psycopg itself would wake up ten times a second.
         """
         poll = select.poll()
         for each in (self.connection, bell):
             poll.register(each.fileno(), select.POLLIN)
-        poll.poll(seconds * 1000)
+        if bell.fileno() in dict(poll.poll(seconds * 1000)):
+            with suppress(BlockingIOError):
+                while bell.recv(4096):
+                    pass
 
     @property
     def pid(self) -> int:

@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django_pgjobs.store.stacks import StackAnswer
+
 
 @dataclass(slots=True)
 class Controls:
     """``taken``: the number of the last request that the main thread has obeyed. ``quiet``: it claims nothing now.
 
-    ``beat_now`` makes the keep thread write a heartbeat, since one of these has changed.
+    ``draining``: the worker is about to end.
+
+    ``beat_now`` makes the keep thread write a heartbeat, since one of these has changed; ``answer_stack`` has it store
+    where a job is.
     """
 
     taken: int = 0
     quiet: bool = False
+    draining: bool = False
     beat_now: Callable[[], None] = lambda: None
+    answer_stack: Callable[[StackAnswer], None] = lambda answer: None

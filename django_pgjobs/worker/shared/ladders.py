@@ -1,7 +1,7 @@
 """The ladder on which a running job is stopped: rung by rung, each harder than the one before. Pure.
 
-Why it is stopped decides how fast and how far: a deadline that has passed, a cancel, a request to release it, or the
-loss of its claim. A job may be stopped for several reasons at once; each has a ladder of its own.
+Why it is stopped decides how fast and how far: a deadline that has passed, too much memory, a cancel, a request to
+release it, or the loss of its claim. A job may be stopped for several reasons at once; each has a ladder of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django_pgjobs.conf import LADDER_SECONDS
 
 FLAG, INTERRUPT, TERM, KILL = "flag", "interrupt", "term", "kill"
 
-TIMEOUT, CANCELLED, RELEASED, LOST = "timeout", "cancelled", "released", "lost"
+TIMEOUT, MEMORY, CANCELLED, RELEASED, LOST = "timeout", "memory", "cancelled", "released", "lost"
 
 SOFT = "soft"
 """The cause of the one interrupt at a soft limit, which stops nothing: it has no ladder."""
@@ -26,6 +26,8 @@ _TO_THE_END: Rungs = ((INTERRUPT_SECONDS, INTERRUPT), (TERM_SECONDS, TERM), (LAD
 
 LADDERS: dict[str, Rungs] = {
     TIMEOUT: _TO_THE_END,
+    # Each second may take what is left of the memory of all.
+    MEMORY: ((0.0, INTERRUPT), (1.0, TERM), (2.0, KILL)),
     LOST: ((0.0, FLAG), *_TO_THE_END),
     RELEASED: ((0.0, FLAG), *_TO_THE_END),
     # A cancel's own, by its mode. To be seen within a second: what was asked for comes at once.

@@ -55,6 +55,25 @@ class HeldClaim:
     scanned_at: datetime | None = None
 
 
+@dataclass(slots=True)
+class Usage:
+    """The memory of the process of one run, in bytes: when the run began, and at most since.
+
+    ``done``: how many jobs the process had ended when the run began; ``company``: others have run there since.
+    ``words``: why the run is stopped; ``kept``: the peak that was written at ``kept_at``.
+    """
+
+    run: int
+    start: int
+    done: int
+    began: float
+    peak: int = 0
+    company: bool = False
+    words: str = ""
+    kept: int = 0
+    kept_at: float = 0.0
+
+
 UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
 
 
@@ -102,6 +121,8 @@ class HeldRun:
     cancel_reason: str = ""
     released: bool = False
     remembers: bool = False
+    logged: bool = False
+    """True if lines of it are kept."""
     gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
     in_doubt: bool = False
@@ -117,6 +138,8 @@ class HeldRun:
     """Seconds the body took, once that is known; its callback is written after it."""
     stack: str = ""
     """The stack of its thread when it was to be interrupted at its deadline."""
+    memory: Usage | None = None
+    """The memory that its process took while it ran, if that is measured."""
     soft_run: int = 0
     """The number of the run that was interrupted at its soft limit."""
 

@@ -5,10 +5,11 @@ The supervisor's main thread adds, a batch of ends at a time. Other threads read
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.states import OTHERS, Ended
@@ -54,6 +55,14 @@ class Tally:
         new.jobs, new.run_seconds, new.wait_seconds = self.jobs, self.run_seconds, self.wait_seconds
         new.run_histogram, new.wait_histogram = self.run_histogram.copy(), self.wait_histogram.copy()
         return new
+
+    def add(self, other: Tally) -> None:
+        """Add the figures of another one."""
+        self.jobs += other.jobs
+        self.run_seconds += other.run_seconds
+        self.wait_seconds += other.wait_seconds
+        self.run_histogram = list(map(int.__add__, self.run_histogram, other.run_histogram))
+        self.wait_histogram = list(map(int.__add__, self.wait_histogram, other.wait_histogram))
 
     def since(self, earlier: Tally | None) -> Tally:
         """Return what has been added since the figures of ``earlier``."""
@@ -129,6 +138,16 @@ class Tallies:
             if job.ended:
                 self._find(job.queue, job.name, Ended.CANCELLED.value).jobs += 1
 
+    def add(self, other: Tallies) -> None:
+        """Add what another home has counted."""
+        for key, tally in other.read().items():
+            self._find(*key).add(tally)
+        self.lost += other.lost
+        self.claims += other.claims
+        self.jobs_claimed += other.jobs_claimed
+        for cause, jobs in other.rescued.copy().items():
+            self.rescued[cause] = self.rescued.get(cause, 0) + jobs
+
     def read(self) -> dict[TallyKey, Tally]:
         """Return copies of all tallies; for other threads."""
         return {key: tally.copy() for key, tally in self.tallies.copy().items()}
@@ -147,6 +166,46 @@ class Tallies:
         if key.queue == queue and key.name == name:
             self._found[outcome][queue, name] = tally
         return tally
+
+
+class Counts(Protocol):
+    """A home."""
+
+    tallies: Tallies
+
+
+C = TypeVar("C", bound=Counts)
+
+
+class TalliesOfHomes(Generic[C]):
+    """Sum of what the homes of a worker have counted, also those that have left.
+
+    To Prometheus a counter that falls is a restart.
+    """
+
+    def __init__(self, homes: list[C]) -> None:
+        self.homes = homes
+        self.lock = threading.Lock()
+        self.gone = Tallies(_was_judged)
+
+    def remove(self, home: C) -> None:
+        """Take a home from the list, and keep what it has counted."""
+        with self.lock:
+            self.homes.remove(home)
+            self.gone.add(home.tallies)
+
+    def total(self) -> Tallies:
+        """Return the sum; for other threads."""
+        total = Tallies(_was_judged)
+        with self.lock:
+            for each in (self.gone, *(home.tallies for home in self.homes)):
+                total.add(each)
+        return total
+
+
+def _was_judged(name: str) -> bool:
+    """Return True: each home has asked whether its code defines a name."""
+    return True
 
 
 def _count(histogram: list[int], seconds: list[float]) -> float:

@@ -26,15 +26,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.deaths import MOST_SUSPECTS, Suspects
 from django_pgjobs.worker.shared.run_groups import groups_of
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.queue_slots import QueueSlots
-
-log = safe_logger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
 

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure, Unwritten
-from django_pgjobs.execution.retries import NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON, TOO_LATE
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.execution.failed_attempts import NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON, TOO_LATE
+from django_pgjobs.logs import log
 from django_pgjobs.worker.shared.channel_messages import StopRun
-from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, SOFT, TERM, TIMEOUT, Stop
+from django_pgjobs.worker.shared.ladders import (
+    CANCELLED,
+    FLAG,
+    INTERRUPT,
+    LADDERS,
+    MEMORY,
+    RELEASED,
+    SOFT,
+    TERM,
+    TIMEOUT,
+    Stop,
+)
 from django_pgjobs.worker.shared.runs import ExecutorView, HeldRun
-from django_pgjobs.worker.supervisor.executor_death import timed_out
+from django_pgjobs.worker.supervisor.executor_death import over_memory, timed_out
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, ExecutorProcess
-
-log = safe_logger("django_pgjobs")
 
 COLLATERAL = "collateral"
 TAKEN_AWAY = "it was taken from this worker"
@@ -131,6 +140,8 @@ def judged(run: HeldRun, decision: Unwritten) -> Unwritten:
         return decision
     if TIMEOUT in run.stops:
         return timed_out(run, failure)
+    if MEMORY in run.stops:
+        return over_memory(run, failure)
     if RELEASED in run.stops:
         return decide.Released(RELEASE_REASON, failure)
     return decide.Released(COLLATERAL, failure) if run.collateral else decision

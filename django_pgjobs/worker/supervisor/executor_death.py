@@ -5,7 +5,8 @@ the watchdog ended, *frozen*. One that died by itself with one job running: that
 of them runs again by itself, uncharged, and so on; one that kills its executor alone is charged. What it never started
 is free. A run that had left the board without its outcome having arrived has finished, and its outcome is unknown: it
 is charged, for ``max_attempts=1`` must not run twice. A job with ``on_crash="abandon"`` that had started is abandoned
-in any of these cases, but for those in which it alone was stopped: by its timeout, or by a cancel.
+in any of these cases, but for those in which it alone was stopped: by its timeout, its memory, or a cancel. One that
+the memory guard killed, as several jobs together had taken too much, counts as one that died by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
-from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
+from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied, JobInterrupted, MemoryExceeded
+from django_pgjobs.execution.failed_attempts import RELEASE_REASON, by_default_backoff, failure_of
 from django_pgjobs.states import Cause
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.supervisor.executor_process import KILLED, TERMINATING, ExecutorProcess
@@ -41,6 +42,8 @@ class Death:
     application_name: str = ""
     frozen: bool = False
     out_of_memory: bool = False
+    over: str = ""
+    """Why we killed it for its memory, with several jobs in it."""
     unstarted: list[HeldRun] = field(default_factory=list)
     suspects: list[HeldRun] = field(default_factory=list)
     charged: list[HeldRun] = field(default_factory=list)
@@ -52,7 +55,7 @@ class Death:
         cls, child: ExecutorProcess, status: int, now: float, *, frozen: bool = False, out_of_memory: bool = False
     ) -> Death:
         """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
-        death = cls(status, dict(child.culprits), child.application_name, frozen, out_of_memory)
+        death = cls(status, dict(child.culprits), child.application_name, frozen, out_of_memory, child.over)
         running = child.board.running()
         death.seconds = {number: now - started_ns / 1e9 for number, started_ns in running.items()}
         for number, run in sorted(child.runs.items()):
@@ -64,7 +67,7 @@ class Death:
                 death.collateral.append(run)
             else:
                 death.suspects.append(run)
-        if len(death.suspects) == 1:
+        if len(death.suspects) == 1 and not death.over:
             death.charged += death.suspects
             death.suspects = []
         death._charge_those_not_to_run_again()
@@ -95,6 +98,8 @@ class Death:
             return decide.Released(RELEASE_REASON, failure_of(stopped))
         if cause == "timeout":
             return timed_out(run)
+        if cause == "memory":
+            return over_memory(run)
         if cause == "cancelled":
             died = ExecutorDied("The job was cancelled, and the process that ran it was killed.")
             return decide.Cancelled(run.cancel_reason, failure_of(died))
@@ -129,11 +134,13 @@ class Death:
     @property
     def suffix(self) -> str:
         """Words that a log line about it adds."""
+        if self.over:
+            return " (too much memory)"
         return " (out of memory)" if self.out_of_memory else " (worker stood still)" if self.frozen else ""
 
     def reason(self, was: str, *, booting: bool) -> str:
         """Return the word of ``REASONS`` for an executor that has ended in state ``was``."""
-        if self.out_of_memory:
+        if self.out_of_memory or self.over:
             return "memory"
         if self.frozen:
             return "frozen"
@@ -148,6 +155,8 @@ class Death:
         return failure_of(self._died())
 
     def _died(self) -> ExecutorDied:
+        if self.over:
+            return ExecutorDied(f"The process that ran the job was killed: {self.over}")
         if self.status < 0:
             return ExecutorDied(signal=-self.status, out_of_memory=self.out_of_memory)
         return ExecutorDied(exitcode=self.status)
@@ -155,10 +164,20 @@ class Death:
 
 def timed_out(run: HeldRun, failure: Failure | None = None) -> Unwritten:
     """Return what an attempt comes to that was longer than its timeout; ``failure`` is how it ended when stopped."""
-    kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
+    return by_default_backoff(run.job, _stopped(run, DeadlinePassed, _too_long(run), failure), Cause.TIMEOUT)
+
+
+def over_memory(run: HeldRun, failure: Failure | None = None) -> Unwritten:
+    """Return what an attempt comes to that took more memory than it may; ``failure`` is how it ended when stopped."""
+    words = run.memory.words if run.memory is not None else ""
+    return by_default_backoff(run.job, _stopped(run, MemoryExceeded, words, failure), Cause.FAILED)
+
+
+def _stopped(run: HeldRun, error: type[JobInterrupted], words: str, failure: Failure | None) -> Failure:
+    kind = f"{error.__module__}.{error.__qualname__}"
     failure = failure or Failure(kind, words, traceback=run.stack)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
-    return by_default_backoff(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout")
+    return Failure(kind, words, ((kind, words), *causes), failure.traceback)
 
 
 def _too_long(run: HeldRun) -> str:

@@ -5,11 +5,9 @@ None of these reports itself. After a pause of this process or of the machine, a
 
 from __future__ import annotations
 
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.worker.executor import lifecycle
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, ExecutorProcess
-
-log = safe_logger("django_pgjobs")
 
 DEAF_SECONDS = 1.0
 """Time that an executor may live after it closed its end of the channel."""

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.values.stopping import DRAIN, RECYCLE
 from django_pgjobs.worker.shared.build import build
 from django_pgjobs.worker.shared.channel import PROTOCOL
@@ -29,12 +29,14 @@ from django_pgjobs.worker.shared.channel_messages import (
     Interest,
     Interrupted,
     Learned,
+    Logged,
     Notified,
     Progress,
     Reached,
     Ready,
     RunsReleased,
     StackRead,
+    StackTaken,
     StopSoon,
     Successes,
 )
@@ -52,11 +54,10 @@ from django_pgjobs.worker.supervisor.executor_process import (
 )
 from django_pgjobs.worker.supervisor.held_jobs import HeldByHome, HeldJobs
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
-from django_pgjobs.worker.supervisor.oom import OutOfMemory
-from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.memory_guard import MemoryGuard
+from django_pgjobs.worker.supervisor.recycling import OutOfMemory, Recycling
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.worker.supervisor.stack_requests import StackRequests
 
 BOOT_TRIES = 3
 SHORT_LIFE_SECONDS = 5.0
@@ -88,7 +89,7 @@ class ExecutorPool:
         guard: LeaseGuard,
         recycling: Recycling,
         failed: Callable[[str], None],
-        reached: Callable[[ExecutorProcess, str, list[Any]], None] = lambda child, alias, identity: None,
+        reached: Callable[[ExecutorProcess, str, list[object]], None] = lambda child, alias, identity: None,
     ) -> None:
         self.recipe = recipe
         self.processes = processes
@@ -100,6 +101,7 @@ class ExecutorPool:
         self.reached = reached
         self.children = children
         self.recycling = recycling
+        self.memory = MemoryGuard(recycling.kill_megabytes, held_jobs.keep_peak)
         self.out_of_memory = OutOfMemory()
         self.guard = guard
         self.booted = False
@@ -114,6 +116,7 @@ class ExecutorPool:
         self.deaths = dict.fromkeys(REASONS, 0)
         self.relay = relay
         self.build = build()
+        self.stacks = StackRequests()
 
     # Life
 
@@ -121,6 +124,7 @@ class ExecutorPool:
         """Check deadlines, deaths that no descriptor shows, and whether an executor is missing."""
         for child in self.children:
             escalation.lead(child, now, self.last_check)
+            self.memory.check(child, now)
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
@@ -128,6 +132,7 @@ class ExecutorPool:
         self.last_check = now
         self.relay.send_pending()
         self.out_of_memory.poll(now)
+        self.stacks.tick(now)
         if self.recipe.template is not None:
             self.recipe.template.tick()
         for child in list(self.children):
@@ -238,6 +243,8 @@ class ExecutorPool:
                 self.held_jobs.unstarted(child, message.runs)
             case Progress():
                 self.held_jobs.progress(child, message.run, message.progress)
+            case Logged():
+                self.held_jobs.logged(child, message.run, message.lines)
             case Interest():
                 self.relay.interested(child, message.kinds)
             case Notified():
@@ -245,6 +252,8 @@ class ExecutorPool:
             case StackRead():
                 if (run := child.runs.get(message.run)) is not None:
                     run.stack = message.stack
+            case StackTaken():
+                self.stacks.taken(message.run, message.stack)
             case Interrupted():
                 self._on_interrupted(child, message)
             case Learned():
@@ -282,6 +291,9 @@ class ExecutorPool:
             first, self.booted = not self.booted, True
             if first and (shortage := self.recycling.shortage(child.pid, self.processes)):
                 log.warning("memory may run out: %s", shortage)
+            if (why := self.memory.got_ready(child)) and first:
+                log.critical("no room for the memory of jobs, worker stops: %s", why)
+                self.failed("the limit of an executor's memory is too small")
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
             self.relay.interested(child, hello["listens"])

@@ -88,6 +88,12 @@ class ExecutorProcess:
     busy: int = 0
     ready_at: float = 0.0
     measured_at: float = 0.0
+    own_bytes: int = 0
+    """The memory that it held of its own when ``MemoryGuard`` last looked at it, at ``own_at``."""
+    own_at: float = 0.0
+    own_done: int = 0
+    over: str = ""
+    """Why it was killed for its memory, with several jobs in it."""
     drained: bool = False
     leaving: str = ""
     interrupted: int = 0

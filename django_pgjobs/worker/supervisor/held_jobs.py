@@ -18,7 +18,7 @@ from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import MARK, SUCCESS, EndKind
-from django_pgjobs.logs import safe_logger, speaking_of
+from django_pgjobs.logs import log, speaking_of
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End
@@ -37,8 +37,6 @@ from django_pgjobs.worker.supervisor.run_events import EventSender
 from django_pgjobs.worker.supervisor.run_starts import RunStarts
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
-
-log = safe_logger("django_pgjobs")
 
 Report = TypeVar("Report")
 
@@ -62,7 +60,8 @@ class HeldJobs:
         self.wake_for = wake_for
         self.ends = RunEnds(table, finaliser, wake_for=wake_for, notify=notify, tallies=tallies)
         self.starts = RunStarts(dispatcher, finaliser, self.ends)
-        self.with_on_success = frozenset(n for n in registry.names() if registry.get(n)._on_success_func is not None)
+        known = {name for name in registry.names() if registry.get(name)._on_success_func is not None}
+        self.with_on_success = frozenset(known | registry.learned_with("on_success"))
 
     @property
     def holds_any(self) -> bool:
@@ -157,6 +156,17 @@ class HeldJobs:
         run = child.runs.get(number)
         if run is not None:
             self.finaliser.report(*run.fence, json.dumps(progress))
+
+    def keep_peak(self, run: HeldRun, peaks: str) -> None:
+        """Keep the memory that the attempts of a running job took."""
+        self.finaliser.report(*run.fence, peaks=peaks)
+
+    def logged(self, child: ExecutorProcess, number: int, lines: list[list[object]]) -> None:
+        """Take lines that a running job has logged."""
+        run = child.runs.get(number)
+        if run is not None:
+            first, run.logged = not run.logged, True
+            self.finaliser.log(*run.fence, lines, first=first)
 
     def settle(self, death: Death, *, by_itself: bool = False) -> None:
         """Decide on every run of a dead executor; ``by_itself``: take note of its death."""
@@ -324,10 +334,19 @@ class HeldByHome:
         for home, _ in self._by_home(child, [(number, number)]):
             home.progress(child, number, progress)
 
+    def logged(self, child: ExecutorProcess, number: int, lines: list[list[object]]) -> None:
+        """Take lines that a running job has logged."""
+        for home, _ in self._by_home(child, [(number, number)]):
+            home.logged(child, number, lines)
+
     def learn(self, name: str, traits: list[str]) -> None:
         """Take what an executor says of a job that this process does not know."""
         for home in self.homes.values():
             home.learn(name, traits)
+
+    def keep_peak(self, run: HeldRun, peaks: str) -> None:
+        """Keep the memory that the attempts of a running job took."""
+        self.homes[run.job.database].keep_peak(run, peaks)
 
     def settle(self, death: Death, *, by_itself: bool = False) -> None:
         """Decide on every run of a dead executor, each home on its own."""

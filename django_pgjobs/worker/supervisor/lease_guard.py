@@ -15,13 +15,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.worker.shared.channel_messages import TrustUntil
 from django_pgjobs.worker.shared.runs import RunTable, trust_seconds
 from django_pgjobs.worker.supervisor import watchdog
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, READY, TERMINATING, ExecutorProcess
-
-log = safe_logger("django_pgjobs")
 
 
 class Watchdog:

@@ -3,6 +3,9 @@
 A queue that has places is a *group* of its own; all others together are one, which has places if ``"*"`` has; nothing
 counts this package's own queue. A run takes a slot of its group from its dispatch until its executor has it no more.
 Main thread only, no I/O.
+
+The free room of a worker is shared between its homes. The home with the fewest jobs is filled first, until all have the
+same number: so no home with a backlog starves another, and one alone gets all the room.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from django_pgjobs import clock
 from django_pgjobs.values.built_in import OWN_QUEUE
@@ -82,3 +86,45 @@ class QueueSlots:
             wanted = idle > 0 or 2 * room >= most + ahead
             rooms[group] = max(room // homes, 1) if room and wanted else 0
         return rooms
+
+
+class Demand(NamedTuple):
+    """One home: how many jobs executors have of it or soon will, whether it surely has more, and when it claimed."""
+
+    held: int
+    is_hungry: bool
+    claimed_at: float = 0.0
+
+
+def offers(room: int, demands: Sequence[Demand]) -> list[int]:
+    """Return how many jobs each home may claim, where ``room`` fit in.
+
+    Hungry homes share them all. Others may have jobs at any moment, and get what they would if all were hungry, at
+    least one: what is claimed beyond the room waits a moment, or goes back.
+    """
+    hungry = [demand for demand in demands if demand.is_hungry]
+    shares = iter(_filled(room, hungry))
+    asleep = _filled(room, demands)
+    least = min(room, 1)
+    return [
+        next(shares) if demand.is_hungry else max(least, share) for demand, share in zip(demands, asleep, strict=True)
+    ]
+
+
+def _filled(room: int, demands: Sequence[Demand]) -> list[int]:
+    """Return how many each gets, the lowest first; of equals, the one that has claimed least recently."""
+    order = sorted(range(len(demands)), key=lambda at: (demands[at].held, demands[at].claimed_at))
+    got = [0] * len(demands)
+    left = max(room, 0)
+    for count, lowest in enumerate(order, start=1):
+        level = demands[lowest].held
+        step = demands[order[count]].held - level if count < len(order) else left
+        each, rest = min(step, left // count), 0
+        if each < step:
+            rest = left % count
+        for at, other in enumerate(order[:count]):
+            got[other] += each + (at < rest)
+        left -= each * count + rest
+        if not left:
+            break
+    return got

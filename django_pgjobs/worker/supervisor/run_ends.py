@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Unwritten
-from django_pgjobs.ends import finalise, lines
+from django_pgjobs.ends import finalise, kinds
 from django_pgjobs.ends.kinds import END, MARK, RETRY, EndKind
 from django_pgjobs.execution import events
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.states import Cause
 from django_pgjobs.store.finalising import End, ReleasedJob, Rescheduled, SteppedJob
 from django_pgjobs.store.memos import SuspendedJob
@@ -23,9 +23,6 @@ from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
 from django_pgjobs.worker.supervisor.run_events import EventSender, event_of_end, event_of_loss
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnd, StoredEnd
-
-log = safe_logger("django_pgjobs")
-
 
 RELEASES_LOGGED = 3
 """A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
@@ -87,7 +84,7 @@ class RunEnds:
 
     def stored(self, kind: EndKind, entries: Sequence[StoredEnd]) -> None:
         """Take ends that are durable; one that was marked has its callback to come."""
-        if lines.are_wanted():
+        if kinds.lines_are_wanted():
             _log_ends(kind, entries)
         if kind is MARK:
             for run, end, _ in entries:
@@ -138,4 +135,4 @@ class RunEnds:
 def _log_ends(kind: EndKind, entries: Sequence[StoredEnd]) -> None:
     for run, end, row in entries:
         if not (isinstance(row, SteppedJob) and row.refused):
-            lines.stored(kind, end, row, run.job.facts, run.duration if end.seconds is None else end.seconds)
+            kinds.log_stored(kind, end, row, run.job.facts, run.duration if end.seconds is None else end.seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 from django_pgjobs.ends.kinds import EndKind
 from django_pgjobs.execution import events
@@ -31,8 +31,17 @@ def at_home(alias: str, send: EventSender) -> EventSender:
     return send_with_alias
 
 
-def _with_alias(alias: str, what: str, fields: dict[str, Any]) -> SignalEvent:
+def _with_alias(alias: str, what: str, fields: dict[str, object]) -> SignalEvent:
     return what, {**fields, "database": alias} if what == events.FINISHED else fields
+
+
+def in_schema(schema: str, send: EventSender) -> EventSender:
+    """Return a sender whose events say which of many schemas their jobs are of."""
+
+    def send_with_schema(items: Callable[[], list[SignalEvent]], kinds: Collection[str] = EVERY_KIND) -> None:
+        send(lambda: [(what, {**fields, "schema": schema}) for what, fields in items()], kinds)
+
+    return send_with_schema
 
 
 def event_of_end(kind: EndKind, run: HeldRun, end: End, row: object) -> SignalEvent:

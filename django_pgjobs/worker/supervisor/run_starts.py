@@ -13,8 +13,8 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.ends import finalise
-from django_pgjobs.ends.callbacks import CALLBACK_STARTS
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.ends.kinds import CALLBACK_STARTS
+from django_pgjobs.logs import log
 from django_pgjobs.states import CALLBACK_OF, EXPIRED
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob
@@ -25,8 +25,6 @@ from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
 from django_pgjobs.worker.threads.finaliser import Finaliser
-
-log = safe_logger("django_pgjobs")
 
 _SIZE = attrgetter("size")
 

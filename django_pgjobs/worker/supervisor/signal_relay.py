@@ -13,12 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from django_pgjobs.execution.events import kind_of_event
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.worker.shared.channel_messages import Notify, SignalEvent
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_events import EVERY_KIND
-
-log = safe_logger("django_pgjobs")
 
 MOST_PENDING = 10_000
 """Pending events at most; the oldest are dropped."""

@@ -14,30 +14,31 @@ import selectors
 import signal
 import socket
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.logs import safe_logger, speaking_of
+from django_pgjobs.logs import log, speaking_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.steering.trail import signed
 from django_pgjobs.store.keeping import Control, Rescued
 from django_pgjobs.store.pausing import Pauses
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers, free
+from django_pgjobs.worker.shared.tallies import TalliesOfHomes
+from django_pgjobs.worker.supervisor.claim_requests import ClaimRequests
+from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, RunNumbers
 from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
 from django_pgjobs.worker.supervisor.held_jobs import HeldByHome
-from django_pgjobs.worker.supervisor.home import LINES, Home, most_to_start, shared
+from django_pgjobs.worker.supervisor.home import Home
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.queue_slots import QueueSlots
-from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.recycling import WorkerLimits
 from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
+from django_pgjobs.worker.supervisor.visits import Visits
 from django_pgjobs.worker.threads.inbox_messages import (
     BackendsEnded,
     Claimed,
@@ -49,77 +50,66 @@ from django_pgjobs.worker.threads.inbox_messages import (
     JobsExpired,
     JobsRescued,
     NothingHeld,
+    OfSchemas,
     PausesRead,
     RefusedEnds,
     Renewed,
+    StacksAsked,
     Stored,
 )
-
-log = safe_logger("django_pgjobs")
 
 TICK_SECONDS = 0.1
 IDLE_TICK_SECONDS = 1.0
 LEAVE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """Number of executors, and conditions on which a worker ends by itself: ``max_jobs`` ended, or ``until_idle``.
-
-    ``places``: how many jobs of a queue it runs at once, None for any; ``"*"`` is all others together.
-    """
-
-    processes: int
-    max_jobs: int | None = None
-    until_idle: bool = False
-    drain_seconds: float = 25.0
-    recycling: Recycling = Recycling()  # noqa: RUF009 (Recycling is frozen)
-    places: Mapping[str, int | None] | None = None
-
-
 class Supervisor:
-    """The main thread of one worker. It receives its homes, at least one, before their threads are started."""
+    """The main thread of one worker. It receives its homes, at least one, or ``visits`` by which they come and go."""
 
-    def __init__(self, recipe: Recipe, limits: WorkerLimits, homes: Sequence[Home]) -> None:
-        self.limits = limits
-        self.homes = homes
-        self.turn = homes[0]
-        """With a number of jobs to end after, only one home claims at a time."""
-
+    def __init__(
+        self, recipe: Recipe, limits: WorkerLimits, homes: Sequence[Home], visits: Visits[Any] | None = None
+    ) -> None:
+        self.limits, self.visits = limits, visits
+        self.homes = list(homes)
+        self.tallies = TalliesOfHomes(self.homes)
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
         self.numbers = RunNumbers()
         self.slots = QueueSlots(limits.places or {})
+        self.requests = ClaimRequests(self.homes, self.slots, limits.max_jobs, several=visits is not None)
         children: list[ExecutorProcess] = []
         self.relay = SignalRelay(children)
         for home in homes:
             home.join(self.numbers, self.relay.notify, self.slots)
-        first, *others = homes
+        alone = homes[0] if visits is None and len(homes) == 1 else None
+        self.held_by_home = {home.alias: home.held_jobs for home in homes}
+        self.tables = {home.alias: home.table for home in homes}
+        if visits is not None:
+            visits.added, visits.removed = self._add, self._remove
         self.pool = ExecutorPool(
             recipe,
             limits.processes,
-            [] if others else first.identity,
+            alone.identity if alone else [] if visits is None else visits.identity,
             children=children,
             relay=self.relay,
             selector=self.selector,
-            held_jobs=HeldByHome({home.alias: home.held_jobs for home in homes}) if others else first.held_jobs,
+            held_jobs=alone.held_jobs if alone else HeldByHome(self.held_by_home),
             end_backends=self._end_backends,
-            guard=LeaseGuard({home.alias: home.table for home in homes}, get_conf().lease_seconds, children),
+            guard=LeaseGuard(self.tables, get_conf().lease_seconds, children),
             recycling=limits.recycling,
             failed=self._fail,
             reached=self._on_reached,
         )
         self.idle_tick_seconds = min(IDLE_TICK_SECONDS, get_conf().lease_seconds / 4)
         self.draining_until: float | None = None
-        self.killed = False
-        self.exit_status = 0
-        self.last_tick = 0.0
+        self.killed = self.quiet = False
+        self.exit_status, self.last_tick = 0, 0.0
 
     @property
     def ended(self) -> int:
         """Number of jobs that have reached their end here."""
-        return sum(home.table.ended for home in self.homes)
+        return sum(home.table.ended for home in self.homes) + (self.visits.ended if self.visits else 0)
 
     @property
     def held(self) -> int:
@@ -155,8 +145,8 @@ class Supervisor:
         return max(0.0, self.last_tick + self._tick_seconds() - clock.monotonic())
 
     def _tick_seconds(self) -> float:
-        quiet = not self.held and all(child.state == READY for child in self.pool.children)
-        return self.idle_tick_seconds if quiet and self.draining_until is None else TICK_SECONDS
+        busy = self.held or (self.visits and self.visits.awake) or any(c.state != READY for c in self.pool.children)
+        return self.idle_tick_seconds if not busy and self.draining_until is None else TICK_SECONDS
 
     def _advance(self) -> None:
         now = clock.monotonic()
@@ -166,16 +156,16 @@ class Supervisor:
             self._tick(now)
         self._dispatch(now)
         if self.draining_until is None:
-            self._want(now)
+            self.requests.make(self.pool.children, self.limits.jobs_left(self.ended + self.held), now)
             self._maybe_leave()
         self.pool.flush()
 
     def _dispatch(self, now: float) -> None:
         if self.draining_until is None:
             children = self.pool.children
-            for home in self._by_need():
+            for home in self.requests.by_need():
                 if not home.finaliser.full:
-                    home.dispatcher.dispatch(home.executors(children), now, self._most(home, now))
+                    home.dispatcher.dispatch(home.executors(children), now, self.requests.most(home, children, now))
                 else:
                     home.dispatcher.leave_bench()
 
@@ -191,57 +181,11 @@ class Supervisor:
             dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
             home.held_jobs.starts.release_stale(now)
             home.table.deaths.suspects = dispatcher.apart(self.pool.children)
-        self._take_turns()
+        self.requests.take_turns()
+        if self.visits is not None:
+            self.visits.tick(now)
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
-
-    def _most(self, home: Home, now: float) -> dict[bool, int] | None:
-        """Return how many waiting jobs of a home may start now, None for all."""
-        alone = not self.homes[1:] or self.limits.max_jobs is not None  # then no other claims at the same time
-        return None if alone else most_to_start(home, self.homes, self.pool.children, now)
-
-    def _by_need(self) -> Sequence[Home]:
-        """Return the homes, that with the fewest jobs in executors first."""
-        return self.homes if not self.homes[1:] else sorted(self.homes, key=_outstanding)
-
-    def _want(self, now: float) -> None:
-        """Ask for jobs when there is room: at once for idle threads and free slots, else when half the room is free."""
-        executors = self.pool.children
-        first, *others = [home.dispatcher for home in self.homes]
-        if others:
-            # Jobs that still wait in one of them could not start: they take no room from the others.
-            threads, loops = (free(executors, is_async) for is_async in LINES)
-            idle = sum(child.idle_threads() for child in executors)
-        else:
-            threads, loops = first.room(executors)
-            idle = first.idle_threads(executors)
-        most = None
-        if self.limits.max_jobs is not None:
-            most = self.limits.max_jobs - self.ended - self.held
-            threads = min(threads, most)
-        capacity = sum(child.threads + child.prefetch() for child in executors if child.state == READY)
-        wanted = threads * 2 >= capacity or idle > 0
-        homes = [
-            home
-            for home in self.homes
-            if home.takes_jobs and home.executors(executors) and (most is None or home is self.turn)
-        ]
-        for home in self.homes:
-            if home not in homes:
-                home.claimer.request(0, 0, most=most if home is self.turn or most is None else 0)
-        slots = None
-        if self.slots and homes:
-            waiting = sum((home.dispatcher.waits() for home in self.homes), Counter[str]())
-            slots = self.slots.rooms(waiting, len(homes))
-        for home, for_threads, for_loops in shared(homes, threads, loops, executors, now):
-            home.claimer.request(for_threads if wanted else 0, for_loops, most=most, slots=slots)
-
-    def _take_turns(self) -> None:
-        """With a number of jobs to end after, let the next home claim: claims of several might be too many."""
-        if self.limits.max_jobs is not None and self.homes[1:]:
-            self.turn.claimer.request(0, 0, most=0)
-            if not self.turn.claimer.busy:
-                self.turn = self.homes[(self.homes.index(self.turn) + 1) % len(self.homes)]
 
     def _on_claimed(self, home: Home, claimed: Claimed) -> None:
         home.claimed_at = claimed.asked_at
@@ -268,8 +212,11 @@ class Supervisor:
         log.info("worker takes up the request of an operator: %s %s", control.verb, why)
         match control.verb:
             case "quiet" | "resume":
+                self.quiet = control.verb == "quiet"
                 for each in self.homes:
-                    each.controls.quiet = control.verb == "quiet"
+                    each.controls.quiet = self.quiet
+                if self.visits is not None:
+                    self.visits.rota.be_quiet(self.quiet)
             case "drain":
                 self.drain(f"an operator asked for it {why}")
             case "recycle":
@@ -284,6 +231,22 @@ class Supervisor:
         home.admitter.wake_up()
         home.tallies.were_rescued(rescued)
         home.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
+
+    def _add(self, home: Home) -> None:
+        """Have one more home, before its threads are started."""
+        home.controls.quiet = self.quiet
+        home.join(self.numbers, self.relay.notify, self.slots)
+        self.homes.append(home)
+        self.held_by_home[home.alias], self.tables[home.alias] = home.held_jobs, home.table
+        self.selector.register(home.inbox.wakes, selectors.EVENT_READ, partial(self._on_inbox, home))
+
+    def _remove(self, home: Home) -> None:
+        """Forget a home whose threads have ended."""
+        self._on_inbox(home)
+        self.tallies.remove(home)
+        del self.held_by_home[home.alias], self.tables[home.alias]
+        self.selector.unregister(home.inbox.wakes)
+        home.inbox.close()
 
     def _on_opened(self, home: Home, identity: list[object]) -> None:
         """Serve one of several databases from now on."""
@@ -351,6 +314,8 @@ class Supervisor:
                 self._on_pauses(home, message.pauses)
             case ControlRead():
                 self._on_control(home, message.control)
+            case StacksAsked():
+                self.pool.stacks.ask(home.table, message.requests, home.controls.answer_stack, clock.monotonic())
             case JobsRescued():
                 self._on_rescued(home, message.rescued)
             case JobsExpired():
@@ -358,7 +323,7 @@ class Supervisor:
                 home.notify(lambda: [event_of_expiry(job) for job in message.expired], (Outcome.CANCELLED,))
             case HomeOpened():
                 self._on_opened(home, message.identity)
-            case NothingHeld():
+            case NothingHeld() | OfSchemas():
                 pass
             case _:
                 assert_never(message)
@@ -371,6 +336,8 @@ class Supervisor:
         self.selector.register(self.signals, selectors.EVENT_READ, self._on_signal)
         for home in self.homes:
             self.selector.register(home.inbox.wakes, selectors.EVENT_READ, partial(self._on_inbox, home))
+        if self.visits is not None:
+            self.selector.register(self.visits.inbox.wakes, selectors.EVENT_READ, self.visits.receive)
         self._wakeup_fd = signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
 
     def _ignore_signals(self) -> None:
@@ -402,11 +369,14 @@ class Supervisor:
             log.info("worker drains held=%d: %s", self.held, why)
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
             self.pool.draining = True
+            if self.visits is not None:
+                self.visits.stop()
             for home in self.homes:
                 home.held_jobs.starts.draining = True
                 home.claimer.halt()
                 home.dispatcher.release_unstarted(self.pool.children, lambda run: True)
                 home.held_jobs.ends.release(home.dispatcher.withdraw(lambda run: True))
+                home.controls.draining = True
                 home.controls.beat_now()
             self.pool.announce_drain(self.draining_until)
             self.last_tick = 0.0
@@ -426,7 +396,3 @@ class Supervisor:
             return False
         done = not self.held and not any(home.claimer.busy for home in self.homes)
         return done or clock.monotonic() > self.draining_until + LEAVE_SECONDS
-
-
-def _outstanding(home: Home) -> int:
-    return sum(home.dispatcher.outstanding.values())

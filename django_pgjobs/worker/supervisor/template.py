@@ -22,11 +22,9 @@ from dataclasses import dataclass
 
 from django.db import connections
 
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed, log
 from django_pgjobs.worker.executor import template
 from django_pgjobs.worker.shared import process
-
-log = safe_logger("django_pgjobs")
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
@@ -78,7 +76,7 @@ class ExecutorTemplate:
 
         The template calls ``prepare`` once, before it forks anything.
         """
-        started = cls(_obstacle())
+        started = cls(obstacle())
         if not started.obstacle:
             try:
                 started._fork_template(prepare)
@@ -215,7 +213,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _obstacle() -> str:
+def obstacle() -> str:
     """Return why a copy of this process would be of no use, with the cure; empty if none is known."""
     if sys.platform != "linux":
         return "this system is not Linux"

@@ -12,14 +12,11 @@ from collections.abc import Callable
 
 from django_pgjobs import clock
 from django_pgjobs.execution.admission import AdmissionScan, Turn
-from django_pgjobs.logs import safe_logger
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.pausing import LimitInForce
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import NothingHeld
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-
-log = safe_logger("django_pgjobs")
 
 LONGEST_SECONDS = 1.0
 SHORTEST_SECONDS = 0.05

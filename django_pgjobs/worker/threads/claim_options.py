@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-from django_pgjobs.logs import listed, safe_logger
-from django_pgjobs.store.claiming import ClaimedJob
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.logs import listed, log
+from django_pgjobs.store.claiming import ClaimedJob, ClaimTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +25,16 @@ class ClaimOptions:
     database: str = ""
     """The alias that claimed jobs name as their home, if there are others."""
 
-    def terms(self, claim_id: UUID) -> dict[str, Any]:
+    def terms(self, claim_id: UUID) -> ClaimTerms:
         """Return what the statement of one claim gets."""
-        return {
-            "claim_id": claim_id,
-            "worker": self.worker,
-            "lease_seconds": self.lease_seconds,
-            "allowance_seconds": self.allowance_seconds,
-            "grace_seconds": self.grace_seconds,
-            "database": self.database,
-        }
+        return ClaimTerms(
+            claim_id=claim_id,
+            worker=self.worker,
+            lease_seconds=self.lease_seconds,
+            allowance_seconds=self.allowance_seconds,
+            grace_seconds=self.grace_seconds,
+            database=self.database,
+        )
 
 
 def log_claimed(jobs: Sequence[ClaimedJob], seconds: float) -> None:

@@ -13,33 +13,31 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from uuid import UUID, uuid4
 
 import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.execution.single_job import park_unclaimable
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import claiming
 from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, LineKey, on_loop
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, is_data_trouble, sqlstate_of
 from django_pgjobs.store.finalising import ReleasedJob
-from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.values.built_in import OWN_QUEUE
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claim_options import ClaimOptions, log_claimed
 from django_pgjobs.worker.threads.claim_room import ClaimRoom
 from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
-from django_pgjobs.worker.threads.frontier import Frontier, Visit
+from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.locked_rows import LockedRows
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-from django_pgjobs.worker.threads.next_due import NextDue
-from django_pgjobs.worker.threads.ready_hints import ReadyHints
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.worker.threads.reach import Visit
+from django_pgjobs.worker.threads.ready_hints import NextDue, ReadyHints
 
 BATCH = 500
 POLL_AGAIN_SECONDS = 0.008
@@ -52,7 +50,6 @@ as late each time, up to ``POLL_AGAIN_SECONDS``. Several workers share such poll
 SILENT_SECONDS = 0.25
 """Time that the answer to a claim may take before other homes get the room that it asked for."""
 
-PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 FIRST_POLL_SECONDS = 0.1
 """The first sleep after something was announced, claimed or due. A claim skips rows that others have locked, and no
@@ -97,11 +94,9 @@ class Claimer(Loop):
         self.left: dict[LineKey, bool] = {}
         """True for a line that surely has more: the last claim took as many as it might, or has not read it since."""
 
-        self.next_due = NextDue()
-        self.locked = LockedRows()
-        self.next_pairs = self.polled_at = self.woken_at = self.news_at = 0.0
+        self.next_due, self.locked = NextDue(), LockedRows()
+        self.polled_at = self.woken_at = self.news_at = self.settles_at = self.busy_until = 0.0
         self.due_at = math.inf
-        self.settles_at = self.busy_until = 0.0
         self.pause_seconds = POLL_SOON_SECONDS
 
     # Called by other threads
@@ -130,8 +125,7 @@ class Claimer(Loop):
     def wake_for(self, pair: tuple[str, int]) -> None:
         """Record that jobs of a pair became ready; called by the listen thread."""
         with self.wake:
-            if not self.hints.add(pair):
-                self.next_pairs = 0.0
+            self.hints.add(pair)
             self._wake_up(pair[0])
 
     def wake_for_admitted(self, pair: tuple[str, int]) -> None:
@@ -149,7 +143,7 @@ class Claimer(Loop):
     def poll_now(self) -> None:
         """Make the next scan a full one: something may have become ready without a notification."""
         with self.wake:
-            self.next_pairs = 0.0
+            self.hints.list_due = 0.0
             self.hints.released_anywhere = True
             self._wake_up()
 
@@ -159,7 +153,7 @@ class Claimer(Loop):
             resumed = self.paused - queues
             self.paused = queues
             if resumed:
-                self.next_pairs = 0.0
+                self.hints.list_due = 0.0
                 self._wake_up()
 
     def keep_polling(self) -> None:
@@ -209,7 +203,8 @@ class Claimer(Loop):
     def serve(self, db: WorkerConnection) -> None:
         """Claim whenever main wants jobs; after a claim that found too few, sleep until something is due."""
         if self.unconfirmed is not None:
-            self._resolve(db, self.unconfirmed)
+            self.in_doubt.resolve(db, self.unconfirmed)
+            self.unconfirmed = None
         while not self.stopping.is_set():
             wanted, notified = self._until_wanted()
             if not wanted:
@@ -219,8 +214,7 @@ class Claimer(Loop):
 
     def _until_wanted(self) -> tuple[dict[LineKey, int], int]:
         with self.wake:
-            while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
-                self.wake.wait()
+            self.wake.wait_for(lambda: self.stopping.is_set() or (self.room.is_free() and not self.halted))
             self.hints.hand_over(self.lines.values())
             wanted = {} if self.stopping.is_set() else self.room.asked()
             if self.seen != self.notified:  # a line without room is not read, so this may be of that
@@ -236,7 +230,7 @@ class Claimer(Loop):
         self.room.dry = {line: line in limits and self.room.dry[line] for line in self.lines}
         for frontier in self.lines.values():
             frontier.pause(self.paused)
-        self._refresh_pairs(db)
+        self.hints.refresh(db, self.lines)
         plans = {line: self.lines[line].plan(asked_at) for line in limits}
         claim_id = uuid4()
         with self.wake:
@@ -248,69 +242,56 @@ class Claimer(Loop):
             self.unconfirmed, most = claim_id, self.room.most
         lines = {line: Line([visit.pair for visit in plan], limits[line]) for line, plan in plans.items()}
         sent_at = clock.monotonic()
+        ask = partial(claiming.claim_lines, db, lines, self.async_names, most=most, **self.options.terms(claim_id))
         try:
-            claimed = claiming.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
-        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
-            self.unconfirmed = None  # the server says so: the claim took nothing
+            claimed = self._ask(db, claim_id, ask)
+        except psycopg.errors.QueryCanceled:
             now = clock.monotonic()
-            if isinstance(error, psycopg.errors.QueryCanceled):
-                for line, plan in plans.items():
-                    self.lines[line].gave_up(plan, now, now - asked_at)
+            for line, plan in plans.items():
+                self.lines[line].gave_up(plan, now, now - max(asked_at, db.sent_at))
+            raise
+        if isinstance(claimed, Exception):
+            self._isolate(db, plans, limits, claimed)
+            return True
+        now, begun_at = clock.monotonic(), max(asked_at, db.sent_at)
+        full = most is not None and len(claimed.jobs) >= most
+        for line, found in self.room.by_line(claimed.jobs).items():
+            if line in plans:
+                limit = len(found) if full else limits[line]
+                self.lines[line].saw(plans[line], found, limit, now, now - begun_at, claimed.scanned_at)
+                self.left[line] = len(found) >= limit
+                self.room.dry[line] = not self.left[line] and self.lines[line].is_passed
+        self._hand_over(db, asked_at, claimed, now - max(sent_at, db.sent_at))
+        with self.wake:
+            # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
+            return self.room.asks_again(limits, expects=bool(claimed.jobs) and not self.listening.is_set())
+
+    def _ask(self, db: WorkerConnection, claim_id: UUID, ask: Callable[[], ClaimReply]) -> ClaimReply | Exception:
+        """Return the answer to a claim, or the error if it fails on the data of a row; other errors pass through."""
+        try:
+            return ask()
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+            self.unconfirmed = None  # the server says so: the claim took nothing
             raise
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
                 raise
             if not sqlstate_of(error):
-                self._resolve(db, claim_id)  # the server did its part; this process cannot read the answer
+                self.in_doubt.resolve(db, claim_id)  # the server did its part; this process cannot read the answer
             self.unconfirmed = None
-            self._isolate(db, plans, limits, error)
-            return True
-        now = clock.monotonic()
-        full = most is not None and len(claimed.jobs) >= most
-        for line, found in self.room.by_line(claimed.jobs).items():
-            if line in plans:
-                limit = len(found) if full else limits[line]
-                self.lines[line].saw(plans[line], found, limit, now, now - asked_at, claimed.scanned_at)
-                self.left[line] = len(found) >= limit
-                self.room.dry[line] = not self.left[line] and self.lines[line].is_passed
-        self._hand_over(asked_at, claimed, now - sent_at)
-        with self.wake:
-            # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
-            return self.room.asks_again(limits, expects=bool(claimed.jobs) and not self.listening.is_set())
+            return error
 
-    def _hand_over(self, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
+    def _hand_over(self, db: WorkerConnection, asked_at: float, claimed: ClaimReply, seconds: float) -> None:
         self.pause_seconds = POLL_SOON_SECONDS if claimed.jobs else min(2 * self.pause_seconds, POLL_AGAIN_SECONDS)
         if claimed.jobs:
             log_claimed(claimed.jobs, seconds)
             self.woken_at = self.news_at = asked_at
             with self.wake:
                 self.room.took(claimed.jobs)
-            self.inbox.post(Claimed(asked_at, claimed.jobs, claimed.scanned_at))
+            self.inbox.post(Claimed(max(asked_at, db.sent_at), claimed.jobs, claimed.scanned_at))
         self.unconfirmed = None
-
-    def _refresh_pairs(self, db: WorkerConnection) -> None:
-        now = clock.monotonic()
-        known = sum(len(frontier.reaches) for line, frontier in self.lines.items() if not on_loop(line))
-        if now < self.next_pairs and known:
-            return
-        try:
-            pairs = claiming.list_pairs(db)
-            for frontier in self.lines.values():
-                frontier.replace(pairs)
-        except psycopg.errors.QueryCanceled:
-            # Too many dead rows lie in the way; for now it claims from the known pairs.
-            if not known:
-                raise
-            log.warning("the list of queues takes too long, known ones are served pairs=%d", known)
-        done = clock.monotonic()
-        self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
 
     # Trouble
-
-    def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
-        """Release the jobs of a claim whose answer was lost."""
-        self.in_doubt.resolve(db, claim_id)
-        self.unconfirmed = None
 
     def check_doubts(self, db: Database) -> None:
         """Look up the claims in doubt that are due for it; called by the maintenance thread."""
@@ -328,10 +309,9 @@ class Claimer(Loop):
         error: Exception,
     ) -> None:
         """Claim fewer and fewer jobs of ``plans``, until the row that makes the claim fail stands alone."""
-        reason = one_line(error)
         limit = max(limits.values())
         if limit > 1:
-            log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
+            log.warning("claim failed on data, halving limit=%d: %s", limit, one_line(error))
             self._claim(db, {line: max(1, most // 2) for line, most in limits.items()})
             return
         # Use this very plan, as another starts with another queue. The row that failed may be parked by now, by another
@@ -344,26 +324,16 @@ class Claimer(Loop):
 
     def _claim_one(self, db: WorkerConnection, job_id: int) -> None:
         """Claim exactly this job; park it if its own data makes the claim fail."""
-        asked_at = clock.monotonic()
-        claim_id = uuid4()
+        asked_at, claim_id = clock.monotonic(), uuid4()
         with self.wake:
             if self.halted:
                 return
             self.unconfirmed = claim_id
-        try:
-            jobs = claiming.claim_one(db, job_id, **self.options.terms(claim_id))
-        except psycopg.errors.QueryCanceled:
-            self.unconfirmed = None
-            raise
-        except (psycopg.Error, UnicodeError) as error:
-            if not is_data_trouble(error):
-                raise
-            if not sqlstate_of(error):
-                self._resolve(db, claim_id)
-            self.unconfirmed = None
-            park_unclaimable(db, job_id, error)
-            return
-        self._hand_over(asked_at, ClaimReply(jobs, None), clock.monotonic() - asked_at)
+        claimed = self._ask(db, claim_id, partial(claiming.claim_one, db, job_id, **self.options.terms(claim_id)))
+        if isinstance(claimed, Exception):
+            park_unclaimable(db, job_id, claimed)
+        else:
+            self._hand_over(db, asked_at, claimed, clock.monotonic() - asked_at)
 
     # Idle
 
@@ -401,7 +371,7 @@ class Claimer(Loop):
             self._scan_near()
         with self.wake:
             # Claim the announced jobs before reading the list of all pairs again.
-            self.next_pairs = self.settles_at if seconds >= longest else max(self.next_pairs, self.settles_at)
+            self.hints.list_due = self.settles_at if seconds >= longest else max(self.hints.list_due, self.settles_at)
         self.woken_at = clock.monotonic()
 
     def _waits_for_locked(self, db: WorkerConnection) -> bool:
@@ -414,10 +384,10 @@ class Claimer(Loop):
 
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a notification came; also ends when there is room for jobs that were left."""
+        room = self.room
         with self.wake:
-            room = self.room
             self.wake.wait_for(
-                lambda: self.stopping.is_set() or self.notified != notified or room.may_find_more(), timeout=seconds
+                lambda: self.stopping.is_set() or self.notified != notified or room.may_find_more(), seconds
             )
             self.hints.hand_over(self.lines.values())
             woken = self.notified != notified

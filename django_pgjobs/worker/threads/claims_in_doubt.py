@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import claiming, finalising, notifying
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.finalising import Author, End, ReleasedJob
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
-
-log = safe_logger("django_pgjobs")
 
 FIRST_CHECK_SECONDS = 0.25
 """The pause before the next lookup of a claim in doubt; it doubles each time."""

@@ -15,13 +15,18 @@ successes by the same two statements. If another session has locked a gate for 1
 busy, and the writer asks for locked gates before it writes more counted ends. Jobs that begin to wait for events go in
 transactions of their own, too, which lock the events. One that a sender has locked keeps those who wait for it busy,
 and the others wait for it once: 50 ms.
+
+Ends of atomic jobs may be in doubt: the job's own transaction has written another one, perhaps, and committed it. An
+executor died while such a job ran, or the connection was lost at its COMMIT. What the worker decided about the
+attempt holds only if nothing was committed. The row is therefore read first, and locked: while the transaction may
+still commit it has the row locked, and the end is tried again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -30,28 +35,58 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.ends import finalise, kinds
-from django_pgjobs.ends.callbacks import BODY, is_strict
-from django_pgjobs.ends.kinds import COUNTED, DELETE, EndKind, EndTerms, RowsLocked
+from django_pgjobs.ends.kinds import COUNTED, DELETE, EndKind, EndTerms, RowsLocked, is_strict
 from django_pgjobs.execution import events
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import unstored
 from django_pgjobs.serialization.references import is_unstored
-from django_pgjobs.states import Cause
-from django_pgjobs.store import finalising, notifying
-from django_pgjobs.store.database import Database
+from django_pgjobs.states import BODY, Cause
+from django_pgjobs.store import atomic, finalising, notifying
+from django_pgjobs.store.database import Database, is_data_trouble
 from django_pgjobs.store.finalising import Author, End, FenceReading
 from django_pgjobs.store.notifying import Notification
-from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
-from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.inbox_messages import RefusedEnd, RefusedEnds, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Posts
 
-log = safe_logger("django_pgjobs")
+
+@dataclass
+class Doubts:
+    """Entries by what their rows show. ``committed``: kind → ends that the jobs wrote; ``open``: they wrote none."""
+
+    committed: dict[EndKind, list[tuple[HeldRun, End, None]]] = field(default_factory=dict)
+    open: list[RunEnd] = field(default_factory=list)
+    locked: list[RunEnd] = field(default_factory=list)
+    lost: list[RefusedEnd] = field(default_factory=list)
+
+
+def settle(db: Database, action: str, entries: list[RunEnd]) -> Doubts:
+    """Read what became of these jobs. Those found out are in doubt no more; ``action``: what was to be written."""
+    fences = [run.fence for run, _ in entries]
+    found = atomic.settle_doubts(db, fences)
+    locked = [fence for fence in fences if fence[0] not in found]
+    readings = finalising.read_fences(db, locked) if locked else {}
+    doubts = Doubts()
+    for run, end in entries:
+        now = found.get(end.id)
+        if now is None:
+            reading = readings.get(end.id)
+            if reading is not None and reading.ours:
+                doubts.locked.append((run, end))
+                continue
+            doubts.lost.append((run, action, finalise.refusal(reading)))
+        elif now.committed:
+            log.info("end in doubt was committed by the job's own transaction %s", run.job.facts)
+            kind, own = finalise.atomic_end_of(decide.Committed(now.marked, now.stepped), *run.fence, end.seconds)
+            doubts.committed.setdefault(kind, []).append((run, own, None))
+        else:
+            doubts.open.append((run, end))
+        run.in_doubt = False
+    return doubts
 
 
 class EndWriter:

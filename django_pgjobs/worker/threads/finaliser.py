@@ -12,6 +12,7 @@ end with their rows kept, and the leader prunes them.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,26 +25,29 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.ends import finalise
 from django_pgjobs.ends.kinds import COUNTED, DELETE, KINDS, EndKind
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import finalising, keeping
-from django_pgjobs.store.finalising import Author, End
-from django_pgjobs.store.sqlstates import is_answer
+from django_pgjobs.store.database import is_answer
+from django_pgjobs.store.finalising import Author, End, RunReport
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import locked_ends
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.end_writer import EndWriter
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded
+from django_pgjobs.worker.threads.line_writer import LineWriter
+from django_pgjobs.worker.threads.line_writer import write as write_lines
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-
-log = safe_logger("django_pgjobs")
 
 BATCH = 500
 FLUSH_SECONDS = 0.003
 REST_SECONDS = 60.0
 """Time without anything to write after which it closes its connection."""
+
+LINES_SECONDS = 0.5
+"""Time after which lines that a locked row held up are tried again, if nothing else comes."""
 
 BACKENDS_SECONDS = 2.0
 """Time to wait for the end of a server process: code that cannot be interrupted may take long."""
@@ -75,7 +79,8 @@ class Finaliser(Loop):
         self.bytes = 0
         self.claims: list[str] = []
         self.backends: list[str] = []
-        self.progress: dict[int, tuple[int, str, str]] = {}
+        self.progress: dict[tuple[int, str], dict[str, str]] = {}
+        self.lines = LineWriter()
         self.last_flush = 0.0
         self.busy = BusyEnds()
         self.writer = EndWriter(author, inbox, self.busy, freed)
@@ -120,7 +125,9 @@ class Finaliser(Loop):
                 self.wake.notify_all()
 
     def _keeps(self, run: HeldRun, end: End) -> bool:
-        return run.in_doubt or self.retention.of(run.job.queue).seconds(end.outcome or Outcome.SUCCEEDED) != 0
+        if run.in_doubt or run.logged:  # the lines go with the row when the leader prunes it
+            return True
+        return self.retention.of(run.job.queue).seconds(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
         """Queue the deletion of ledger rows whose jobs have all ended; no hurry."""
@@ -135,11 +142,23 @@ class Finaliser(Loop):
             self.backends.append(application_name)
             self.wake.notify_all()
 
-    def report(self, job_id: int, claim_id: str, progress: str) -> None:
-        """Keep a job's progress; the latest value counts."""
+    def report(self, job_id: int, claim_id: str, progress: str = "", peaks: str = "") -> None:
+        """Keep a job's progress, as JSON text, and its peaks of memory; the latest value of each counts."""
+        new = {"progress": progress} if progress else {"peaks": json.dumps(peaks)}
         with self.wake:
-            self.progress[job_id] = (job_id, claim_id, progress)
+            self.progress[job_id, claim_id] = self.progress.get((job_id, claim_id), {}) | new
             self.wake.notify_all()
+
+    def log(self, job_id: int, claim_id: str, lines: list[list[object]], *, first: bool) -> None:
+        """Keep lines that a job has logged, the ``first`` of its run or more; they are written before later ends."""
+        with self.wake:
+            self.lines.put(job_id, claim_id, lines, first=first)
+            self.wake.notify_all()
+
+    @property
+    def has_any(self) -> bool:
+        """True while there is anything to write."""
+        return bool(self.count or self.backends or self.progress or self.claims or self.lines.fresh)
 
     @property
     def full(self) -> bool:
@@ -157,11 +176,11 @@ class Finaliser(Loop):
         """Serve whenever there is something to write, also if that came while it rested and was asked to end."""
         while not self.stopping.is_set():
             with self.wake:
-                self.wake.wait_for(lambda: self._has_any() or not self.rests or self.stopping.is_set())
+                self.wake.wait_for(lambda: self.has_any or not self.rests or self.stopping.is_set())
                 self.rests = False
             super().run()
-        if self.reachable and self._has_any():
-            with suppress(*TROUBLE), closing(self.connect()) as db:
+        if self.reachable and self.has_any:
+            with suppress(psycopg.Error, *TROUBLE), closing(self.connect()) as db:
                 self.serve(db)
 
     def serve(self, db: WorkerConnection) -> None:
@@ -173,10 +192,14 @@ class Finaliser(Loop):
     def _until_due(self) -> bool:
         with self.wake:
             self.wakes_at = 0
-            while not self._has_any():
+            while not self.has_any:
                 if self.rests or self.stopping.is_set():
                     return False
-                self.rests = not self.wake.wait(REST_SECONDS)
+                held_up = bool(self.lines.queued)
+                if not self.wake.wait(LINES_SECONDS if held_up else REST_SECONDS):
+                    if held_up:
+                        break
+                    self.rests = True
             leaving = self.stopping.is_set()
             self._sleep(self.busy.until, lambda: self._has_new() or self.stopping.is_set() != leaving)
             if not leaving:
@@ -184,13 +207,10 @@ class Finaliser(Loop):
                 self._sleep(
                     self.last_flush + FLUSH_SECONDS, lambda: self.count >= self.wakes_at or self.stopping.is_set()
                 )
-            return not leaving or bool(self.count or self.claims)
-
-    def _has_any(self) -> bool:
-        return bool(self.count or self.backends or self.progress or self.claims)
+            return not leaving or bool(self.count or self.claims or self.lines.fresh)
 
     def _has_new(self) -> bool:
-        return bool(self.count > self.busy.count or self.backends or self.progress or self.claims)
+        return bool(self.count > self.busy.count or self.backends or self.progress or self.claims or self.lines.fresh)
 
     def _sleep(self, until: float, awake: Callable[[], bool]) -> None:
         wait = until - clock.monotonic()
@@ -199,13 +219,15 @@ class Finaliser(Loop):
 
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
+        self._write_lines(db)
         self.writer.skips_locked = self.busy.has_rows
         self._try_again(db)
-        for kind in KINDS:
-            left = len(self.pending[kind])
+        waiting = {kind: len(self.pending[kind]) for kind in KINDS}
+        self._flush_reports(db)  # before the ends that came behind them, after which their fence would not hold
+        for kind, left in waiting.items():
             while left > 0:
                 left -= self._flush_some(db, kind, min(left, BATCH))
-        self._flush_rest(db)
+        self._delete_claims(db)
         self.last_flush = clock.monotonic()
 
     def _try_again(self, db: WorkerConnection) -> None:
@@ -223,6 +245,18 @@ class Finaliser(Loop):
             self._terminate(db, self.backends[0])
             self.inbox.post(BackendsEnded(self.backends.pop(0)))
 
+    def _write_lines(self, db: WorkerConnection) -> None:
+        if not self.lines.queued:
+            return
+        with self.wake:
+            taken, answered = self.lines.take(), False
+        try:
+            write_lines(db, taken)
+            answered = True
+        finally:
+            with self.wake:
+                self.lines.put_back(taken, fresh=not answered)
+
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
         until = clock.monotonic() + BACKENDS_SECONDS
         try:
@@ -235,12 +269,15 @@ class Finaliser(Loop):
             # No end may wait for a right that this role lacks.
             log.error("server processes of a dead executor are left: %s", one_line(error))
 
-    def _flush_rest(self, db: WorkerConnection) -> None:
+    def _flush_reports(self, db: WorkerConnection) -> None:
         with self.wake:
-            reports, self.progress = list(self.progress.values()), {}
-            claims, self.claims = self.claims, []
+            reports, self.progress = [(*fence, given) for fence, given in self.progress.items()], {}
         if reports:
             self._write_progress(db, reports)
+
+    def _delete_claims(self, db: WorkerConnection) -> None:
+        with self.wake:
+            claims, self.claims = self.claims, []
         if claims:
             try:
                 finalising.delete_claims(db, claims)
@@ -248,7 +285,7 @@ class Finaliser(Loop):
                 self.claims = claims + self.claims
                 raise
 
-    def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
+    def _write_progress(self, db: WorkerConnection, reports: list[RunReport]) -> None:
         try:
             written = set(finalising.write_progress(db, reports))
         except psycopg.DataError as error:
@@ -283,6 +320,8 @@ class Finaliser(Loop):
         """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
+        if self.lines.fresh:
+            self._write_lines(db)
         left = entries
         busy: list[BusyEnd] = []
         try:

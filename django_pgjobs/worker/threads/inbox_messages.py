@@ -15,6 +15,7 @@ from django_pgjobs.store.claiming import ClaimedJob
 from django_pgjobs.store.finalising import End
 from django_pgjobs.store.keeping import Control, ExpiredJob, Flag, Rescued
 from django_pgjobs.store.pausing import Pauses
+from django_pgjobs.store.stacks import StackRequest
 from django_pgjobs.worker.shared.runs import HeldRun
 
 StoredEnd = tuple[HeldRun, End, object]
@@ -104,6 +105,13 @@ class ControlRead:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksAsked:
+    """From the keep thread: operators ask for stacks of jobs that this worker holds, or held."""
+
+    requests: list[StackRequest]
+
+
+@dataclass(frozen=True, slots=True)
 class JobsRescued:
     """From the maintenance thread: these jobs were taken from workers whose leases had run out."""
 
@@ -122,6 +130,38 @@ class NothingHeld:
     """From the admitter: limits hold no due job. It only wakes the main thread."""
 
 
+class OfSchemas:
+    """A message about one or more of many schemas, to the inbox that is for these alone."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasFound(OfSchemas):
+    """From the rota: these sleeping schemas have something to do, these others no leader for long.
+
+    ``duties``: those of the first that have more to do than a job.
+    """
+
+    due: Sequence[str]
+    unled: Sequence[str] = ()
+    duties: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasNamed(OfSchemas):
+    """From the rota: the schemas that there are now."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HomeLeft(OfSchemas):
+    """All threads of a schema's home have ended."""
+
+    schema: str
+
+
 InboxMessage = (
     Claimed
     | Stored
@@ -133,7 +173,9 @@ InboxMessage = (
     | BackendsEnded
     | PausesRead
     | ControlRead
+    | StacksAsked
     | JobsRescued
     | JobsExpired
     | NothingHeld
+    | OfSchemas
 )

@@ -3,26 +3,28 @@
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. While the worker holds no job and
 the check finds no pause, it reads none, as the notification of one wakes it. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. The answer to a
-heartbeat has the last request of an operator. Posts ``Renewed``, ``FlagsRead``, ``PausesRead`` and ``ControlRead``.
+heartbeat has the last request of an operator, and says whether there are requests for stacks of its jobs, which
+a notification says sooner. Posts ``Renewed``, ``FlagsRead``, ``PausesRead``, ``ControlRead`` and ``StacksAsked``.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.logs import listed, safe_logger
+from django_pgjobs.logs import listed, log
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store import finalising, keeping, pausing
+from django_pgjobs.store import finalising, keeping, pausing, schemas, stacks
+from django_pgjobs.store.database import is_data_trouble
 from django_pgjobs.store.pausing import Pauses
+from django_pgjobs.store.stacks import StackAnswer
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
-from django_pgjobs.worker.threads.inbox_messages import ControlRead, FlagsRead, PausesRead, Renewed
+from django_pgjobs.worker.threads.inbox_messages import ControlRead, FlagsRead, PausesRead, Renewed, StacksAsked
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-
-log = safe_logger("django_pgjobs")
 
 FLAGS_SECONDS = 0.75
 PAUSES_SECONDS = 0.5
@@ -79,11 +81,25 @@ class LeaseKeeper(Loop):
         self.next_pauses = 0.0
         self.pauses: Pauses | None = None
         self.control_read = 0
+        self.stacks_asked = False
+        self.answers: deque[StackAnswer] = deque()
 
     def beat_now(self) -> None:
         """Write a heartbeat now, as it has news; called by the main thread."""
         with self.wake:
             self.next_beat = 0.0
+            self.wake.notify_all()
+
+    def read_stacks_now(self) -> None:
+        """Read the requests for stacks now, as there is one, perhaps to another worker; called by the listen thread."""
+        with self.wake:
+            self.stacks_asked = True
+            self.wake.notify_all()
+
+    def answer_stack(self, answer: StackAnswer) -> None:
+        """Store where a job is; called by the main thread."""
+        with self.wake:
+            self.answers.append(answer)
             self.wake.notify_all()
 
     def read_pauses_now(self) -> None:
@@ -115,6 +131,10 @@ class LeaseKeeper(Loop):
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row held elsewhere must not be asked for again
                 self._beat(db)
+            if self.stacks_asked:
+                self._read_stacks(db)
+            while self.answers:
+                self._answer(db, self.answers.popleft())
             pause, slept_at = self._pause_seconds(), clock.monotonic()
             with self.wake:
                 self.wake.wait_for(self._is_woken, timeout=pause)
@@ -123,13 +143,31 @@ class LeaseKeeper(Loop):
                 db.waited(clock.monotonic(), overslept)  # stopped, or suspended with its machine
 
     def _is_woken(self) -> bool:
-        return self.stopping.is_set() or not self.next_pauses or not self.next_beat
+        asked = self.stacks_asked or bool(self.answers)
+        return self.stopping.is_set() or not self.next_pauses or not self.next_beat or asked
 
     def _beat(self, db: WorkerConnection) -> None:
         control = keeping.beat(db, self.facts())
         if control is not None and control.number > self.control_read:
             self.control_read = control.number
             self.inbox.post(ControlRead(control))
+        self.stacks_asked = self.stacks_asked or (control is not None and control.stacks)
+
+    def _read_stacks(self, db: WorkerConnection) -> None:
+        self.stacks_asked = False
+        if asked := stacks.list_stacks(db, self.facts()["id"]):
+            self.inbox.post(StacksAsked(asked))
+
+    def _answer(self, db: WorkerConnection, answer: StackAnswer) -> None:
+        """Write an answer. One that is lost with the connection is asked for again by the next heartbeat."""
+        try:
+            stacks.answer_stack(db, self.facts()["id"], answer)
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
+                raise
+            # The database's encoding lacks a character of the code.
+            plain = answer.stack.encode("ascii", "backslashreplace").decode()
+            stacks.answer_stack(db, self.facts()["id"], answer._replace(stack=plain))
 
     def holds(self) -> list[str]:
         """Return the claims this worker holds; for the rescue, in its thread."""
@@ -210,8 +248,10 @@ class LeaseKeeper(Loop):
     def _pause(self, failures: int) -> None:
         self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))
 
-    def farewell(self, facts: dict[str, object], worker: UUID) -> None:
+    def farewell(self, facts: dict[str, object], worker: UUID, *, remove: bool = False) -> None:
         """Write a last heartbeat on a separate connection, without waiting for a server that is away.
+
+        With ``remove`` delete the heartbeat instead, unless claims are left: the same worker may come again.
 
         Also delete ledger rows of ended jobs: a renewal of ours, or a rescue, may have held some at the first try.
         """
@@ -220,10 +260,13 @@ class LeaseKeeper(Loop):
         except TROUBLE:
             return
         try:
-            keeping.beat(db, facts)
+            if not remove:
+                keeping.beat(db, facts)
             if left := finalising.list_claims(db, worker):
                 finalising.delete_claims(db, left)
-        except TROUBLE:
+            if remove and not schemas.remove_worker(db, worker):
+                keeping.beat(db, facts)
+        except (*TROUBLE, psycopg.Error):  # a schema may have been dropped
             log.debug("last heartbeat not written")
         finally:
             db.close()

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
+from django_pgjobs.store.notifying import STACKS
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-
-log = safe_logger("django_pgjobs")
 
 WAIT_SECONDS = 5.0
 MOST_RECEIVED = 100_000
@@ -31,23 +30,56 @@ BEHIND = "behind"
 BUSY = "busy"
 
 
-class Listener(Loop):
-    """Listens; ends behind a transaction pooler, where no notification arrives."""
-
-    role = "listen"
+class Hearer:
+    """The parts of one home that notifications wake: its claimer, its admitter, the reading of pauses and of stacks."""
 
     def __init__(
         self,
-        connect: Connect,
-        inbox: Posts,
         claimer: Claimer,
         read_pauses: Callable[[], None],
         wake_up: Callable[[], None],
+        read_stacks: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(connect, inbox)
         self.claimer = claimer
         self.read_pauses = read_pauses
         self.wake_up = wake_up
+        self.read_stacks = read_stacks
+
+    def begin(self) -> None:
+        """Notifications arrive from now on."""
+        self.claimer.listening.set()
+        self.claimer.poll_now()  # for jobs registered while none did
+
+    def end(self) -> None:
+        """No notification arrives any more."""
+        self.claimer.listening.clear()
+
+    def on_notify(self, payload: str) -> None:
+        """Ignore payloads that none of our statements sends: every role of the database may notify."""
+        if payload == PAUSES:
+            self.read_pauses()
+            return
+        if payload == STACKS.payload:
+            self.read_stacks()
+            return
+        word, _, queue = payload.partition(":")
+        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.serves(queue):
+            return
+        if PRIORITY.fullmatch(word):
+            self.claimer.wake_for((queue, int(word)))
+        elif word == BEHIND:
+            self.claimer.wake_for_released(queue)
+        elif word == BUSY:
+            self.claimer.keep_polling()
+        elif word == LIMITED:
+            self.wake_up()
+
+
+class Ear(Loop):
+    """Listens; ends behind a transaction pooler, where no notification arrives."""
+
+    def __init__(self, connect: Connect, inbox: Posts) -> None:
+        super().__init__(connect, inbox)
         self._rings: socket.socket | None = None
 
     def poke(self) -> None:
@@ -63,14 +95,14 @@ class Listener(Loop):
             return
         bell, self._rings = socket.socketpair()
         with bell, self._rings:
+            bell.setblocking(False)
+            self._rings.setblocking(False)  # who rings never waits: one that is not heard yet is enough
             self._serve(db, bell)
 
     def _serve(self, db: WorkerConnection, bell: socket.socket) -> None:
         try:
             self._ask(db)
-            self.claimer.listening.set()
-            self.claimer.poll_now()  # for jobs registered while this was not listening
-            self.claimer.keep_polling()  # an executor may be busy
+            self._begin()
             received_at = counted_at = clock.monotonic()
             received = 0
             while not self.stopping.is_set() and received <= MOST_RECEIVED:
@@ -89,9 +121,11 @@ class Listener(Loop):
                     self._ask(db)
                     received_at = now
                 else:
-                    db.wait_for_news(WAIT_SECONDS, bell)
+                    asked, seconds = db.statements, self._do_more(db)
+                    # An answer may have brought notifications with it, and then none are left to wait for.
+                    db.wait_for_news(0.0 if db.statements > asked else seconds, bell)
         finally:
-            self.claimer.listening.clear()
+            self._end()
         if received > MOST_RECEIVED:
             self._be_deaf(db)
 
@@ -103,24 +137,54 @@ class Listener(Loop):
             "the role that sends them",
             MOST_RECEIVED, FLOOD_SECONDS, DEAF_SECONDS,
         )  # fmt: skip
+        self._stay_deaf()
+
+    def _stay_deaf(self) -> None:
         self.stopping.wait(DEAF_SECONDS)
 
     def _ask(self, db: WorkerConnection) -> None:
         db.fetch("listen", {})
 
+    def _begin(self) -> None:
+        """Hear from now on."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Hear no more."""
+        raise NotImplementedError
+
     def _hand_on(self, payload: str) -> None:
-        """Ignore payloads that none of our statements sends: every role of the database may notify."""
-        if payload == PAUSES:
-            self.read_pauses()
-            return
-        word, _, queue = payload.partition(":")
-        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.serves(queue):
-            return
-        if PRIORITY.fullmatch(word):
-            self.claimer.wake_for((queue, int(word)))
-        elif word == BEHIND:
-            self.claimer.wake_for_released(queue)
-        elif word == BUSY:
-            self.claimer.keep_polling()
-        elif word == LIMITED:
-            self.wake_up()
+        """Take a notification."""
+        raise NotImplementedError
+
+    def _do_more(self, db: WorkerConnection) -> float:
+        """Do what else there is; return for how many seconds to wait at most."""
+        return WAIT_SECONDS
+
+
+class Listener(Ear):
+    """Listens for one home."""
+
+    role = "listen"
+
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        claimer: Claimer,
+        read_pauses: Callable[[], None],
+        wake_up: Callable[[], None],
+        read_stacks: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.hearer = Hearer(claimer, read_pauses, wake_up, read_stacks)
+
+    def _begin(self) -> None:
+        self.hearer.begin()
+        self.hearer.claimer.keep_polling()  # an executor may be busy
+
+    def _end(self) -> None:
+        self.hearer.end()
+
+    def _hand_on(self, payload: str) -> None:
+        self.hearer.on_notify(payload)

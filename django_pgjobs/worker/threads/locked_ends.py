@@ -12,15 +12,13 @@ from typing import Protocol, TypeVar
 import psycopg
 
 from django_pgjobs.ends.kinds import AWAIT, COUNTED, DELETE, END, NEXT, SUCCESS, EndKind, kept_as
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import gates, memos
-from django_pgjobs.store.sqlstates import LOCKED, is_objection
+from django_pgjobs.store.database import LOCKED, is_objection
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, RunEnd
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
-
-log = safe_logger("django_pgjobs")
 
 E = TypeVar("E", RunEnd, StoredEnd)
 
@@ -55,7 +53,7 @@ def _counted(writer: _Writer, db: WorkerConnection, entries: list[RunEnd], error
     if not isinstance(error, LOCKED):
         return None
     free, busy = _split(db, entries)
-    if len(free) == len(entries):  # the gate was released just now, or it is that of a job whose turn comes next
+    if len(free) == len(entries):  # the gate was released just now
         return halve(writer, db, COUNTED, entries)
     return busy + (writer.write_free(db, COUNTED, free) if free else [])
 

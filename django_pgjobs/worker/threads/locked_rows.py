@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import counting
 from django_pgjobs.store.database import Database
-
-log = safe_logger("django_pgjobs")
 
 LOCKED_SECONDS = 30.0
 """Time that one worker waits for the same row."""

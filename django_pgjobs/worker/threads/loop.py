@@ -14,18 +14,24 @@ from typing import Protocol
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger, speaks_of
+from django_pgjobs.logs import log, speaks_of
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.database import is_read_only
+from django_pgjobs.store.database import is_not_migrated, is_read_only
+from django_pgjobs.store.schemas import NotServed
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage
-
-log = safe_logger("django_pgjobs")
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
 
 Connect = Callable[[], WorkerConnection]
+
+
+def is_lost(db: WorkerConnection, error: BaseException) -> bool:
+    """Return whether one of many schemas was dropped, replaced, or closed to this role; the rota says so, once."""
+    return getattr(db, "of_many", False) and (
+        is_not_migrated(error) or isinstance(error, psycopg.errors.InsufficientPrivilege | NotServed)
+    )
 
 
 class Posts(Protocol):
@@ -76,6 +82,8 @@ class Loop(threading.Thread):
         """True while it waits after trouble."""
         self.unwritable = False
         """True if the server took no writes lately: a standby, or one made read-only."""
+        self.lost = False
+        """True once its schema, one of many, had no tables of ours, or none for this role."""
         self.connections = 0
         self.db: WorkerConnection | None = None
         self.alias = ""
@@ -114,9 +122,13 @@ class Loop(threading.Thread):
                     db.close()  # a standby now: the same name may lead to the new primary
                     self.unwritable = True
                 self._trouble(error, failures, gone=db is None or db.gone)
-            except Exception:
+            except Exception as error:
                 failures += 1
-                log.exception("worker loop failed, continuing loop=%s", self.role)
+                if db is not None and is_lost(db, error):
+                    self.lost = True
+                    log.debug("schema has lost its tables loop=%s: %s", self.role, one_line(error))
+                else:
+                    log.exception("worker loop failed, continuing loop=%s", self.role)
                 self._pause(failures)
         if db is not None:
             self.statements += db.statements

@@ -7,24 +7,29 @@ connection only while its worker leads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import Database
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
-from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
-
-log = safe_logger("django_pgjobs")
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts, is_lost
 
 TICK_SECONDS = 0.5
 REST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
 KEPT_SECONDS = 5.0
 """A connection for slow duties is closed if none of them is due for so long."""
+
+
+class FirstTurns(NamedTuple):
+    """Seconds until duties have their first turn in a new home, and until the leader's slow ones have it."""
+
+    duties: float = 0.0
+    slow: float = 0.0
 
 
 class Duty(Protocol):
@@ -58,24 +63,34 @@ def do_duty(name: str, work: Callable[[Database], None], db: WorkerConnection) -
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or db.gone:
             raise
         log.error("duty failed, tried again at its next turn duty=%s: %s", name, one_line(error))
-    except Exception:
+    except Exception as error:
+        if is_lost(db, error):
+            raise
         log.exception("duty failed, the others continue duty=%s", name)
 
 
 class Maintainer(Loop):
-    """Ticks duties twice a second, and once while ``rests()``."""
+    """Ticks duties twice a second, and once while ``rests()``; begins after ``first`` seconds."""
 
     role = "maintenance"
 
     def __init__(
-        self, connect: Connect, inbox: Posts, duties: Sequence[Duty], rests: Callable[[], bool] = lambda: False
+        self,
+        connect: Connect,
+        inbox: Posts,
+        duties: Sequence[Duty],
+        rests: Callable[[], bool] = lambda: False,
+        first: float = 0.0,
     ) -> None:
         super().__init__(connect, inbox)
         self.duties = duties
         self.rests = rests
+        self.first = first
 
     def serve(self, db: WorkerConnection) -> None:
         """Tick until stopped, then let every duty leave."""
+        if self.first:
+            self.stopping.wait(self.first)
         while self.goes_on():
             for duty in self.duties:
                 do_duty(duty.name, duty.tick, db)
@@ -92,9 +107,17 @@ class Upkeeper(Maintainer):
 
     role = "upkeep"
 
-    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[SlowDuty], leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        duties: Sequence[SlowDuty],
+        leads: Callable[[], bool],
+        rest_seconds: float = REST_SECONDS,
+    ) -> None:
         super().__init__(connect, inbox, duties)
         self.leads = leads
+        self.rest_seconds = rest_seconds
         self.slow = duties
 
     def goes_on(self) -> bool:
@@ -107,7 +130,7 @@ class Upkeeper(Maintainer):
             if self._is_due(0.0):
                 super().run()
             pause = min(duty.due for duty in self.slow) - clock.monotonic() if self.leads() else 0.0
-            self.stopping.wait(min(max(pause, REST_SECONDS), LONGEST_SECONDS))
+            self.stopping.wait(min(max(pause, self.rest_seconds), LONGEST_SECONDS))
 
     def _is_due(self, seconds: float) -> bool:
         return any(duty.due <= clock.monotonic() + seconds for duty in self.slow)

@@ -8,12 +8,10 @@ The worker itself gives it up, as one that it could not stop, ``RESCUE_GRACE_SEC
 from __future__ import annotations
 
 from django_pgjobs import clock
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import log
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import Database
 from django_pgjobs.worker.shared.runs import RunTable
-
-log = safe_logger("django_pgjobs")
 
 SETTLED_SECONDS = 5.0
 """Minimum age of a claim: the main thread may be taking over the jobs of a younger one."""
