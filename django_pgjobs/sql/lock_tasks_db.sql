@@ -1,0 +1,10 @@
+-- lock_tasks_db: lock tasks of django-tasks-db that wait, in the order of their ids; those that its worker has locked are left out.
+-- Fence: none (rows of another queue, whose workers lock what they take).
+-- Rows: one per task: its id.
+-- Clock: none.
+SELECT t.id::text
+FROM django_tasks_database_dbtaskresult AS t
+WHERE t.status = 'READY' AND t.id > %(after)s::uuid
+ORDER BY t.id
+LIMIT %(most)s::integer
+FOR UPDATE SKIP LOCKED

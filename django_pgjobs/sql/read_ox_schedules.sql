@@ -1,0 +1,9 @@
+-- read_ox_schedules: schedules of django-ox, only some or all of them, and which ones an import has taken before.
+-- Fence: none (reads).
+-- Rows: one per schedule: its id, whether it was taken, and its row.
+-- Clock: none.
+SELECT s.id::text, i.source_id IS NOT NULL AS noted, to_jsonb(s)::text
+FROM django_ox_oxschedule AS s
+LEFT JOIN pgjobs_import AS i ON i.source = 'django-ox-schedules' AND i.source_id = s.id::text
+WHERE %(ids)s::bigint[] IS NULL OR s.id = ANY (%(ids)s::bigint[])
+ORDER BY s.id

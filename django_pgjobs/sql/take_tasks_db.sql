@@ -1,0 +1,14 @@
+-- take_tasks_db: delete locked tasks of django-tasks-db, and note of each its row and the job that it is here.
+-- Fence: none (rows of another queue that the caller has locked).
+-- Rows: one per task: its id there.
+-- Clock: none.
+WITH taken AS (
+    DELETE FROM django_tasks_database_dbtaskresult AS t
+    USING unnest(%(ids)s::uuid[], %(job_ids)s::bigint[]) AS w (id, job_id)
+    WHERE t.id = ANY (ARRAY[w.id]) AND t.status = 'READY'
+    RETURNING t.id, w.job_id, to_jsonb(t) AS original
+)
+INSERT INTO pgjobs_import (source, source_id, job_id, run, original)
+SELECT 'django-tasks-db', taken.id::text, taken.job_id, %(run)s::text, taken.original
+FROM taken
+RETURNING source_id
