@@ -1,4 +1,4 @@
-"""Acceptance by real software: packages that hand their work to ``django.tasks``, with real workers of ours.
+"""Acceptance by real software: packages that hand their work to ``django.tasks`` or Celery, with workers of ours.
 
 ``make foreign`` makes an environment for each package (``environments``), runs the scenarios of its site there, and
 prints how many passed. A site is a folder with settings, models or tasks, and ``scenario_*.py``. The pytest of that

@@ -1,4 +1,4 @@
-"""``make foreign``: run real software on our backend, each package in an environment of its own.
+"""``make foreign``: run real software on our backend or bridge, each package in an environment of its own.
 
 Uses the server that DATABASE_URL names; its databases begin with test_pgjobs_foreign and are dropped at the end. The
 first run also installs the packages, and takes some ten minutes; most of the later ones' time goes into Wagtail's
@@ -23,18 +23,22 @@ from tests.foreign.results import Result, published, read_report
 from tests.foreign.sites import SITES, Site
 
 HERE = Path(__file__).resolve().parent
-PUBLISHED = ROOT / "docs" / "_data" / "foreign.toml"
+DATA = ROOT / "docs" / "_data"
 
 
 def main() -> int:
     """Run the scenarios and print how they went; return the exit status."""
     options = _options()
     commit = _clean_commit() if options.publish else ""
-    results = [_run(site, options.arguments) for site in SITES if site.name in options.only]
+    ran = [(site, _run(site, options.arguments)) for site in SITES if site.name in options.only]
+    results = [result for _, result in ran]
     passed, failed = sum(len(each.passed) for each in results), sum(len(each.failed) for each in results)
     say("\n".join(["", *map(str, results), f"{passed} passed, {failed} failed"]))
     if options.publish:
-        PUBLISHED.write_text(published(datetime.now(UTC).strftime("%Y-%m-%d"), commit, results), encoding="utf-8")
+        today = datetime.now(UTC).strftime("%Y-%m-%d")
+        for name in _files(options.only):
+            text = published(today, commit, [result for site, result in ran if site.data == name])
+            (DATA / name).write_text(text, encoding="utf-8")
     return 1 if failed else 0
 
 
@@ -45,12 +49,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="let the documentation show this run")
     parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENT", help="of pytest")
     options = parser.parse_args()
-    if options.publish and (options.only or options.arguments):
-        parser.error("only a whole run is published")
     options.only = options.only.split(",") if options.only else names
+    parts = [{site.name for site in SITES if site.data == data} - set(options.only) for data in _files(options.only)]
+    if options.publish and (options.arguments or any(parts)):
+        parser.error("only a whole run is published, of the packages with tasks of Celery or of the others")
     if unknown := set(options.only) - set(names):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options
+
+
+def _files(names: list[str]) -> set[str]:
+    return {site.data for site in SITES if site.name in names}
 
 
 def _clean_commit() -> str:

@@ -30,12 +30,23 @@ def environment(site: Site) -> Path:
         try:
             run([str(interpreter), "-m", "venv", str(folder)])
             run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *site.requirements])
+            if site.sources:
+                _unpack(python, site, folder)
         except NotInstallable as refusal:
             refusals.append(f"{interpreter}: {refusal}")
             continue
         stamp.write_text(wanted)
         return python
     raise NotInstallable("; ".join(refusals))
+
+
+def _unpack(python: Path, site: Site, folder: Path) -> None:
+    """Put the released sources of the package under ``sdist``."""
+    options = ["-q", "--disable-pip-version-check", "--no-deps", f"--no-binary={site.project}"]
+    run([str(python), "-m", "pip", "download", *options, f"--dest={folder}", site.requirement])
+    (archive,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder, filter="data")
+    archive.with_suffix("").with_suffix("").rename(folder / "sdist")
 
 
 def versions(python: Path, *projects: str) -> list[str]:

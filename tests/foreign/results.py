@@ -46,7 +46,7 @@ def sentence(name: str) -> str:
 
 
 def published(date: str, commit: str, results: list[Result]) -> str:
-    """Return the text of ``docs/_data/foreign.toml``."""
+    """Return the text of a file such as ``docs/_data/foreign.toml``."""
     parts = [
         "# The last run of `make foreign ARGS=--publish`, which writes this file.\n"
         f"date = {_text(date)}\ncommit = {_text(commit)}\n"

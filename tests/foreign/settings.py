@@ -31,4 +31,23 @@ BASIC_APPS = [
 ]
 DATABASES = {"default": environ.Env.db_url_config(os.environ["DATABASE_URL"], engine="django.db.backends.postgresql")}
 PGJOBS = json.loads(os.environ.get("PGJOBS_TEST_CONF", "{}"))
+# Of sites with pages and an admin.
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "django.template.context_processors.request",
+            ]
+        },
+    }
+]
 BACKEND = "django_pgjobs.tasks.PgJobsBackend"
