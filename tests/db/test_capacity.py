@@ -151,7 +151,7 @@ def test_outside_of_a_transaction_a_wake_up_is_still_sent_once_in_a_while(ten: N
     in_transaction: list[bool] = []
     with (
         patch.object(waking, "monotonic", lambda: 5.0),
-        patch.object(notifying, "notify", lambda db, notices: in_transaction.append(connection.in_atomic_block)),
+        patch.object(notifying, "notify", lambda *_: in_transaction.append(connection.in_atomic_block)),
     ):
         send.register(1)
         send.register(2)

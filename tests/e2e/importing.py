@@ -20,6 +20,7 @@ from tests.e2e import stage
 
 _kept: list[Any] = []
 _forks = 0
+_template_group = 0
 
 
 def do(how: str) -> None:
@@ -91,8 +92,10 @@ def _at_fork(act: Any) -> None:
     """Act in the fork that an executor is made by, once: the second after the template's own is the executor itself."""
 
     def forked() -> None:
-        global _forks
+        global _forks, _template_group
         _forks += 1
+        if _forks == 2:
+            _template_group = os.getpgrp()  # an executor that the supervisor knows has left it
         act(_forks)
 
     os.register_at_fork(after_in_child=forked)
@@ -111,7 +114,8 @@ def _kill_template_in_between(forks: int) -> None:
 
 def _kill_template_in_executor(forks: int) -> None:
     if forks == 3 and _once("killed"):
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.killpg(_template_group, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _hang_in_between(forks: int) -> None:
