@@ -1,9 +1,11 @@
-"""Jobs that go through rows, and what they have done."""
+"""Jobs that go through rows, what they have done, and the rows of each test."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 
@@ -12,6 +14,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.values import stopping
 
 NOW = Backoff(0)
+NAMES = [f"g{number:03}" for number in range(8)]
 
 said: list[Any] = []
 """What the jobs of this process have seen, row by row."""
@@ -22,6 +25,14 @@ troubles: dict[str, str] = {}
 
 def groups(count: int) -> list[Group]:
     return Group.objects.bulk_create(Group(name=f"g{number:03}") for number in range(count))
+
+
+@pytest.fixture(autouse=True)
+def some_groups() -> Iterator[list[Group]]:
+    said.clear()
+    troubles.clear()
+    yield groups(8)
+    assert not troubles, "each trouble has happened"
 
 
 def stop(context: JobContext, why: str = stopping.DRAIN) -> None:

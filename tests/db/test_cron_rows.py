@@ -1,58 +1,36 @@
-"""Schedules made at run time: registered by name, fired by the leader, broken and mended with the code."""
+"""Schedules made at run time: registered by name, removed, and read back."""
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-from uuid import UUID
 
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.test import override_settings
 
-from django_pgjobs import Cron, job, sql
-from django_pgjobs.definition.registry import registry
+from django_pgjobs import Cron, job
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import cron_declaring
-from django_pgjobs.maintenance.cron_declaring import CronRows, CronSync, MarkMissing, declared_for
-from django_pgjobs.maintenance.cron_firing import Firer
+from django_pgjobs.maintenance.cron_declaring import CronSync, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Action, CronEntry, Job
 from django_pgjobs.schedules import read_back
 from django_pgjobs.steering import crons as steering_rows
 from django_pgjobs.store import firing, scheduling
-from django_pgjobs.store.database import on, statement
-from django_pgjobs.store.finalising import Author
-from tests.db.cron_ground import MINUTE, ago, declare, entry, fires, latest, put, tick
-from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, patience
+from tests.db.cron_ground import MINUTE, ago, declare, entry, latest, put, tick
+from tests.db.cron_rows_ground import NAME, OTHER, definition, schedule, wider
+from tests.plugins.fix_db import Background, RawDatabase, patience
 
-pytestmark = [pytest.mark.usefixtures("no_other_entries", "steady")]
-NAME = "report:acme"
+__all__ = ["definition"]
+
+pytestmark = pytest.mark.usefixtures("no_other_entries", "steady")
+
 SOON = datetime(2030, 1, 2, tzinfo=UTC)
-OTHER = Author(UUID(int=9), "other")
-
-
-def report(tenant_id: int, kind: str = "daily") -> None: ...
-
-
-def wider(tenant_id: int, language: str, kind: str = "daily") -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def definition(no_other_entries: None) -> Any:
-    return job(name="shop.report", queue="slow", schedulable=True, tags=["reports"])(report)
-
-
-def schedule(definition: Any, expression: str | None = "*/10 * * * *", **options: Any) -> CronEntry:
-    made: CronEntry = definition.schedule(expression, **{"name": NAME, "tz": "UTC", **options}).register(tenant_id=7)
-    return made
 
 
 # Registering
@@ -234,103 +212,20 @@ def test_all_of_it_from_asynchronous_code(definition: Any) -> None:
     assert async_to_sync(make)() == ["created", "changed", 1, 0]
 
 
-# Bounds
-
-
-def test_nothing_fires_before_the_start_nor_after_the_end(raw: RawDatabase, definition: Any) -> None:
-    """Both included; after its end it is no longer looked at."""
-    last = latest(raw)
-    schedule(definition, misfire="all", misfire_limit=50, start=last - 30 * MINUTE, end=last - 10 * MINUTE)
-    put(raw, NAME, created_at=ago(raw, hours=5), in_force_since=None)
-    for _ in range(4):
-        tick(raw)
-    assert fires() == [last - 30 * MINUTE, last - 20 * MINUTE, last - 10 * MINUTE]
-    row = entry(NAME)
-    assert (row.status, row.next_fire_at, row.next_fires()) == ("ended", None, [])
-    assert firing.list_crons(raw, everything=False) == []
-
-
-def test_the_statement_itself_keeps_the_bounds(
-    raw: RawDatabase, definition: Any, monkeypatch: pytest.MonkeyPatch
+def test_two_who_register_one_name_at_once_make_one_row(
+    raw: RawDatabase, definition: Any, db_connection: Callable[..., RawDatabase], background: Background
 ) -> None:
-    """A leader that read the row before they changed fires nothing outside; the sabotaged twins do."""
-    last = latest(raw)
-    columns: dict[str, Any] = {
-        "starts_at": last + MINUTE, "ends_at": last - MINUTE, "max_fires": 0, "enabled": False,
-        "paused_at": last, "missing_since": last,
-    }  # fmt: skip
-    whole = statement("fire_cron")
-    for number, (column, value) in enumerate(columns.items()):
-        name = f"bound:{number}"
-        if column == "missing_since":
-            declare(raw, name)
-        else:
-            schedule(definition, name=name)
-        [read] = firing.list_crons(raw, everything=False)
-        put(raw, name, **{column: value})
-        assert firing.fire_cron(raw, read, [last], None, notify=False) == [], column
-        lines = [line for line in whole.splitlines() if not re.search(rf"^AND .*e\.{column}\b", line)]
-        assert len(lines) == len(whole.splitlines()) - 1
-        monkeypatch.setattr(sql, "statement", {"fire_cron": "\n".join(lines)}.__getitem__)
-        assert firing.fire_cron(raw, read, [last], None, notify=False) != [], column
-        monkeypatch.undo()
-        put(raw, name, enabled=False)
-
-
-def test_it_makes_no_more_fires_than_it_may(raw: RawDatabase, definition: Any) -> None:
-    """Counted since its timing last changed, whatever changed besides."""
-    last = latest(raw)
-    schedule(definition, misfire="all", misfire_limit=50, max_fires=3)
-    put(raw, NAME, created_at=ago(raw, hours=5))
-    firer = Firer()
-    for _ in range(3):
-        firer(raw)
-    assert (len(fires()), entry(NAME).status, entry(NAME).next_fires()) == (3, "ended", [])
-    assert schedule(definition, misfire="once", max_fires=3).fires_made == 3
-    firer(raw)
-    assert len(fires()) == 3
-    row = schedule(definition, misfire="once", max_fires=4)
-    assert (row.fires_made, row.status, len(row.next_fires(9))) == (0, "on", 4)
-    firer(raw)
-    assert entry(NAME).next_fire_at == last + 10 * MINUTE
-
-
-def test_a_schedule_that_is_off_does_not_fire_and_forgets_what_it_missed(raw: RawDatabase, definition: Any) -> None:
-    """An operator's pause is another thing: registering does not end it."""
-    assert schedule(definition, enabled=False).status == "off"
-    put(raw, NAME, created_at=ago(raw, hours=5))
-    firer = Firer()
-    firer(raw)
-    entry(NAME).pause(by="ann")
-    assert schedule(definition).status == "paused"
-    firer(raw)
-    entry(NAME).resume()
-    firer(raw)
-    assert (fires(), entry(NAME).next_fire_at) == ([], latest(raw) + 10 * MINUTE)
-
-
-def test_what_may_not_fire_is_put_aside_until_that_changes(raw: RawDatabase, definition: Any) -> None:
-    """Paused, off, missing or used up: nobody reads them again and again; a pause that ends by itself is seen."""
-    for number, expression in enumerate(["*/10 * * * *"] * 4):
-        schedule(definition, expression, name=f"many:{number}")
-    declare(raw, "code")
-    put(raw, "many:0", paused_at=ago(raw))
-    put(raw, "many:1", paused_at=ago(raw), paused_until=ago(raw, hours=-1), next_fire_at=ago(raw, minutes=5))
-    put(raw, "many:2", enabled=False)
-    put(raw, "many:3", max_fires=1, fires_made=1)
-    put(raw, "code", missing_since=ago(raw))
-    assert len(firing.shelve_crons(raw, seconds=3600)) == 5
-    assert firing.shelve_crons(raw, seconds=3600) == []
-    assert entry("many:1").check_at == entry("many:1").paused_until
-    tick(raw)
-    assert not CronEntry.objects.exclude(next_fire_at=None).exists()
-    for name in ("many:0", "many:1"):
-        entry(name).resume()
-    schedule(definition, name="many:2", enabled=True)
-    schedule(definition, name="many:3", max_fires=2)
-    firing.refresh_crons(raw, ["code"], fresh_seconds=0)
-    tick(raw)
-    assert CronEntry.objects.exclude(next_fire_at=None).count() == 5
+    """The second waits for the first, and then changes it or leaves it."""
+    schedule(definition, name="other")
+    raw.query("DELETE FROM pgjobs_cron_entry WHERE name = 'other'")
+    row = definition.schedule("@daily", name=NAME)._row((7,), {})
+    first, second, third = db_connection(autocommit=False), db_connection(), db_connection()
+    assert scheduling.put_cron(first, row) is True
+    assert scheduling.put_cron(third, row._replace(name="another")) is True, "nobody waits for another name"
+    waiting = background(scheduling.put_cron, second, row)
+    first.commit()
+    assert waiting.result(patience(10)) is None
+    assert CronEntry.objects.filter(pk=NAME).count() == 1
 
 
 # Removing
@@ -363,213 +258,7 @@ def test_a_row_is_registered_anew_instead_of_overridden(definition: Any) -> None
         schedule(definition).override(expression="@daily")
 
 
-# Broken and mended
-
-
-def confirm(raw: RawDatabase, leader: Leader | None = None) -> None:
-    """Look as a worker that has just started."""
-    CronRows(leader or Leader(OTHER)).tick(raw)
-
-
-def deploy(func: Callable[..., None] | None) -> None:
-    """Be a process with other code."""
-    registry._by_name.clear()
-    if func is not None:
-        job(name="shop.report", queue="slow", schedulable=True)(func)
-
-
-def test_a_schedule_is_never_missing(raw: RawDatabase, definition: Any) -> None:
-    schedule(definition)
-    put(raw, NAME, declared_at=ago(raw, days=3), missing_since=None)
-    MarkMissing()(on("default"))
-    assert entry(NAME).missing_since is None
-    put(raw, NAME, missing_since=ago(raw), created_at=ago(raw, hours=1))
-    assert entry(NAME).status == "on", "a worker of an older version marked it"
-    tick(raw)
-    assert Job.objects.count() == 1
-
-
-def test_arguments_that_do_not_fit_new_code_break_it_at_once_and_fitting_code_mends_it(
-    raw: RawDatabase, definition: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worker that starts with the new code finds it; the leader does not fire it meanwhile."""
-    caplog.set_level(logging.INFO)
-    schedule(definition)
-    put(raw, NAME, created_at=ago(raw, hours=1))
-    deploy(wider)
-    confirm(raw)
-    reason = "its arguments do not fit its job shop.report: The stored arguments do not fit: shop.report() missing 1 "
-    assert entry(NAME).broken.startswith(reason)
-    assert (entry(NAME).status, "'language'" in entry(NAME).broken) == ("broken", True)
-    for _ in range(2):
-        tick(raw)
-        confirm(raw)
-    assert Job.objects.count() == 0
-    assert caplog.text.count("cron entry is broken") == 1
-    deploy(report)
-    confirm(raw)
-    assert (entry(NAME).broken, "cron entry is mended cron=report:acme" in caplog.text) == ("", True)
-    tick(raw)
-    assert fires() == [latest(raw)], "as after an outage"
-
-
-def test_a_job_that_no_worker_knows_breaks_it_and_the_next_deploy_mends_it(
-    raw: RawDatabase, definition: Any, time: Callable[[float], None]
-) -> None:
-    """As the leader sees it, once nobody has confirmed the job for minutes: another application may know it."""
-    schedule(definition)
-    confirm(raw)
-    deploy(None)
-    leader = Leader(AUTHOR)
-    leader.tick(raw)
-    rows = CronRows(leader)
-    rows.tick(raw)
-    assert entry(NAME).broken == ""
-    raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - interval '301 seconds'")
-    time(cron_declaring.SYNC_SECONDS)
-    leader.tick(raw)
-    rows.tick(raw)
-    assert entry(NAME).broken == "", "it is new: workers with its code may start"
-    put(raw, NAME, declared_at=ago(raw, seconds=301))
-    CronRows(Leader(OTHER)).tick(raw)
-    assert entry(NAME).broken == "", "only the leader says so"
-    time(cron_declaring.SYNC_SECONDS)
-    leader.tick(raw)
-    rows.tick(raw)
-    assert entry(NAME).broken == "no worker's code knows its job shop.report"
-    tick(raw)
-    assert entry(NAME).status == "broken"
-    deploy(report)
-    confirm(raw)
-    assert entry(NAME).broken == ""
-
-
-@pytest.mark.parametrize(("seconds", "broken"), [(43_200, False), (86_401, True)])
-def test_in_one_of_many_schemas_a_job_is_unknown_after_a_day(
-    raw: RawDatabase, definition: Any, seconds: int, broken: bool
-) -> None:
-    """Workers of two deployments visit it in turns, each after five minutes, and lead there."""
-    schedule(definition)
-    confirm(raw)
-    deploy(None)
-    raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - make_interval(secs => %s)", [seconds])
-    put(raw, NAME, declared_at=ago(raw, seconds=seconds))
-    leader = Leader(AUTHOR)
-    leader.tick(raw)
-    with override_settings(PGJOBS={"SCHEMAS": lambda: ["tenant"]}):
-        CronRows(leader).tick(raw)
-    assert bool(entry(NAME).broken) is broken
-
-
-def test_old_workers_do_not_undo_what_the_newest_code_says(
-    raw: RawDatabase, definition: Any, time: Callable[[float], None]
-) -> None:
-    """Beside a deploy; but once no worker with the newest code is left, the old ones count again."""
-    schedule(definition)
-    old = CronRows(Leader(OTHER))
-    old.tick(raw)
-    deploy(wider)
-    confirm(raw)
-    deploy(report)
-    time(cron_declaring.SYNC_SECONDS)
-    old.tick(raw)
-    assert entry(NAME).broken
-    raw.query("UPDATE pgjobs_known_job SET confirmed_at = confirmed_at - interval '301 seconds'")
-    time(cron_declaring.SYNC_SECONDS)
-    old.tick(raw)
-    assert entry(NAME).broken == ""
-
-
-def test_an_old_worker_that_becomes_the_leader_does_not_undo_what_the_newest_code_says(
-    raw: RawDatabase, definition: Any
-) -> None:
-    """The leader drains first at a deploy, so an old worker is often elected beside new ones."""
-    deploy(wider)
-    newest: Any = registry.find("shop.report")
-    newest.schedule("@hourly", name=NAME).register(tenant_id=7, language="en")
-    CronRows(Leader(OTHER)).tick(raw)
-    deploy(report)
-    leader = Leader(AUTHOR)
-    old = CronRows(leader)
-    old.started = True
-    leader.tick(raw)
-    assert leader.leads
-    old.tick(raw)
-    assert entry(NAME).broken == ""
-
-
-def test_many_schedules_are_checked_in_turns(
-    raw: RawDatabase, definition: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(7):
-        schedule(definition, name=f"many:{number}")
-    deploy(wider)
-    monkeypatch.setattr(cron_declaring, "BATCH", 2)
-    monkeypatch.setattr(cron_declaring, "TURN_SECONDS", 0.0)
-    rows = CronRows(Leader(OTHER))
-    counts = []
-    for _ in range(4):
-        rows.tick(raw)
-        counts.append(CronEntry.objects.exclude(broken="").count())
-    assert counts == [2, 4, 6, 7]
-
-
-@pytest.mark.parametrize("changed", ["fingerprint", "declared_payload"])
-def test_a_judgement_of_a_schedule_that_has_changed_meanwhile_is_dropped(
-    raw: RawDatabase, definition: Any, changed: str
-) -> None:
-    schedule(definition)
-    [read] = scheduling.list_unchecked_crons(raw, "shop.report", "other", most=10)
-    put(raw, NAME, **{changed: "[]"})
-    assert scheduling.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == []
-    assert entry(NAME).broken == ""
-    [read] = scheduling.list_unchecked_crons(raw, "shop.report", "other", most=10)
-    assert scheduling.judge_crons(raw, "shop.report", "other", [(read, "bad")]) == [(NAME, "bad")]
-
-
-# Beside others
-
-
-def test_ten_evaluators_make_one_fire(
-    raw: RawDatabase, definition: Any, db_connection: Callable[..., RawDatabase], background: Background
-) -> None:
-    """W46: as of entries that code declares."""
-    schedule(definition, max_fires=5)
-    put(raw, NAME, created_at=latest(raw) - MINUTE)
-    firers = [background(Firer(), db_connection()) for _ in range(10)]
-    for one in firers:
-        one.result(patience(10))
-    assert (len(fires()), entry(NAME).fires_made) == (1, 1)
-
-
-def test_two_who_register_one_name_at_once_make_one_row(
-    raw: RawDatabase, definition: Any, db_connection: Callable[..., RawDatabase], background: Background
-) -> None:
-    """The second waits for the first, and then changes it or leaves it."""
-    schedule(definition, name="other")
-    raw.query("DELETE FROM pgjobs_cron_entry WHERE name = 'other'")
-    row = definition.schedule("@daily", name=NAME)._row((7,), {})
-    first, second, third = db_connection(autocommit=False), db_connection(), db_connection()
-    assert scheduling.put_cron(first, row) is True
-    assert scheduling.put_cron(third, row._replace(name="another")) is True, "nobody waits for another name"
-    waiting = background(scheduling.put_cron, second, row)
-    first.commit()
-    assert waiting.result(patience(10)) is None
-    assert CronEntry.objects.filter(pk=NAME).count() == 1
-
-
-def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, definition: Any, other: RawDatabase) -> None:
-    """Rescue shares this thread."""
-    schedule(definition)
-    deploy(wider)
-    other.query("BEGIN")
-    other.query("SELECT name FROM pgjobs_cron_entry FOR UPDATE")
-    raw.query("SET lock_timeout = '100ms'")
-    confirm(raw)
-    firing.shelve_crons(raw, seconds=1)
-    scheduling.orphan_crons(raw, "shop.report", "bad", older_seconds=-1, most=5)
-    other.rollback()
-    assert entry(NAME).broken == ""
+# Read back
 
 
 def test_the_row_reads_back_as_it_was_written(definition: Any) -> None:
@@ -592,40 +281,3 @@ def test_only_jobs_that_code_exposes_are_read_back(raw: RawDatabase, definition:
     declare(raw, "code")
     with pytest.raises(InvalidJob, match="'code' is declared by code: change it there, or override it"):
         read_back(entry("code"))
-
-
-def test_the_next_fire_comes_after_the_end_of_the_job_by_after_completion(raw: RawDatabase, definition: Any) -> None:
-    """A24 A25: every ten minutes with a job of fifteen is every twenty; after success and after abandonment."""
-    schedule(definition, overlap="after_completion")
-    for outcome in ("succeeded", "abandoned"):
-        put(raw, NAME, created_at=ago(raw, hours=2), in_force_since=None, last_fire_at=None, last_job_id=None)
-        put(raw, NAME, next_fire_at=None)
-        tick(raw)
-        made = Job.objects.latest("pk")
-        put(raw, NAME, last_fire_at=latest(raw) - 20 * MINUTE)
-        tick(raw)
-        assert Job.objects.latest("pk") == made, "it is not finished"
-        raw.query(
-            "UPDATE pgjobs_job SET outcome = %s, finished_at = %s WHERE id = %s",
-            [outcome, latest(raw) - 5 * MINUTE, made.pk],
-        )
-        tick(raw)
-        assert Job.objects.latest("pk").fire_at == latest(raw)
-        raw.query("UPDATE pgjobs_job SET outcome = 'succeeded', finished_at = now() WHERE finished_at IS NULL")
-
-
-def test_each_fire_has_all_its_attempts_and_stopping_ends_it(raw: RawDatabase, definition: Any) -> None:
-    """A27 A53 A55: whatever became of the last job; cancelled by the schedule's name while its job waits."""
-    definition.using(max_attempts=3).schedule("*/10 * * * *", name=NAME, tz="UTC").register(7)
-    for _ in range(2):
-        put(raw, NAME, created_at=ago(raw, hours=1), last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None)
-        tick(raw)
-        raw.query("UPDATE pgjobs_job SET attempt = 2")
-    put(raw, NAME, last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None)
-    tick(raw)
-    made = Job.objects.latest("pk")
-    assert (made.attempt, made.max_attempts) == (0, 3)
-    assert entry(NAME).stop(by="ann").changed == 3
-    put(raw, NAME, last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None)
-    tick(raw)
-    assert Job.objects.count() == 3

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.db import connection, transaction
+from django.db import connection
 
 from django_pgjobs import JobContext, Next, Unique, job
-from django_pgjobs.exceptions import InvalidJob, JobSuspended, Release, RolledBack, WorkerStopping
+from django_pgjobs.exceptions import JobSuspended, Release, WorkerStopping
 from django_pgjobs.execution import walks
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.testing import context, run_job, run_jobs
-from tests.db.each_ground import NOW, atomic, cursors, effects, groups, meet, plain, said, stop, troubles
+from tests.db.each_ground import NAMES, NOW, atomic, cursors, effects, meet, plain, said, some_groups, stop, troubles
 from tests.plugins.sabotage import lines_of, sabotage
 
+__all__ = ["some_groups"]
+
 pytestmark = pytest.mark.django_db
-
-NAMES = [f"g{number:03}" for number in range(8)]
-
-
-@pytest.fixture(autouse=True)
-def some_groups() -> Iterator[list[Group]]:
-    said.clear()
-    troubles.clear()
-    yield groups(8)
-    assert not troubles, "each trouble has happened"
-
 
 both = pytest.mark.parametrize("kind", [plain, atomic], ids=["plain", "atomic"])
 
@@ -113,66 +103,7 @@ def test_a_cursor_is_written_once_a_second_and_at_the_end(monkeypatch: pytest.Mo
     assert len(written) == 10
 
 
-# How a body may be left
-
-
-@job(name="each.leaves", takes_context=True, max_attempts=1)
-def leaves(context: JobContext, how: str, atomic: bool) -> str:
-    walk = context.each(Group.objects.all(), every=3, atomic=atomic)
-    if how == "holds":
-        meet(context, next(walk).name)
-        return how
-    try:
-        for group in walk if how == "named" else context.each(Group.objects.all(), every=3, atomic=atomic, name="b"):
-            meet(context, group.name)
-            if group.name == NAMES[4]:
-                if how == "return":
-                    return how
-                if how == "raise":
-                    raise LookupError(how)
-                break
-    except LookupError:
-        pass
-    return how
-
-
-@pytest.mark.parametrize("how", ["break", "return", "raise", "named", "holds"])
-def test_a_batch_that_is_not_brought_to_its_end_fails_the_job(how: str) -> None:
-    """Its effects are rolled back, so the job must not succeed without them."""
-    registered = leaves.register(how, atomic=True)
-    run_jobs()
-    registered.refresh_from_db()
-    assert registered.outcome == "abandoned"
-    assert "RolledBack: The job has left context.each(…, atomic=True)" in registered.error
-    assert effects() == ([] if how == "holds" else NAMES[:3])
-
-
-@pytest.mark.parametrize("how", ["break", "return", "raise", "named", "holds"])
-def test_what_is_not_atomic_may_be_left(how: str) -> None:
-    registered = leaves.register(how, atomic=False)
-    run_jobs()
-    registered.refresh_from_db()
-    assert (registered.outcome, registered.result) == ("succeeded", how)
-    assert effects() == NAMES[: 1 if how == "holds" else 5]
-
-
-@job(name="each.swallows", takes_context=True, max_attempts=1)
-def swallows(context: JobContext) -> str:
-    try:
-        for group in context.each(Group.objects.all()):
-            meet(context, group.name)
-    except BaseException:
-        said.append("swallowed")
-    return "all done"
-
-
-def test_a_job_that_keeps_its_stop_to_itself_has_not_succeeded() -> None:
-    troubles[NAMES[2]] = "stop"
-    registered = swallows.register()
-    run_jobs()
-    registered.refresh_from_db()
-    assert said[-1] == "swallowed"
-    assert (registered.outcome, "SuspensionSwallowed" in registered.error) == ("abandoned", True)
+# A cancel, and a claim that is lost
 
 
 @job(name="each.cancelled", takes_context=True)
@@ -293,7 +224,7 @@ def test_a_job_releases_itself() -> None:
     assert list(Attempt.objects.values_list("cause", "exception")) == [("released", "")] * 2
 
 
-# Several, and other sources
+# Several in one job
 
 
 @job(name="each.two", takes_context=True)
@@ -337,250 +268,7 @@ def test_the_number_of_short_cursors_is_limited_too() -> None:
     assert "each 'z': a job may have 25 cursors" in many.error
 
 
-Rows = Callable[[], Any]
-
-sources: dict[str, Rows] = {}
-
-
-@job(name="each.of", takes_context=True, max_attempts=1)
-def of(context: JobContext, source: str, stops_behind: int = 0, key: str = "pk") -> None:
-    for number, row in enumerate(context.each(sources[source](), key=key, every=2), 1):
-        said.append(row)
-        if number == stops_behind and not Attempt.objects.exists():
-            stop(context)
-
-
-@pytest.mark.parametrize(
-    ("rows", "key", "expected"),
-    [
-        (lambda: Group.objects.order_by("-name").values_list("name", flat=True), "name", NAMES),
-        (lambda: Group.objects.order_by("name").reverse().values_list("name", flat=True), "name", NAMES),
-        (
-            lambda: Group.objects.values("name", "permissions"),
-            "name",
-            [{"name": n, "permissions": None} for n in NAMES],
-        ),
-        (lambda: ["b", "a", "c"], "pk", ["b", "a", "c"]),
-        (lambda: range(100, 105), "pk", [100, 101, 102, 103, 104]),
-        (lambda: (f"x{number}" for number in range(5)), "pk", [f"x{number}" for number in range(5)]),
-        (lambda: [("a", 1), ("a", 2)], "pk", [("a", 1), ("a", 2)]),
-        (lambda: [uuid4()][:0], "pk", []),
-    ],
-    ids=["values_list", "reversed", "values", "list", "range", "generator", "tuples", "empty"],
-)
-def test_it_goes_through(rows: Rows, key: str, expected: list[object]) -> None:
-    """A queryset of values too, whatever its order, and any iterable."""
-    sources["it"] = rows
-    registered = of.register("it", 1, key)
-    for _ in range(2 if expected else 1):
-        run_job(registered)
-    assert (registered.outcome, registered.error, said) == ("succeeded", "", expected)
-
-
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        (lambda: {1, 2}, "a set has no order"),
-        (lambda: "abc", "each takes a queryset or an iterable of keys, not str"),
-        (lambda: 5, "each takes a queryset or an iterable of keys, not int"),
-        (lambda: [object()], "each 'each': key cannot be stored: it is of type object"),
-        (lambda: ["x" * 300], "each 'each': The key takes 302 bytes"),
-        (lambda: Group.objects.all()[:5], "a queryset that is sliced"),
-        (lambda: Group.objects.all().union(Group.objects.all()), "a queryset that is sliced"),
-        (lambda: User.objects.distinct("email"), "a queryset that is sliced"),
-        (lambda: Group.objects.values("permissions"), "values() has to hold the key 'id'"),
-        (lambda: Group.objects.values_list("name", flat=True), "values() has to hold the key 'id'"),
-        (lambda: Group.objects.values_list("pk", "name"), "values() has to hold the key 'id'"),
-    ],
-)
-def test_it_does_not_go_through(rows: Rows, words: str) -> None:
-    sources["it"] = rows
-    registered = of.register("it")
-    run_jobs()
-    registered.refresh_from_db()
-    assert (registered.outcome, said) == ("abandoned", [])
-    assert words in registered.error
-
-
-def test_rows_that_come_twice_are_refused() -> None:
-    """A batch could end between the two."""
-    user = User.objects.create(username="u")
-    Group.objects.get(name=NAMES[0]).user_set.add(user, User.objects.create(username="v"))
-    sources["it"] = lambda: Group.objects.filter(user__is_active=True)
-    registered = of.register("it")
-    run_jobs()
-    registered.refresh_from_db()
-    assert "returns rows of auth.group.id more than once: add distinct()" in registered.error
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("nothing", "each: key: Group has no field named 'nothing'"),
-        ("permissions", "key must name a unique field without NULL of auth.Group, not 'permissions'"),
-    ],
-)
-def test_a_key_that_names_no_place_is_refused(key: str, words: str) -> None:
-    sources["it"] = Group.objects.all
-    registered = of.register("it", 0, key)
-    run_jobs()
-    registered.refresh_from_db()
-    assert words in registered.error
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"every": 0}, "every must be a whole number from 1 to 10000, not 0"),
-        ({"every": True}, "every must be a whole number from 1 to 10000, not True"),
-        ({"every": 10_001}, "every must be a whole number"),
-        ({"total": -1}, "total must be a whole number, or None to count the rows, not -1"),
-        ({"name": ""}, "name must be a printable text"),
-    ],
-)
-def test_options_that_are_none(given: Any, words: str) -> None:
-    with pytest.raises(InvalidJob, match=words):
-        context().each([1], **given)
-
-
-# What has changed before it continues
-
-
-def stopped_behind(count: int, rows: Rows, key: str = "pk") -> Job:
-    sources["it"] = rows
-    registered = of.register("it", count, key)
-    run_job(registered)
-    assert cursors(registered)["each"]["n"] == count
-    said.clear()
-    return registered
-
-
-def test_rows_that_are_gone_or_new_do_not_matter(some_groups: list[Group]) -> None:
-    """Those behind the cursor are met, also new ones; those in front of it are not."""
-    registered = stopped_behind(3, lambda: Group.objects.all())
-    Group.objects.filter(pk__in=[some_groups[2].pk, some_groups[4].pk]).delete()
-    Group.objects.create(pk=some_groups[0].pk - 1, name="in front")
-    Group.objects.create(name="behind")
-    run_job(registered)
-    assert [group.name for group in said] == [*NAMES[3:4], *NAMES[5:], "behind"]
-    assert registered.progress == {"n": 8, "total": 8, "message": ""}
-
-
-def test_a_filter_that_has_changed_is_that_of_the_rest() -> None:
-    registered = stopped_behind(3, lambda: Group.objects.all())
-    sources["it"] = lambda: Group.objects.exclude(name=NAMES[5])
-    run_job(registered)
-    assert [group.name for group in said] == [*NAMES[3:5], *NAMES[6:]]
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "words"),
-    [
-        (lambda: Group.objects.all(), lambda: User.objects.all(), "and now goes by auth.user.id"),
-        (lambda: Group.objects.all(), lambda: range(9), "before, and now goes through an iterable"),
-        (lambda: range(9), lambda: Group.objects.all(), "went through an iterable before"),
-        (lambda: range(9), lambda: range(1, 9), "item 3 of the iterable was 2 when the job stopped"),
-        (lambda: range(9), lambda: range(2), "and is missing now"),
-    ],
-    ids=["model", "queryset", "iterable", "items", "fewer"],
-)  # fmt: skip
-def test_another_source_is_refused(before: Rows, now: Rows, words: str) -> None:
-    registered = stopped_behind(3, before)
-    sources["it"] = now
-    run_job(registered)
-    assert words in registered.error
-    assert "To start from the beginning, give this each another name, or register the job again." in registered.error
-    assert said == []
-    assert cursors(registered)["each"]["n"] == 3
-
-
-def test_a_key_of_another_type_is_refused() -> None:
-    registered = stopped_behind(3, lambda: Group.objects.all())
-    Job.objects.filter(pk=registered.pk).update(
-        options={"each": {"each": {"n": 3, "of": 8, "by": "auth.group.id", "at": "seven"}}}
-    )
-    run_job(registered)
-    assert "its cursor, 'seven', is no value of auth.group.id any more" in registered.error
-
-
-# Where it may not be called
-
-
-@job(name="each.misplaced", takes_context=True, max_attempts=1)
-def misplaced(context: JobContext, where: str) -> None:
-    match where:
-        case "atomic":
-            with transaction.atomic():
-                list(context.each([1]))
-        case "step":
-            context.step(goes_through, context)
-        case "unkeyed":
-            for _ in context.each([1]):
-                context.step(effects)
-        case "sleep":
-            for _ in context.each([1]):
-                context.sleep(1)
-        case "gather":
-            for _ in context.each([1, 2]):
-                context.gather([], name="all")
-
-
-def goes_through(context: JobContext) -> None:
-    list(context.each([1]))
-
-
-@pytest.mark.parametrize(
-    ("where", "words"),
-    [
-        ("atomic", "context.each() inside atomic()"),
-        ("step", "context.each() inside step"),
-        ("unkeyed", "step 'effects' inside context.each()"),
-        ("sleep", "sleep inside context.each()"),
-        ("gather", "gather inside context.each()"),
-    ],
-)
-def test_where_it_is_refused(where: str, words: str) -> None:
-    registered = misplaced.register(where)
-    run_jobs()
-    registered.refresh_from_db()
-    assert words in registered.error
-
-
-@job(name="each.keyed", takes_context=True)
-def keyed(context: JobContext) -> None:
-    for group in context.each(Group.objects.all()):
-        context.step.using(key=group.pk)(said.append, group.name)
-        context.sleep(0 if group.name != NAMES[3] else 60, name=f"pause {group.pk}")
-    context.step(said.append, "behind")
-
-
-def test_steps_and_pauses_are_told_apart_by_the_row() -> None:
-    registered = keyed.register()
-    for _ in range(20):
-        run_jobs(skip_sleeps=True)
-    registered.refresh_from_db()
-    assert (registered.outcome, said) == ("succeeded", [*NAMES, "behind"])
-
-
-@job(name="each.breaks_at_commit", takes_context=True, max_attempts=1)
-def breaks_at_commit(context: JobContext) -> str:
-    try:
-        for group in context.each(Group.objects.all(), every=3, atomic=True):
-            meet(context, group.name)
-            if group.name == NAMES[5]:
-                transaction.set_rollback(True)
-    except RolledBack:
-        said.append("caught")
-    return "done"
-
-
-def test_a_batch_that_could_not_be_committed_fails_the_job_even_if_it_catches_that() -> None:
-    registered = breaks_at_commit.register()
-    run_jobs()
-    registered.refresh_from_db()
-    assert said[-1] == "caught"
-    assert "The job has left context.each(…, atomic=True)" in registered.error
-    assert effects() == NAMES[:3]
+# In a coroutine, and without a job
 
 
 @job(name="each.async", takes_context=True, max_attempts=2, backoff=NOW)

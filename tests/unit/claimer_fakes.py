@@ -10,10 +10,19 @@ import psycopg
 import pytest
 
 from django_pgjobs.store import claiming, finalising, notifying
-from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Pair
+from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
 from django_pgjobs.store.finalising import ReleasedJob
 
 DB: Any = SimpleNamespace(sent_at=0.0)
+
+
+def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
+    """Of the line of threads, as all have that know no ``async def`` job."""
+
+    def claim_lines(db: Any, lines: dict[bool, Line], names: Any, **_: Any) -> ClaimReply:
+        return ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
+
+    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
 
 
 def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:

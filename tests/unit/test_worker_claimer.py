@@ -1,4 +1,4 @@
-"""When the claim thread claims, what it parks, and that nothing it takes is left to nobody."""
+"""When the claim thread claims, and that nothing it takes is left to nobody."""
 
 from __future__ import annotations
 
@@ -12,26 +12,14 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.store import claiming
-from django_pgjobs.store.claiming import ClaimedJob, ClaimReply, Line, Pair
-from django_pgjobs.store.database import is_data_trouble
+from django_pgjobs.store.claiming import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claimer_module
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, Claimer
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
-from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.reach import BEGINNING
-from django_pgjobs.worker.threads.ready_hints import MOST_HINTS
 from django_pgjobs.worker.threads.tour import MOST_PAIRS
-from tests.unit.claimer_fakes import DB, TOO_LARGE, Ledger, refusing, taking_one
+from tests.unit.claimer_fakes import DB, taking
 from tests.unit.worker_fakes import DUE, Heard, claimed
-
-
-def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
-    """Of the line of threads, as all have that know no ``async def`` job."""
-
-    def claim_lines(db: Any, lines: dict[bool, Line], names: Any, **_: Any) -> ClaimReply:
-        return ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
-
-    monkeypatch.setattr(claiming, "claim_lines", claim_lines)
 
 
 def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
@@ -92,97 +80,6 @@ def test_a_claim_whose_server_is_away_is_not_waited_for(claimer: Claimer, monkey
     assert claimer.unconfirmed is not None
     claimer.reachable = False
     assert not claimer.busy
-
-
-@pytest.mark.parametrize("turns", [0, 1])
-def test_the_row_that_is_parked_is_of_the_claim_that_failed(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, turns: int
-) -> None:
-    """Queues take turns from plan to plan: the first row of another plan's first queue is innocent."""
-    failed: list[str] = []
-    parked: list[int] = []
-
-    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
-        failed.append(plan[0].queue)
-        raise TOO_LARGE
-
-    taking(monkeypatch, take)
-    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: {"a": 7, "b": 8}[plan[0].queue])
-    taking_one(monkeypatch, lambda job_id: refusing([], 1))
-
-    def park(db: Any, job_id: int, *_: Any) -> list[int]:
-        parked.append(job_id)
-        return [job_id]
-
-    monkeypatch.setattr(claiming, "park_unclaimable", park)
-    claimer.frontier.rotation = turns
-    assert claimer._claim(DB, {False: 4})
-    assert len(failed) == 3  # 4, 2, 1
-    assert parked == [{"a": 7, "b": 8}[failed[-1]]]
-    assert not claimer.busy
-
-
-def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
-    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another worker has parked the one that failed; what is the first now is innocent, and would stay parked."""
-    taking(monkeypatch, refusing)
-    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: 9)
-    taking_one(monkeypatch, lambda job_id: [claimed(job_id)])
-    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
-    assert claimer._claim(DB, {False: 1})
-    [message] = heard.of(Claimed)
-    assert ([job.id for job in message.jobs], claimer.room.unadopted) == ([9], {False: 1})
-    assert claimer.unconfirmed is None
-
-
-def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    taking(monkeypatch, refusing)
-    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: None)
-    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
-    assert claimer._claim(DB, {False: 1})
-    assert not claimer.busy
-
-
-def test_a_worker_that_drains_claims_no_row_to_learn_whether_it_fails(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def next_claimable(db: Any, plan: list[Pair], **_: Any) -> int:
-        claimer.halt()
-        return 9
-
-    taking(monkeypatch, refusing)
-    monkeypatch.setattr(claiming, "next_claimable", next_claimable)
-    taking_one(monkeypatch, lambda job_id: pytest.fail("claimed"))
-    claimer._claim(DB, {False: 1})
-    assert not claimer.busy
-
-
-def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
-        raise psycopg.errors.InsufficientPrivilege("permission denied")
-
-    taking(monkeypatch, take)
-    monkeypatch.setattr(claiming, "park_unclaimable", lambda *_: pytest.fail("parked"))
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        claimer._claim(DB, {False: 1})
-
-
-@pytest.mark.parametrize(
-    ("error", "data"),
-    [
-        (psycopg.errors.DatetimeFieldOverflow("x"), True),
-        (psycopg.errors.ProgramLimitExceeded("x"), True),
-        (psycopg.errors.InternalError_("x"), True),
-        (psycopg.DataError("NUL"), True),
-        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate"), True),
-        (psycopg.errors.QueryCanceled("x"), False),
-        (psycopg.OperationalError("x"), False),
-        (ValueError("x"), False),
-    ],
-)
-def test_trouble_with_a_row_is_told_from_trouble_with_the_server(error: Exception, data: bool) -> None:
-    assert is_data_trouble(error) is data
 
 
 def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
@@ -430,185 +327,6 @@ def test_whoever_hears_of_registrations_does_not_ask_in_vain(
     claimer.room.wanted = {False: 9}
     taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
     assert claimer._claim(DB, {False: 5}) is again
-
-
-# What is heard
-
-
-def wake_up() -> None:
-    raise AssertionError("nothing here is held by a limit")
-
-
-class Notice:
-    def __init__(self, payload: str) -> None:
-        self.payload = payload
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        "", ":", "5", "5:", ":a", "--5:a", "²:a", "٣:a", "1e3:a", "-99999:a", "99999999999999999999:a",
-        "5:a b", "5:a\nb", "5:" + "a" * 101, "5:excluded",
-    ],
-)  # fmt: skip
-def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
-    """Every role of the database may notify; a priority that no column holds would make every claim fail."""
-    claimer.frontier.excluded = frozenset({"excluded"})
-    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(payload)
-    assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
-
-
-def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(claimer: Claimer) -> None:
-    stirred: list[int] = []
-    claimer.frontier.excluded = frozenset({"excluded"})
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, lambda: stirred.append(1))
-    for payload in ("limited:a", "limited:", "limited:excluded", "limited:a b", "Limited:a"):
-        listener._hand_on(payload)
-    assert (stirred, claimer.hints.pairs) == ([1], set())
-
-
-def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
-    claimer.frontier.excluded = frozenset({"excluded"})
-    claimer.frontier.learn([("a", 0), ("b", 0)])
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
-    for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
-        listener._hand_on(payload)
-    assert (claimer.hints.released, claimer.notified, claimer.hints.pairs) == ({"a"}, 1, set())
-    claimer.hints.hand_over(claimer.lines.values())
-    assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
-    assert not claimer.hints.released
-
-
-def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Claimer) -> None:
-    claimer.frontier.excluded = frozenset({"excluded"})
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
-    for payload in ("busy:excluded", "busy:", "busy:a b", "Busy:a"):
-        listener._hand_on(payload)
-    assert claimer.settles_at == 0.0
-    listener._hand_on("busy:a")
-    assert claimer.settles_at > clock.monotonic()
-    assert claimer.hints.pairs == set()
-
-
-@pytest.mark.parametrize(
-    ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
-)
-def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
-    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(payload)
-    assert (claimer.hints.pairs, claimer.notified) == ({pair}, 1)
-
-
-def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
-    """While every thread is busy nothing asks for what was heard; the list of queues has it all."""
-    claimer.hints.list_due = 99.0
-    for number in range(MOST_HINTS + 5):
-        claimer.wake_for((f"q{number}", 0))
-        claimer.wake_for_released(f"q{number}")
-    hints = claimer.hints
-    assert (len(hints.pairs), hints.list_due, len(hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
-    claimer.frontier.learn([("last", 0)])
-    claimer.hints.hand_over(claimer.lines.values())
-    assert all(reach.behind for reach in claimer.frontier.reaches.values()), "one of those too many may be any"
-    assert (claimer.hints.released_anywhere, claimer.hints.released) == (False, set())
-
-
-def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:
-    claimer.wake_for_admitted(("a", 0))
-    assert (claimer.hints.pairs, claimer.hints.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
-    claimer.hints.hand_over(claimer.lines.values())
-    assert (claimer.hints.pairs, claimer.hints.admitted) == (set(), set())
-    assert claimer.frontier.reaches["a", 0].admitted_due < 0.0
-    for number in range(MOST_HINTS + 5):
-        claimer.wake_for_admitted((f"q{number}", 0))
-    assert len(claimer.hints.admitted) == MOST_HINTS
-
-
-class Way:
-    """A listening connection: notices arrive as a test says, one look after the other."""
-
-    def __init__(self, looks: list[list[Notice]], stop: Any) -> None:
-        self.pooled = False
-        self.connection = self
-        self.asked = self.statements = 0
-        self.looks = looks
-        self.stop = stop
-
-    def fetch(self, name: str, params: Any) -> list[Any]:
-        self.asked += 1
-        return []
-
-    def wait_for_news(self, seconds: float, bell: Any) -> None: ...
-
-    def notifies(self, *, timeout: float, stop_after: int) -> list[Notice]:
-        if len(self.looks) == 1:
-            self.stop()
-        return self.looks.pop(0)
-
-
-def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A way that has vanished is as silent as a quiet queue: without an answer it would be believed in for hours."""
-    monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
-    way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
-    listener.serve(way)
-    assert 2 <= way.asked <= 4
-    assert claimer.hints.pairs == {("a", 0)}
-    assert not claimer.listening.is_set()
-
-
-def test_a_listener_never_asks_while_notifications_arrive(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the answer come all that the server has for it, however many: none of them could be left."""
-    monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
-    way: Any = Way([[Notice("0:a")] * 3 for _ in range(9)], listener.stopping.set)
-    listener.serve(way)
-    assert way.asked == 1, "to listen at all"
-
-
-def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
-    way: Any = Way([], listener.stopping.set)
-    way.pooled = True
-    listener.serve(way)
-    assert (listener.stopping.is_set(), way.asked) == (True, 0)
-
-
-def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server has claimed them: left alone they would all be charged when the lease runs out."""
-    ledger = Ledger(monkeypatch)
-    taken: list[int] = []
-
-    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
-        taken.append(limit)
-        ledger.jobs = list(range(limit))
-        raise psycopg.DataError("timestamp too small (before year 1)")
-
-    taking(monkeypatch, take)
-    parked: list[list[int]] = []
-
-    def park(db: Any, job_id: int, reason: str, fingerprints: Any) -> list[int]:
-        parked.append(list(ledger.jobs))
-        return [job_id]
-
-    monkeypatch.setattr(claiming, "next_claimable", lambda db, plan, **_: 7)
-    taking_one(monkeypatch, lambda job_id: take([], 1))
-    monkeypatch.setattr(claiming, "park_unclaimable", park)
-    assert claimer._claim(DB, {False: 4})
-    assert taken == [4, 2, 1, 1]
-    assert parked == [[]], "all were free again when the one was parked"
-    assert not claimer.busy
-
-
-def test_a_pause_is_heard_of(claimer: Claimer) -> None:
-    looked: list[bool] = []
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), wake_up)
-    listener._hand_on("pauses")
-    assert looked == [True]
-    assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 
 
 def test_a_queue_that_goes_on_is_looked_at_at_once_and_one_that_is_paused_wakes_nobody(claimer: Claimer) -> None:
