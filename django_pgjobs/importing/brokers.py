@@ -4,7 +4,11 @@ Redis and the database share no transaction, so a batch goes in four steps: move
 no worker of theirs looks; register them and note their ids, in one transaction; commit; delete them from our keys. What
 dies between two steps is finished by the next run, before its own first: a message in our keys whose id is noted has
 come, another one goes back. The transaction holds a lock from before the move, so that no run takes the messages of
-one that is at work for those of one that has died.
+one that is at work for those of one that has died. Our keys name the database, as another one knows neither its notes
+nor its lock.
+
+A hash that belongs to a message moves with it, in the same step, if it is still the one that was judged: what a
+producer writes under the same id from then on is of another message.
 
 The way back is alike: the transaction that deletes the job turns its note into one that its message has to go back, and
 Redis remembers which of these it has, until that note is gone.
@@ -13,18 +17,24 @@ Redis remembers which of these it has, until that note is gone.
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.importing import taking
 from django_pgjobs.importing.judging import judge
+from django_pgjobs.importing.moves import MOVE, RETURN, SETTLE
 from django_pgjobs.importing.sources import Waiting, storable
 from django_pgjobs.importing.taking import Fate, ImportTally, ReportFates, UndoneImport, fate_of
 from django_pgjobs.models.imports import ImportNote
+from django_pgjobs.store import installation
 from django_pgjobs.store.database import Database, Params, Rows, at_read_committed, on
 from django_pgjobs.store.importing import Imported
 from django_pgjobs.store.moving import commit_durably, lock_moving
@@ -32,73 +42,47 @@ from django_pgjobs.store.moving import commit_durably, lock_moving
 OURS, BACK = "pgjobs:taking:", "!"
 """Beginnings: of the keys of messages that are being taken, of the source and run of notes of those that go back."""
 
-MOVE = """
-local scored, moved = redis.call('TYPE', KEYS[1]).ok == 'zset', {}
-for at = 3, #ARGV do
-  if scored then
-    local score = redis.call('ZSCORE', KEYS[1], ARGV[at])
-    if score then
-      redis.call('ZREM', KEYS[1], ARGV[at])
-      redis.call('ZADD', KEYS[2], score, ARGV[at])
-      moved[#moved + 1] = at - 3
-    end
-  elseif redis.call('LREM', KEYS[1], ARGV[2], ARGV[at]) == 1 then
-    redis.call(ARGV[1], KEYS[2], ARGV[at])
-    moved[#moved + 1] = at - 3
-  end
-end
-return moved
-"""
-"""Moves messages from a key to another, those that are there, and returns their numbers."""
-
-SETTLE = """
-local remove = redis.call('TYPE', KEYS[1]).ok == 'zset' and {'ZREM', KEYS[1]} or {'LREM', KEYS[1], 1}
-for at = 1, #ARGV, 2 do
-  remove[#remove + 1] = ARGV[at]
-  if redis.call(unpack(remove)) == 1 and ARGV[at + 1] ~= '' then redis.call('DEL', ARGV[at + 1]) end
-  remove[#remove] = nil
-end
-"""
-"""Deletes messages from our key, and the hashes of those that were there: another process may have done so before."""
-
-RETURN = """
-if redis.call('SADD', KEYS[2], ARGV[1]) == 1 then
-  if ARGV[3] == '' then redis.call(ARGV[4], KEYS[1], ARGV[2]) else redis.call('ZADD', KEYS[1], ARGV[3], ARGV[2]) end
-  if #ARGV > 4 then redis.call('HSET', KEYS[3], unpack(ARGV, 5)) end
-end
-"""
-"""Lets a message wait again, unless it does so already, with the fields of its hash."""
+CHANGED = "it has changed there, or another job waits for it since: run the command again"
 
 
 class MessageKey(NamedTuple):
-    """A list or a sorted set of messages; ``push``: the command that adds one at the end where workers take them."""
+    """A list or a sorted set of messages; ``push``: the command that adds one at the end where workers take them.
+
+    ``own``: the beginning of the keys where this database has what it is taking; ``at``: where to read, there or not.
+    """
 
     key: str
     queue: str = ""
     push: str = "LPUSH"
+    own: str = ""
+    at: str = ""
 
 
 @dataclass(eq=False, slots=True)
 class BrokerMessage:
-    """A message: its bytes, its score in a sorted set, the job in it, and the hash that belongs to it."""
+    """A message: its bytes, its score in a sorted set, the job in it, and the hash that belongs to it.
+
+    ``needed_key``: a key that is there while another message waits for it.
+    """
 
     member: bytes
     score: float | None
     found: Waiting
     hash_key: str = ""
     fields: Mapping[bytes, bytes] = field(default_factory=dict)
+    needed_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A queue in Redis. ``keys``: the keys of its messages; ``read``: the messages of these members.
+    """A queue in Redis. ``keys``: the keys of its messages, by ``own`` too; ``read``: the messages of these members.
 
     ``url``: its broker, if the project says it; ``before``: a step before anything is taken.
     """
 
     name: str
     queue: str
-    keys: Callable[[Any], list[MessageKey]]
+    keys: Callable[[Any, str], list[MessageKey]]
     read: Callable[[Any, MessageKey, Sequence[tuple[bytes, float | None]]], list[BrokerMessage]]
     url: Callable[[], str] = str
     before: Callable[[Any], None] | None = None
@@ -123,32 +107,51 @@ def _connected(url: str) -> Iterator[Any]:
         client.close()
 
 
-def keys_of(client: Any, start: str) -> list[str]:
+def keys_of(client: Any, own: str, start: str) -> list[str]:
     """Return the keys that start so, also those of which all messages are being taken."""
-    found = [key.decode(errors="replace") for own in ("", OURS) for key in client.scan_iter(f"{own}{start}*")]
-    return sorted({key.removeprefix(OURS) for key in found})
+    return sorted(
+        {key.decode(errors="replace").removeprefix(at) for at in ("", own) for key in client.scan_iter(f"{at}{start}*")}
+    )
+
+
+def beginning(using: str) -> str:
+    """Return the beginning of the keys where this database, and no other, has the messages that it is taking."""
+    now = installation.read(on(using), get_conf().environment).now
+    known = json.dumps([now.system, now.database, now.table, now.environment])
+    return f"{OURS}{hashlib.sha256(known.encode()).hexdigest()[:16]}:"
+
+
+def _origins(broker: Broker, client: Any, using: str) -> list[MessageKey]:
+    own = beginning(using)
+    return [origin._replace(own=own) for origin in broker.keys(client, own)]
 
 
 def take_messages(broker: Broker, url: str, using: str, *, apply: bool, report: ReportFates) -> ImportTally:
     """Take all that waits in Redis; without ``apply`` only say what would be taken. Raises as ``taking.take``."""
     taking.check_commits(using)
     tally = ImportTally(secrets.token_hex(4))
+
+    def show(fates: Sequence[Fate]) -> None:
+        tally.add(fates)
+        report(fates)
+
     with _connected(url) as client:
         if apply:
             _finish(broker, client, using)
             if broker.before is not None:
                 broker.before(client)
-        for origin in broker.keys(client):
+        for origin in _origins(broker, client, using):
+            if not apply:
+                show(_half_way(broker, client, origin, using))
             start, done = 0, False
             while not done:
                 with locked(using, apply=apply):
-                    messages = _read(broker, client, origin, origin.key, start, taking.BATCH)
+                    messages = _read(broker, client, origin, start, taking.BATCH)
                     fates, taken = _batch(broker, client, origin, messages, using, tally.run if apply else None)
                 _settle(client, origin, taken)
                 start += len(fates) - len(taken)
                 done = len(messages) < taking.BATCH
-                tally.add(fates)
-                report(fates)
+                show(fates)
     if apply:
         taking.log_import(broker.name, tally)
     return tally
@@ -164,8 +167,9 @@ def locked(using: str, *, apply: bool = True) -> Iterator[None]:
         yield
 
 
-def _read(broker: Broker, client: Any, origin: MessageKey, key: str, start: int, most: int) -> list[BrokerMessage]:
+def _read(broker: Broker, client: Any, origin: MessageKey, start: int, most: int) -> list[BrokerMessage]:
     """Return the next messages, in the order in which workers take them."""
+    key = origin.at + origin.key
     kind = client.type(key)
     if kind == b"zset":
         members = client.zrange(key, start, start + most - 1, withscores=True)
@@ -183,6 +187,18 @@ def _read(broker: Broker, client: Any, origin: MessageKey, key: str, start: int,
     return messages
 
 
+def _read_own(broker: Broker, client: Any, origin: MessageKey) -> list[BrokerMessage]:
+    """Return the messages in our key."""
+    return _read(broker, client, origin._replace(at=origin.own), 0, 1 << 30)
+
+
+def _half_way(broker: Broker, client: Any, origin: MessageKey, using: str) -> list[Fate]:
+    """Return what would become of the messages that a run has left in our key that has died."""
+    messages = _read_own(broker, client, origin)
+    known = _noted(broker, messages, using)
+    return _batch(broker, client, origin, [each for each in messages if each.found.id not in known], using, None)[0]
+
+
 def _batch(
     broker: Broker, client: Any, origin: MessageKey, messages: Sequence[BrokerMessage], using: str, run: str | None
 ) -> tuple[list[Fate], list[BrokerMessage]]:
@@ -198,7 +214,11 @@ def _batch(
     if run is None:
         return [fate_of(*pair) for pair in zip([each.found for each in messages], judged, strict=True)], []
     wanted = [at for at, said in enumerate(judged) if said.row is not None]
-    moved = set(_move(client, origin, [messages[at] for at in wanted], take=True))
+    moved, changed = _move(client, origin, [messages[at] for at in wanted], take=True)
+    judged = [
+        said._replace(row=None, reason=CHANGED) if each in changed else said
+        for each, said in zip(messages, judged, strict=True)
+    ]
     # A message that a worker there has taken since is not told, as none is that it took before.
     stay = [at for at, said in enumerate(judged) if said.row is None or messages[at] in moved]
     messages, judged = [messages[at] for at in stay], [judged[at] for at in stay]
@@ -234,34 +254,48 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _move(client: Any, origin: MessageKey, messages: Sequence[BrokerMessage], *, take: bool) -> list[BrokerMessage]:
-    """Move these messages to our key, or back to where workers take the next; return those that were there.
+def _move(
+    client: Any, origin: MessageKey, messages: Sequence[BrokerMessage], *, take: bool
+) -> tuple[set[BrokerMessage], set[BrokerMessage]]:
+    """Move these messages to our key, or back to where workers take the next.
 
-    Our key has them in the order of theirs.
+    Return those that were there, and those that stay as they are not what was read. Our key has them in the order of
+    theirs.
     """
     if not messages:
-        return []
+        return set(), set()
     first = origin.push == "LPUSH"
-    keys, order, push = [origin.key, OURS + origin.key], list(messages), "RPUSH" if first else "LPUSH"
+    keys, order, push = [origin.key, origin.own + origin.key], list(messages), "RPUSH" if first else "LPUSH"
     if not take:
         keys, order, push = keys[::-1], order[::-1], origin.push
-    numbers = client.eval(MOVE, 2, *keys, push, 1 if first else -1, *(each.member for each in order))
-    return [order[number] for number in numbers]
+    parts: list[Any] = []
+    for each in order:
+        hashes = [each.hash_key, _own_hash(origin, each)]
+        read = [part for pair in each.fields.items() for part in pair] if take else []
+        parts += [each.member, *(hashes if take else hashes[::-1]), each.needed_key, len(read), *read]
+    answers = client.eval(MOVE, 2, *keys, push, 1 if first else -1, *parts)
+    moved, changed = ({order[number] for number in numbers} for numbers in answers)
+    return moved, changed
+
+
+def _own_hash(origin: MessageKey, message: BrokerMessage) -> str:
+    return origin.own + message.hash_key if message.hash_key else ""
 
 
 def _settle(client: Any, origin: MessageKey, taken: Sequence[BrokerMessage]) -> None:
     """Delete messages that have come from our key, with their hashes."""
     if not taken:
         return
-    parts = [part for each in taken for part in (each.member, each.hash_key)]
-    client.eval(SETTLE, 1, OURS + origin.key, *parts)
+    parts = [part for each in taken for part in (each.member, _own_hash(origin, each))]
+    client.eval(SETTLE, 1, origin.own + origin.key, *parts)
 
 
 def _finish(broker: Broker, client: Any, using: str) -> int:
     """Finish what a run has left that has died: messages in our keys, and those to go back, whose number it returns."""
+    own = beginning(using)
     with locked(using):
-        for origin in broker.keys(client):
-            messages = _read(broker, client, origin, OURS + origin.key, 0, 1 << 30)
+        for origin in _origins(broker, client, using):
+            messages = _read_own(broker, client, origin)
             known = _noted(broker, messages, using)
             _settle(client, origin, [each for each in messages if each.found.id in known])
             _move(client, origin, [each for each in messages if each.found.id not in known], take=False)
@@ -269,13 +303,13 @@ def _finish(broker: Broker, client: Any, using: str) -> int:
         notes = list(ImportNote.objects.using(using).filter(source=BACK + broker.name).order_by("-job_id"))
         for note in notes:
             stored: dict[str, Any] = note.original or {}
-            keys = (stored["key"], OURS + note.run, stored["hash"])
+            keys = (stored["key"], own + note.run, stored["hash"])
             fields = [base64.b64decode(part) for part in stored["fields"]]
             score = "" if stored["score"] is None else repr(stored["score"])
             member = base64.b64decode(stored["member"])
             client.eval(RETURN, 3, *keys, note.source_id, member, score, stored["push"], *fields)
         ImportNote.objects.using(using).filter(source=BACK + broker.name).delete()
-    if runs := {OURS + note.run for note in notes}:
+    if runs := {own + note.run for note in notes}:
         client.delete(*runs)
     return len(notes)
 
@@ -285,7 +319,16 @@ def undo_messages(
 ) -> UndoneImport:
     """``taking.undo`` for messages of Redis."""
     with _connected(url) as client:
-        return undo_by(lambda: _finish(broker, client, using), broker.name, run, using, apply=apply, report=report)
+
+        def free(notes: Sequence[ImportNote]) -> list[ImportNote]:
+            """Leave out those under whose id a producer has written another message since."""
+            with client.pipeline(transaction=False) as pipe:
+                for note in notes:
+                    pipe.exists((note.original or {})["hash"])
+                return [note for note, taken in zip(notes, pipe.execute(), strict=True) if not taken]
+
+        finish = partial(_finish, broker, client, using)
+        return undo_by(finish, broker.name, run, using, apply=apply, report=report, free=free)
 
 
 def undo_by(
@@ -296,11 +339,15 @@ def undo_by(
     *,
     apply: bool,
     report: Callable[[Sequence[Imported]], None],
+    free: Callable[[Sequence[ImportNote]], list[ImportNote]] = list,
 ) -> UndoneImport:
-    """``taking.undo`` where the way back is noted first, and ``finish`` brings what is noted there."""
+    """``taking.undo`` where the way back is noted first, and ``finish`` brings what is noted there.
+
+    ``free`` returns those that can go back.
+    """
 
     def put_back(db: Database, params: Params) -> Rows:
-        notes = ImportNote.objects.using(using).filter(source=source, run=run, source_id__in=params["ids"])
+        notes = free(list(ImportNote.objects.using(using).filter(source=source, run=run, source_id__in=params["ids"])))
         back = [
             ImportNote(source=BACK + each.source, source_id=each.source_id, job_id=each.job_id, run=BACK + run,
                        original=each.original)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.importing.bridged import celery_project
-from django_pgjobs.importing.brokers import OURS, Broker, BrokerMessage, MessageKey
+from django_pgjobs.importing.brokers import Broker, BrokerMessage, MessageKey
 from django_pgjobs.importing.sources import UNREADABLE, Waiting
 
 PRIORITIES = range(10)
@@ -89,18 +89,21 @@ def _value(stored: dict[str, Any]) -> Any:
 # Redis: a list for each queue and priority, and a hash with a sorted set for the messages that workers have
 
 
-def _keys(client: Any) -> list[MessageKey]:
+def _queues(client: Any) -> set[str]:
+    return {*celery_project().queues, *(parts[2] for _, parts in _bindings(client))}
+
+
+def _keys(client: Any, own: str) -> list[MessageKey]:
     project = celery_project()
-    queues = {*project.queues, *(parts[2] for _, parts in _bindings(client))}
     lists = [
         MessageKey(f"{project.prefix}{queue}{f'{project.sep}{priority}' if priority else ''}", queue, "RPUSH")
         for priority in PRIORITIES
-        for queue in sorted(queues)
+        for queue in sorted(_queues(client))
         if not queue.endswith(".pidbox") and not queue.startswith("celeryev")
     ]
     with client.pipeline(transaction=False) as pipe:
         for origin in lists:
-            pipe.exists(origin.key, OURS + origin.key)
+            pipe.exists(origin.key, own + origin.key)
         there = pipe.execute()
     return [
         *(origin for origin, found in zip(lists, there, strict=True) if found),

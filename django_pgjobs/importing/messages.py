@@ -29,11 +29,11 @@ def _rq(kind: str) -> str:
     return f"{os.environ.get('RQ_KEY_PREFIX', 'rq')}:{kind}:"
 
 
-def _keys_of_rq(client: Any) -> list[MessageKey]:
+def _keys_of_rq(client: Any, own: str) -> list[MessageKey]:
     keys = sorted(key.decode(errors="replace") for key in client.smembers(_rq("queues")[:-1]))
     found = [MessageKey(key, key.removeprefix(_rq("queue"))) for key in keys]
     for start in (_rq("scheduled"), _rq("deferred")):
-        found += [MessageKey(key, key.removeprefix(start)) for key in keys_of(client, start)]
+        found += [MessageKey(key, key.removeprefix(start)) for key in keys_of(client, own, start)]
     return found
 
 
@@ -41,8 +41,8 @@ def _read_rq(client: Any, origin: MessageKey, members: Members) -> list[BrokerMe
     ids = [member.decode(errors="backslashreplace") for member, _ in members]
     with client.pipeline(transaction=False) as pipe:
         for each in ids:
-            pipe.hgetall(_rq("job") + each)
-            pipe.scard(f"{_rq('job')}{each}:dependents")
+            pipe.hgetall(f"{origin.at}{_rq('job')}{each}")
+            pipe.exists(f"{_rq('job')}{each}:dependents")
         pipe.exists(_rq("scheduler-lock") + origin.queue)
         *answers, scheduler = pipe.execute(raise_on_error=False)  # a key may be of another type
     messages = []
@@ -59,7 +59,8 @@ def _read_rq(client: Any, origin: MessageKey, members: Members) -> list[BrokerMe
             found.unreadable = "another job waits for it there"
         elif score is not None and scheduler and score < time.time() + DUE_SECONDS:
             found.unreadable = "it is due, and its scheduler moves it to its queue: run the command again"
-        messages.append(BrokerMessage(member, score, found, _rq("job") + ids[number], fields))
+        key = _rq("job") + ids[number]
+        messages.append(BrokerMessage(member, score, found, key, fields, f"{key}:dependents"))
     return messages
 
 
@@ -86,8 +87,9 @@ def _of_rq(fields: Mapping[bytes, bytes], start: float | None) -> Waiting:
 # huey: a list or a sorted set of messages by priority, and another by their instants
 
 
-def _keys_of_huey(client: Any) -> list[MessageKey]:
-    return [MessageKey(key, push="RPUSH") for kind in ("redis", "schedule") for key in keys_of(client, f"huey.{kind}.")]
+def _keys_of_huey(client: Any, own: str) -> list[MessageKey]:
+    starts = [f"huey.{kind}." for kind in ("redis", "schedule")]
+    return [MessageKey(key, push="RPUSH") for start in starts for key in keys_of(client, own, start)]
 
 
 def _read_huey(client: Any, origin: MessageKey, members: Members) -> list[BrokerMessage]:
@@ -163,8 +165,8 @@ def _instant(eta: datetime) -> datetime:
 # django-q2: lists of signed packages
 
 
-def _keys_of_q2(client: Any) -> list[MessageKey]:
-    return [MessageKey(key) for key in keys_of(client, "django_q:") if key.endswith(":q")]
+def _keys_of_q2(client: Any, own: str) -> list[MessageKey]:
+    return [MessageKey(key) for key in keys_of(client, own, "django_q:") if key.endswith(":q")]
 
 
 def _read_q2(client: Any, origin: MessageKey, members: Members) -> list[BrokerMessage]:

