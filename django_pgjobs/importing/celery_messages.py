@@ -166,31 +166,54 @@ def _of_redis(data: bytes, queue: str) -> Waiting:
 
 
 RESTORE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
+local score = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if score and tonumber(score) == tonumber(ARGV[2]) and redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[3] then
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.call('ZREM', KEYS[2], ARGV[1])
-  redis.call('RPUSH', KEYS[3], ARGV[3])
+  redis.call('RPUSH', KEYS[3], ARGV[4])
 end
 """
-"""Lets a worker's message wait again, if the worker still has it."""
+"""Lets a worker's message wait again, if no other worker has got it since it was read: that has another instant."""
 
 
 def _restore(client: Any) -> None:
-    """Let the messages of killed workers wait again, as kombu does after its visibility timeout."""
+    """Let the messages of killed workers wait again, as kombu does after its visibility timeout.
+
+    They are read before the look for workers: a living worker that had one by then is seen, by its wait for messages or
+    by its remote control, and what a worker gets that starts after the look is none of them.
+    """
     project = celery_project()
-    db = client.connection_pool.connection_kwargs.get("db", 0)
-    if any(int(each.get("psub", 0)) and int(each["db"]) == int(db or 0) for each in client.client_list()):
-        raise InvalidJob("A worker or a monitor of Celery is connected to this Redis: stop it, or leave out --unacked.")
     unacked, index = project.prefix + UNACKED, project.prefix + UNACKED_INDEX
+    with client.pipeline() as pipe:
+        pipe.zrevrange(index, 0, -1, withscores=True)  # the first of them comes next to the workers' end
+        pipe.hgetall(unacked)
+        tags, held = pipe.execute()
+    _check_workers(client)
+    queues = _queues(client)
     bound = {(exchange, parts[0]): parts[2] for exchange, parts in _bindings(client)}
-    for tag in client.zrevrange(index, 0, -1):  # the first of them comes next to the workers' end
-        if (data := client.hget(unacked, tag)) is None:
+    for tag, score in tags:
+        if (data := held.get(tag)) is None:
             continue
-        raw, exchange, key = json.loads(data)
-        priority = int(raw["properties"].get("priority") or 0)
+        try:
+            raw, exchange, key = json.loads(data)
+            priority = int(raw["properties"].get("priority") or 0)
+        except UNREADABLE:
+            continue
+        if (name := bound.get((exchange, key), key)) not in queues:  # of a queue that is gone, or behind a pattern
+            continue
         steps = [step for step in (0, 3, 6, 9) if step <= priority] or [0]
-        queue = f"{project.prefix}{bound.get((exchange, key), key)}{f'{project.sep}{steps[-1]}' if steps[-1] else ''}"
-        client.eval(RESTORE, 3, unacked, index, queue, tag, data, json.dumps(raw))
+        queue = f"{project.prefix}{name}{f'{project.sep}{steps[-1]}' if steps[-1] else ''}"
+        client.eval(RESTORE, 3, unacked, index, queue, tag, repr(score), data, json.dumps(raw))
+
+
+def _check_workers(client: Any) -> None:
+    """Raise ``InvalidJob`` if a worker or a monitor is connected to this database of Redis."""
+    db = int(client.connection_pool.connection_kwargs.get("db") or 0)
+    if any(
+        int(each["db"]) == db and (int(each.get("psub", 0)) or each.get("cmd") == "brpop")
+        for each in client.client_list()
+    ):
+        raise InvalidJob("A worker or a monitor of Celery is connected to this Redis: stop it, or leave out --unacked.")
 
 
 CELERY = Broker("celery", "celery", _keys, _read, lambda: celery_project().url)
