@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -86,6 +87,11 @@ class CeleryRun:
             return False
         past = Attempt.objects.using(self.context.database).filter(job_id=self.context.id).order_by("-id")
         return past.values_list("exception", flat=True).first() != RETRY_KIND
+
+    def hands_on(self, call: CeleryCall) -> bool:
+        """Return whether Celery makes this call with the result of the run: of a link, or the next of its chain."""
+        following = [self.message.get("callbacks"), (self.message.get("chain") or [None])[-1]]
+        return json.dumps({"task_id": call.message["id"]})[1:-1] in json.dumps(following, default=str)
 
     def is_itself(self, call: CeleryCall) -> bool:
         """Return whether a call is this one once more, so that its row needs no change."""

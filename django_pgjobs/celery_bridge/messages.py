@@ -12,15 +12,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db import router
-from kombu.exceptions import EncodeError
 from kombu.serialization import dumps
 from kombu.utils.json import loads
 
-from django_pgjobs.conf import get_conf
 from django_pgjobs.context import running_alias
-from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.models import Job
-from django_pgjobs.serialization.payload import encode_result
 
 Message = dict[str, Any]
 
@@ -51,14 +47,6 @@ def packed(value: object) -> Any:
 def unpacked(value: object) -> Any:
     """Return the value of what ``packed`` returned, which may hold values that our own JSON has revived."""
     return loads(dumps(value, serializer="json")[2])
-
-
-def check_storable(result: object) -> None:
-    """Raise ``EncodeError`` if no row could hold this result of a task."""
-    try:
-        encode_result(packed(result), get_conf().bounds.result_bytes)
-    except UnstorableResult as error:
-        raise EncodeError(str(error)) from error
 
 
 def made(headers: dict[str, Any], embedded: dict[str, Any], priority: int | None) -> Message:

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from celery import states
+from celery._state import get_current_task
 from celery.app import backends
 from celery.backends.base import BaseBackend
 from celery.exceptions import TaskRevokedError, WorkerLostError
@@ -16,13 +17,14 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 
 from django_pgjobs.celery_bridge import messages
 from django_pgjobs.celery_bridge.bridges import bridge_of
-from django_pgjobs.celery_bridge.calls import RETRY_KIND, CeleryRun, running
+from django_pgjobs.celery_bridge.calls import RETRY_KIND, running
 from django_pgjobs.celery_bridge.definitions import definition_of, placeholders
-from django_pgjobs.celery_bridge.running import KEPT, OURS
-from django_pgjobs.exceptions import JobNotFinished
+from django_pgjobs.celery_bridge.running import KEPT, OURS, POLLING
+from django_pgjobs.exceptions import JobNotFinished, UnstorableResult
 from django_pgjobs.logs import log
 from django_pgjobs.models import Job
 from django_pgjobs.serialization.payload import revive
+from django_pgjobs.serialization.references import UNSTORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,11 @@ class JobResults(BaseBackend):
 
     # Reading
 
+    def get_task_meta(self, task_id: str, cache: bool = True) -> dict[str, Any]:
+        """Ask the row each time: who asks makes a difference."""
+        meta: dict[str, Any] = super().get_task_meta(task_id, cache=False)
+        return meta
+
     def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
         job = messages.job_of(task_id)
         if job is not None:
@@ -73,6 +80,8 @@ class JobResults(BaseBackend):
 
     def _state(self, job: Job) -> tuple[str, Any]:
         if job.state == Job.State.SUCCEEDED:
+            if (why := _unstored(job)) and _is_for_a_body():
+                return states.FAILURE, UnstorableResult(why)
             result = messages.unpacked(revive(job.result))
             if isinstance(result, dict) and result.keys() == {KEPT}:
                 return str(result[KEPT][0]), result[KEPT][1]
@@ -151,11 +160,14 @@ class JobResults(BaseBackend):
         """Keep what no row says by itself: a state of the task's own, or the failure of a task that never ran."""
         run = running.get()
         if run is None and messages.job_of(task_id) is None:  # in a worker of Celery's
-            elsewhere = self.elsewhere
-            return elsewhere and elsewhere.store_result(task_id, result, state, traceback, request=request, **kwargs)
+            if (elsewhere := self.elsewhere) is not None:
+                return elsewhere.store_result(task_id, result, state, traceback, request=request, **kwargs)
+            if state in states.PROPAGATE_STATES and self._was_to_be_a_job(request):
+                self._store_failure(task_id, result, request)
+            return None
         if run is not None and task_id == run.id:
             if state == states.SUCCESS:
-                self._check_storable(run, result)
+                self._check_storable(result)
             elif state not in (states.STARTED, states.RETRY):
                 run.kept = (state, self.encode_result(result, state))
                 if state not in states.READY_STATES:
@@ -169,10 +181,16 @@ class JobResults(BaseBackend):
         job = messages.job_of(task_id)
         return job is None or (job.finished_at is not None and self._state(job)[0] == states.PENDING)
 
-    def _check_storable(self, run: CeleryRun, result: Any) -> None:
-        # Without a result backend Celery asks no result whether it can be stored; the body of a chord needs it, though.
-        if self.app.conf.result_backend or run.message.get("chord"):
-            messages.check_storable(self.prepare_value(result))
+    def _was_to_be_a_job(self, request: Any) -> bool:
+        """Return whether this is of the rest of a chain, whose requests are signatures, and not left to the broker."""
+        if (options := getattr(request, "options", None)) is None:
+            return False
+        amqp = self.app.amqp
+        return bool(amqp.takes(request.task, request.kwargs, amqp.router.route({**options}, request.task)))
+
+    def _check_storable(self, result: Any) -> None:
+        if self.app.conf.result_backend:  # without one, Celery asks no result whether it can be stored
+            messages.packed(self.prepare_value(result))
 
     def _store_failure(self, task_id: str, error: Any, request: Any) -> None:
         name = getattr(request, "task", None) or "celery.accumulate"
@@ -222,6 +240,22 @@ class JobResults(BaseBackend):
     def _delete_group(self, group_id: str) -> None:
         if self.elsewhere is not None:
             self.elsewhere.delete_group(group_id)
+
+
+def _unstored(job: Job) -> str:
+    """Return why the row of a job that has succeeded has no result; "" if it has one."""
+    return str(job.result.get(UNSTORED, "")) if isinstance(job.result, dict) else ""
+
+
+def _is_for_a_body() -> bool:
+    """Return whether the body of a chord is to get this result, instead of the None that it reads as."""
+    task = get_current_task()
+    if task is None or task.name != POLLING:
+        return False
+    body = task.request.args[1]
+    while body.get("subtask_type") == "chain":
+        body = body["kwargs"]["tasks"][0]
+    return not body.get("immutable")
 
 
 def _report(run: Any, state: str, meta: Any) -> None:

@@ -37,6 +37,7 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.models import Attempt
 from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.serialization.payload import Unstored
 from django_pgjobs.states import EXPIRED, Cause
 
 if TYPE_CHECKING:
@@ -160,11 +161,11 @@ def _ended(app: Any, this: CeleryRun, traced: Any) -> Any:
 
 
 def _storable(app: Any, result: Any) -> Any:
-    """Return a result as it is stored; None for one that no JSON holds, as the task has succeeded by now."""
+    """Return a result as it is stored; a mark for one that no JSON holds, as the task has succeeded by now."""
     try:
         return messages.packed(app.backend.prepare_value(result))
-    except EncodeError:
-        return None  # results.py has refused it if anyone is to read it
+    except EncodeError as error:
+        return Unstored(str(error))
 
 
 def _retried(this: CeleryRun, call: CeleryCall, retry: Retry) -> Any:

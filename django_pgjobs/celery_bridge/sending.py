@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from celery import signals
+from celery.app.task import Context
 from celery.utils.time import maybe_make_aware
 from django.core.exceptions import ImproperlyConfigured
 from kombu.exceptions import EncodeError
@@ -19,6 +20,7 @@ from kombu.utils.uuid import uuid
 from django_pgjobs.celery_bridge import messages
 from django_pgjobs.celery_bridge.calls import CeleryCall, running
 from django_pgjobs.celery_bridge.definitions import attempts_of, definition_of, limits_of
+from django_pgjobs.exceptions import InvalidJob
 
 SMALLER_FIRST = ("redis", "rediss", "sentinel")
 """Brokers for which 0 is the highest priority."""
@@ -58,7 +60,16 @@ def send(app: Any, name: str, message: Any, queue: str, countdown: float | None,
     if run is not None and headers["id"] == run.id:
         run.again.append(call)
     elif run is None or not run.has_called(call):
-        call.register()
+        try:
+            call.register()
+        except InvalidJob as error:
+            if run is None or not run.hands_on(call):
+                raise
+            # The run has succeeded, and Celery would hand on what no row holds.
+            args, kwargs, embedded = body
+            request = Context({**headers, **embedded, "args": args, "kwargs": kwargs})
+            app.backend.mark_as_failure(request.id, error, request=request)
+            return
     signals.after_task_publish.send(sender=name, body=body, headers=headers, exchange="", routing_key=queue)
 
 

@@ -574,25 +574,6 @@ def test_a_running_task_that_is_revoked_goes_on_and_is_not_retried(cast: Any) ->
     assert results[1].state == "REVOKED"
 
 
-def test_without_a_result_backend_a_task_succeeds_whatever_it_returns(cast: Any) -> None:
-    cast.app.conf.result_backend = None
-    result = cast.unstorable.apply_async(link=cast.noted.si())
-    run_jobs()
-    assert (result.state, result.result, cast.log) == ("SUCCESS", None, [("noted", [], {})])
-    header = cast.unstorable.s()
-    unlocked = celery.chord([header, cast.same.s(1)], cast.noted.s())()
-    run_jobs(include_scheduled=True, max_rounds=100)
-    assert unlocked.state == "FAILURE", "its body would get None"
-
-
-def test_a_result_that_is_too_large_fails_its_task(cast: Any, settings: Any) -> None:
-    settings.PGJOBS = {**getattr(settings, "PGJOBS", {}), "BOUNDS": {"result_bytes": 100}}
-    results = [cast.same.delay("x" * size) for size in (90, 100)]
-    run_jobs()
-    assert [result.state for result in results] == ["SUCCESS", "FAILURE"]
-    assert "takes 102 bytes and at most 100" in str(results[1].result)
-
-
 def test_reject_gives_the_job_up_or_back(cast: Any) -> None:
     result = cast.rejects.delay(False)
     run_jobs()
