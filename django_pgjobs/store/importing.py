@@ -26,64 +26,26 @@ class SourceTables(NamedTuple):
     put_back: Ask
 
 
-PROCRASTINATE = SourceTables(
-    lambda db, params: db.fetch("lock_procrastinate", params),
-    lambda db, params: db.fetch("read_procrastinate", params),
-    lambda db, params: db.fetch("take_procrastinate", params),
-    lambda db, params: db.fetch("return_procrastinate", params),
-)
+def _tables_of(source: str) -> SourceTables:
+    """Return the statements whose names end so."""
 
-TASKS_DB = SourceTables(
-    lambda db, params: db.fetch("lock_tasks_db", params),
-    lambda db, params: db.fetch("read_tasks_db", params),
-    lambda db, params: db.fetch("take_tasks_db", params),
-    lambda db, params: db.fetch("return_tasks_db", params),
-)
+    def ask(verb: str) -> Ask:
+        return lambda db, params: db.fetch(f"{verb}_{source}", params)
 
-OX = SourceTables(
-    lambda db, params: db.fetch("lock_ox", params),
-    lambda db, params: db.fetch("read_ox", params),
-    lambda db, params: db.fetch("take_ox", params),
-    lambda db, params: db.fetch("return_ox", params),
-)
+    return SourceTables(ask("lock"), ask("read"), ask("take"), ask("return"))
 
-Q2_JOBS = SourceTables(
-    lambda db, params: db.fetch("lock_q2_jobs", params),
-    lambda db, params: db.fetch("read_q2_jobs", params),
-    lambda db, params: db.fetch("take_q2_jobs", params),
-    lambda db, params: db.fetch("return_q2_jobs", params),
-)
 
-DJ_QUEUE = SourceTables(
-    lambda db, params: db.fetch("lock_dj_queue", params),
-    lambda db, params: db.fetch("read_dj_queue", params),
-    lambda db, params: db.fetch("take_dj_queue", params),
-    lambda db, params: db.fetch("return_dj_queue", params),
-)
-
+PROCRASTINATE = _tables_of("procrastinate")
+TASKS_DB = _tables_of("tasks_db")
+OX = _tables_of("ox")
+Q2_JOBS = _tables_of("q2_jobs")
+DJ_QUEUE = _tables_of("dj_queue")
 
 # Schedulers, whose rows come all at once: ``take`` disables or deletes them, ``put_back`` lets them fire there again.
 
-BEAT = SourceTables(
-    lambda db, params: db.fetch("lock_beat", params),
-    lambda db, params: db.fetch("read_beat", params),
-    lambda db, params: db.fetch("take_beat", params),
-    lambda db, params: db.fetch("return_beat", params),
-)
-
-Q2 = SourceTables(
-    lambda db, params: db.fetch("lock_q2", params),
-    lambda db, params: db.fetch("read_q2", params),
-    lambda db, params: db.fetch("take_q2", params),
-    lambda db, params: db.fetch("return_q2", params),
-)
-
-OX_SCHEDULES = SourceTables(
-    lambda db, params: db.fetch("lock_ox_schedules", params),
-    lambda db, params: db.fetch("read_ox_schedules", params),
-    lambda db, params: db.fetch("take_ox_schedules", params),
-    lambda db, params: db.fetch("return_ox_schedules", params),
-)
+BEAT = _tables_of("beat")
+Q2 = _tables_of("q2")
+OX_SCHEDULES = _tables_of("ox_schedules")
 
 
 class Imported(NamedTuple):

@@ -193,10 +193,12 @@ def test_a_fence_names_no_predicate_of_a_partial_index(name: str) -> None:
 
 
 def uses() -> Counter[str]:
-    """Names of statements in calls of ``fetch``, ``fetch_together`` and ``statement``, over the whole package."""
+    """Names of statements in calls of ``fetch``, ``fetch_together``, ``statement`` and ``_tables_of``."""
     found: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_tables_of":
+                found.update(f"{verb}_{ast.literal_eval(node.args[0])}" for verb in VERBS)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 argument = node.args[0]
                 if node.func.attr in {"fetch", "statement"} and isinstance(argument, ast.Constant):
