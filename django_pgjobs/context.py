@@ -315,11 +315,11 @@ class Inputs:
         return self._all().filter(is_among("id", found[0].union(found[1], all=True))).order_by("pk")
 
     def _needed(self) -> QuerySet[Any, Any]:
-        links: QuerySet[Any, Any] = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
+        links = apps.get_model("pgjobs", "Link").objects.filter(job_id=self._job_id)
         return links.values("parent_id")
 
     def _all(self) -> QuerySet[Model]:
-        jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._using)
+        jobs = apps.get_model("pgjobs", "Job").objects.using(self._using)
         return jobs
 
 

@@ -48,7 +48,7 @@ MOST_ATTEMPTS = 20
 _VERBS = {"run_now": "reschedule", "retry_members": "retry", "undo_again": "retry"}
 
 
-def is_for_a_job(action: SteeringAction, jobs: Any) -> bool:
+def is_for_a_job(action: SteeringAction, jobs: JobQuerySet) -> bool:
     """Tell whether the action would change more than ``AT_ONCE`` of these jobs."""
     return len(jobs.filter(action.condition).values_list("pk")[: AT_ONCE + 1]) > AT_ONCE
 
@@ -68,7 +68,7 @@ def register_bulk(
         latest = Job.objects.using(using).aggregate(Max("pk"))["pk__max"] or 0
         action_id = open_action(on(using), _VERBS.get(action.name, action.name), who(user), reason, mode)
         call = steer_many.using(database=using, description=f"{action.verb}: {visible(words) or 'all'}"[:200])
-        registered: Any = call.register(
+        registered = call.register(
             action=action.name, params=chosen, user_id=str(user.pk), answers=dict(answers), latest=latest,
             confirmed_at=_now(using).isoformat(), action_id=action_id,
         )  # fmt: skip
@@ -76,7 +76,7 @@ def register_bulk(
 
 
 def _now(using: str) -> datetime:
-    rows: Any = LeaderTerm.objects.using(using)
+    rows = LeaderTerm.objects.using(using)
     found = rows.annotate(now=Now()).values_list("now", flat=True).first()
     return found if found is not None else counting.read_statistic(on(using)).now
 
@@ -132,7 +132,7 @@ def _ids_of(
         raise Cancel("its filter cannot be read any more")
     if search.state in set(Outcome) and search.older_at is None:
         search = replace(search, older_at=datetime.fromisoformat(confirmed_at))
-    jobs: Any = JobQuerySet(Job, using=using)
+    jobs = JobQuerySet(Job, using=using)
     ranges = job_list.ranges_of(search, claiming.list_pairs(on(using)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded else []
     matching = jobs.filter(search.listed(), action.condition, pk__lte=latest).exclude(name=STEER)

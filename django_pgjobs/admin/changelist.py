@@ -184,7 +184,7 @@ class JobChangeList(DatabaseList):
         else:
             ids = job_list.find_ids(self.unbounded, self.cut or self.ranges, most + 1)
         self.more = len(ids) > most
-        admin: Any = self.model_admin
+        admin = self.model_admin
         paginator = admin.get_paginator(request, ids[:most], self.list_per_page)
         self.result_count = paginator.count
         self.show_full_result_count, self.full_result_count, self.show_admin_actions = False, None, True

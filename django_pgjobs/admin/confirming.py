@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from django_pgjobs.admin.actions import REASONS, SteeringAction
 from django_pgjobs.admin.display import Pages
 from django_pgjobs.inspection.words import grouped
-from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models import Heartbeat, Job, JobQuerySet
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.presentation.job_search import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of
@@ -45,7 +45,7 @@ class Preview:
     gathering: bool
 
 
-def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
+def preview(action: SteeringAction, jobs: JobQuerySet, *, everything: bool) -> Preview:
     """Count the selected jobs, or all jobs of a list that are in the action's states."""
     if everything:
         taken = dict(jobs.filter(action.condition).values_list("pk", "name")[: COUNTED + 1])

@@ -80,7 +80,7 @@ class DatabaseList(ChangeList):
 
     def get_filters_params(self, params: Any = None) -> dict[str, object]:
         """Leave out the database, which filters no rows, and which no other filter clears."""
-        found: dict[str, Any] = super().get_filters_params(params)
+        found = super().get_filters_params(params)
         if self.model_admin.database:
             found.pop(VAR, None)
         return found

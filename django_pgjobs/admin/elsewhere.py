@@ -44,7 +44,7 @@ def found_elsewhere(search: JobSearch, site: str, aliases: Sequence[str]) -> lis
 
 def _first_of(search: JobSearch, using: str) -> list[Any]:
     search = job_list.settled(search, using)
-    jobs: Any = JobQuerySet(Job, using=using)
+    jobs = JobQuerySet(Job, using=using)
     ranges = job_list.ranges_of(search, claiming.list_pairs(on(using)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded else []
     matching = jobs.filter(search.listed()).filter(search_condition(search.text, search.job_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -90,7 +89,7 @@ def _undone(undone: Sequence[Undone], pages: Pages) -> str:
 
 def _figures_of(gate: Gate, pages: Pages) -> str:
     """*997 succeeded, 3 abandoned, 0 cancelled, 0 not ended*, each with a link to these members."""
-    figures: list[tuple[Any, int, dict[str, str]]] = [
+    figures = [
         (_("%(count)s succeeded"), gate.succeeded, {"state": Outcome.SUCCEEDED.value}),
         (_("%(count)s abandoned"), gate.abandoned, {"state": Outcome.ABANDONED.value}),
         (_("%(count)s cancelled"), gate.cancelled, {"state": Outcome.CANCELLED.value}),

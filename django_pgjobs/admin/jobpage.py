@@ -105,7 +105,7 @@ class JobPage(SendsEvents):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Defer columns that may be huge or malformed; the page of a job reads them as text."""
-        jobs: QuerySet[Any] = super().get_queryset(request)
+        jobs = super().get_queryset(request)
         return jobs.defer(*JSON_COLUMNS)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobRow | None:
@@ -302,7 +302,7 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 def _advices_of(reason: Reason, job: Job, around: Surroundings) -> list[object]:
     """Sentences below the reason: what to do, and who asked for a cancel."""
     advice = _advice_of(reason, job, around)
-    found: list[Any] = [visible(str(advice))] if advice else []
+    found: list[object] = [visible(str(advice))] if advice else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
     if registry.resolved(job.name) is None:

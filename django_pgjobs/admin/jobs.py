@@ -38,7 +38,7 @@ from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import column, may
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import log as logger
-from django_pgjobs.models import Action, Heartbeat, Job
+from django_pgjobs.models import Action, Heartbeat, Job, JobQuerySet
 from django_pgjobs.models.attempts import Claim
 from django_pgjobs.models.operators import ActionPart
 from django_pgjobs.presentation import filters, job_list
@@ -295,7 +295,7 @@ class JobAdmin(JobPage):
         return format_html("{} {}", text, link_to(_("Which ones"), self.pages.page("action_change", recorded[-1])))
 
     def _confirm(
-        self, action: SteeringAction, request: HttpRequest, jobs: object, form: object, *, everything: bool
+        self, action: SteeringAction, request: HttpRequest, jobs: JobQuerySet, form: object, *, everything: bool
     ) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
         found = preview(action, jobs, everything=everything)
@@ -350,7 +350,7 @@ class JobAdmin(JobPage):
         self._steer_one(request, action, job)
         return HttpResponseRedirect(self.with_filters(request, self.pages.job(job.pk)))
 
-    def _job(self, request: HttpRequest, object_id: str) -> Any:
+    def _job(self, request: HttpRequest, object_id: str) -> Job | None:
         jobs = self.get_queryset(request).only("pk", "name")
         return jobs.filter(pk=object_id).first() if self.is_id(object_id) else None
 

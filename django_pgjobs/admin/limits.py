@@ -18,7 +18,7 @@ from django_pgjobs.admin.pauses import LASTING, PauseForm, QueueStateAdmin
 from django_pgjobs.admin.readonly import column, may
 from django_pgjobs.definition.declared_limits import declared
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import LimitOverride
+from django_pgjobs.models import LimitOverride, QueueState
 from django_pgjobs.queues import limits
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
@@ -51,7 +51,7 @@ class LimitForm(PauseForm):
 
     def clean(self) -> Any:
         """Refuse numbers that no limit may have."""
-        given: Any = super().clean() or self.cleaned_data
+        given = super().clean() or self.cleaned_data
         if {"kind", "name", "concurrency", "rate", "per"} <= given.keys() and "name" not in self.errors:
             code = declared(given["kind"], given["name"])
             try:
@@ -74,8 +74,8 @@ class LimitOverrideAdmin(QueueStateAdmin):
     fieldsets = (
         (None, {"fields": ("kind", "name", "anyway", "concurrency", "rate", "per", "reason", "lasts", "until")}),
     )
-    readonly_fields: ClassVar[object] = list_display
-    actions: Any = ("restore",)
+    readonly_fields: ClassVar[tuple[str, ...]] = list_display
+    actions = ("restore",)
     posts = {"<path:object_id>/restore/": "restore"}
 
     has_add_permission = has_pause_permission = has_limit_permission = may("limit_queue")
@@ -97,7 +97,7 @@ class LimitOverrideAdmin(QueueStateAdmin):
         self.message_user(request, message, messages.SUCCESS)
         return HttpResponseRedirect(self.pages.page("limitoverride_changelist"))
 
-    def get_list_display(self, request: HttpRequest) -> Any:
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         """Offer those who may restore a limit a button in each row."""
         return (*self.list_display, "shown_restore") if self.has_limit_permission(request) else self.list_display
 
@@ -116,7 +116,7 @@ class LimitOverrideAdmin(QueueStateAdmin):
         return format_html(button, self.pages.page("limitoverride_restore", limit.pk), _("Restore"))
 
     @admin.action(description=_("Restore the code's limit"), permissions=["limit"])
-    def restore(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def restore(self, request: HttpRequest, queryset: QuerySet[QueueState]) -> None:
         """Restore the code's numbers for the selected ones."""
         done: list[str] = []
         for limit in queryset:

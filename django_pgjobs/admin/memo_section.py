@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
@@ -66,7 +66,7 @@ def waiting_facts(waits_for: Suspension, pages: Pages) -> FactList:
     kind = capfirst(str(KINDS.get(waits_for.kind, waits_for.kind)))
     if waits_for.kind == MemoKind.GATHER:
         return [(kind, short(waits_for.name, 120)), (_("jobs"), _gathered(waits_for, pages))]
-    until: dict[str, Any] = {MemoKind.EVENT: _("at most until"), MemoKind.STEP: _("tried again at")}
+    until: dict[str, object] = {MemoKind.EVENT: _("at most until"), MemoKind.STEP: _("tried again at")}
     return [
         (kind, short(waits_for.event or waits_for.name, 120)),
         (until.get(waits_for.kind, _("until")), when(waits_for.wake_at)),

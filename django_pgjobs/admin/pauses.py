@@ -124,7 +124,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean(self) -> Any:
         """Refuse names that no queue or job can have."""
-        given: Any = super().clean() or self.cleaned_data
+        given = super().clean() or self.cleaned_data
         if given.get("lasts") and given.get("until"):
             self.add_error("until", _("Choose how long, or name a time, not both."))
         if "kind" in given and "name" in given:
@@ -157,10 +157,10 @@ class QueueStateAdmin(ReadOnlyAdmin):
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
     fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "lasts", "until")}),)
-    readonly_fields: ClassVar[Any] = list_display
+    readonly_fields: ClassVar[tuple[str, ...]] = list_display
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
-    actions: Any = ("resume",)
+    actions = ("resume",)
     posts = {"<path:object_id>/resume/": "resume"}
 
     has_add_permission = has_pause_permission = may("pause_queue")
@@ -217,7 +217,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(self.pages.page("queuestate_changelist"))
 
-    def get_list_display(self, request: HttpRequest) -> Any:
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         """Offer those who may resume a button in each row."""
         return (*self.list_display, "shown_resume") if self.has_pause_permission(request) else self.list_display
 
@@ -236,7 +236,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         return format_html(button, self.pages.page("queuestate_resume", state.pk), _("Resume"))
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
-    def resume(self, request: HttpRequest, queryset: Any) -> None:
+    def resume(self, request: HttpRequest, queryset: QuerySet[QueueState]) -> None:
         """Resume the selected pauses."""
         done: list[str] = []
         for state in queryset:

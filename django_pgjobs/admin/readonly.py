@@ -191,7 +191,7 @@ class ReadOnlyAdmin(ModelAdmin):
         filters[VAR] = self.database
         return urlencode({"_changelist_filters": filters.urlencode()})
 
-    def action_checkbox(self, obj: Any) -> Any:
+    def action_checkbox(self, obj: object) -> Any:
         """Return the box that chooses a row; its value says the database."""
         return super().action_checkbox(self.named(obj))
 
@@ -238,11 +238,11 @@ class ReadOnlyAdmin(ModelAdmin):
         )
         return shown
 
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+    def log_addition(self, request: HttpRequest, obj: object, message: object) -> Any:
         """Log it of the row of this database."""
         return super().log_addition(request, self.named(obj), message)
 
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+    def log_change(self, request: HttpRequest, obj: object, message: object) -> Any:
         """Log it of the row of this database."""
         return super().log_change(request, self.named(obj), message)
 
@@ -285,7 +285,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def is_id(self, text: str) -> bool:
         """Tell whether a row could have this id, so that PostgreSQL can be asked for it."""
-        key: Any = self.opts.pk
+        key = self.opts.pk
         if isinstance(key, IntegerField):
             return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGGEST_ID
         try:

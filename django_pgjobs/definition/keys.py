@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from django_pgjobs.states import BUILT_IN, KeyScope
 from django_pgjobs.values.key_template import KeyOption, Template
@@ -62,7 +62,7 @@ class Unique:
 
     def fields(self) -> dict[str, object]:
         """Return the fields of a plan that it gives, but for the key. Raises ``InvalidOption``."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         if self.on_conflict is not None:
             found["on_conflict"] = _conflict_of(self.on_conflict)
         if self.until is not None and self.window is not None:

@@ -81,7 +81,7 @@ class Misfit:
     is_note: bool = False
     jobs: int = 0
     seconds: float = 0.0
-    ids: list[Any] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     fate: str = ""
 
 

@@ -359,7 +359,7 @@ class DurableMemory(Walks):
 
     def _check_no_begin(self, what: str) -> None:
         """Raise if the job's own SQL has begun a transaction, of which Django knows nothing."""
-        connection: Any = connections[self.using]
+        connection = connections[self.using]
         if connection.connection is None or connection.in_atomic_block:
             return
         if connection.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):

@@ -73,7 +73,7 @@ class RowsByKey(Generic[T]):
 
     def go_behind(self, n: int, at: object) -> None:
         """Continue behind the row with this key, whether it is still there or not."""
-        field: Any = self.field
+        field = self.field
         while field.remote_field is not None:
             field = field.target_field
         try:

@@ -277,7 +277,7 @@ def upkeep(
     ]
 
 
-def _expire_heartbeats(db: Any) -> int:
+def _expire_heartbeats(db: Database) -> int:
     if expired := leading.expire_heartbeats(db, kept_seconds=KEPT_SECONDS):
         log.info("heartbeats of old workers expired workers=%d", expired)
     return expired

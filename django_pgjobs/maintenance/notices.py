@@ -29,7 +29,7 @@ from django_pgjobs.logs import log
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.states import NOTIFY
 from django_pgjobs.store import noticing, schemas
-from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.database import Database, Picking, on
 from django_pgjobs.store.new_jobs import NewJob
 from django_pgjobs.store.noticing import Failures, NoticeReached, Writers
 from django_pgjobs.values.built_in import OWN_QUEUE
@@ -64,7 +64,7 @@ PREPARED = "-1/"
 """Prefix of prepared transactions: until a moment ago one may have had another name."""
 
 
-def problems_of(db: Any) -> list[HealthProblem]:
+def problems_of(db: Picking) -> list[HealthProblem]:
     """Return what is wrong now."""
     with db.orm() as using:
         inside = on(using)
@@ -108,7 +108,7 @@ class Horizon:
 class Notifier:
     """Makes notices; ``find`` returns the problems there are now. A duty of the leader."""
 
-    def __init__(self, leader: Leader, find: Callable[[object], list[HealthProblem]] = problems_of) -> None:
+    def __init__(self, leader: Leader, find: Callable[[Picking], list[HealthProblem]] = problems_of) -> None:
         self.leader = leader
         self.find = find
         self.term: int | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.exceptions import InvalidJob, PgJobsError, UnreadablePayload
@@ -49,7 +49,7 @@ OPTIONS = ("queue", "priority", "max_attempts")
 TEXT = "Show, run, pause, resume or stop cron entries; add, change or delete schedules."
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: argparse._SubParsersAction[CommandParser]) -> None:
     """Declare ``crons`` and its verbs."""
     verbs = subcommands.add_parser("crons", help=TEXT, description=TEXT).add_subparsers(
         dest="verb", required=True, metavar="VERB"
@@ -131,7 +131,7 @@ def _clearable(read: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def _json(kind: type) -> Callable[[str], object]:
-    def read(text: str) -> Any:
+    def read(text: str) -> object:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):

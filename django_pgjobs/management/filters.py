@@ -191,7 +191,7 @@ def is_filtered(options: Options) -> bool:
     return bool(_given(options))
 
 
-def _given(options: Options) -> dict[str, Any]:
+def _given(options: Options) -> Options:
     names = [each.name for each in filters.FILTERS if each.help or each.flags]
     return {name: options[name] for name in names if options[name] is not None}
 

@@ -27,7 +27,7 @@ from django_pgjobs.serialization.failures import clean
 from django_pgjobs.steering.trail import SHELL, recorded_as
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 Options = dict[str, Any]
 """The options of a subcommand: destination → value."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections, router
 
 from django_pgjobs.conf import get_conf, problems
@@ -45,7 +45,7 @@ SAME_NAME = (
 """Options of the command that ``WorkerOptions`` has under the same names."""
 
 
-def add_subcommands(subcommands: Any) -> None:
+def add_subcommands(subcommands: argparse._SubParsersAction[CommandParser]) -> None:
     """Declare ``run``, and the hidden subcommand with which a supervisor starts executors."""
     run = subcommands.add_parser("run", help="Run a worker (the same as runjobs).")
     add_arguments(run)

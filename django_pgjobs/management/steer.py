@@ -38,7 +38,7 @@ def _words(options: Options) -> dict[str, str]:
 
 def _reschedule(jobs: JobQuerySet, options: Options) -> Steered:
     to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
-    target: dict[str, Any] = {key: options[option] for key, option in to.items()}
+    target = {key: options[option] for key, option in to.items()}
     if all(value is None for value in target.values()):
         raise CommandError("Give a destination: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
     return jobs.reschedule(**{**target, **_words(options)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
@@ -68,7 +68,7 @@ def show_workers(command: BaseCommand, options: Options) -> None:
     def found(alias: str) -> list[WorkerRow]:
         return workers_of(alias, queues, everyone=options["all"])
 
-    def fields(alias: str) -> list[dict[str, Any]]:
+    def fields(alias: str) -> list[dict[str, object]]:
         return [output.located(_fields_of(worker)) for worker in found(alias)]
 
     if options["format"] == "json":
@@ -100,7 +100,7 @@ def ask(verb: str, command: BaseCommand, options: Options) -> None:
     replies = databases.asked(databases.aliases_of(options), find)
     unknown, lines, fields = set(names), [], []
     asked: set[UUID] = set()
-    refused: dict[UUID, tuple[dict[str, Any], str]] = {}  # a row in another database may have it asked
+    refused: dict[UUID, tuple[dict[str, object], str]] = {}  # a row in another database may have it asked
     for reply in replies:
         here = [(key, name) for key, name in reply.answer or () if key not in asked]
         unknown -= {name for _, name in here} | {text for text in names for key, _ in here if _is(text, key)}

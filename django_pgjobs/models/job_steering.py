@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from django_pgjobs.inspection.words import Reason
     from django_pgjobs.steering.batching import Steered
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def alters(method: F) -> F:

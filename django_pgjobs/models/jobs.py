@@ -32,7 +32,7 @@ NOT_DELETED = (
     "retention is over, or at once by manage.py pgjobs prune --older-than."
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def _alters_queryset(method: F) -> F:

@@ -8,7 +8,6 @@ from functools import reduce
 from inspect import Parameter
 from math import isfinite
 from operator import or_
-from typing import Any
 from uuid import UUID
 
 from django.db.models import (
@@ -122,7 +121,7 @@ def _has_path(path: str) -> Q:
 
 def _values(typed: str) -> list[object]:
     """Return what a typed value may mean; in quotes it is a text."""
-    found: list[Any] = [typed.strip('"')]
+    found: list[object] = [typed.strip('"')]
     try:
         read = None if typed.startswith('"') else json.loads(typed)
     except (ValueError, RecursionError):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import Model, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
@@ -95,7 +94,7 @@ class JobSearch:
     problem: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, params: Any, search: str, *, reveal: bool = False) -> JobSearch:
+    def of(cls, params: Mapping[str, str], search: str, *, reveal: bool = False) -> JobSearch:
         """Read a search from a query dict (``state``, ``suspended``, ``queue``, …) and a search term."""
         searched = taken_apart(search.strip()[:TERM_LIMIT])
         words = searched.values

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.keys import DESCRIPTION_LIMIT
@@ -51,14 +51,14 @@ class Row(NamedTuple):
     definition: JobPolicy
     plan: Plan
     args: tuple[object, ...]
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     headers: Mapping[str, object] | None = None
 
 
 def row_of(definition: JobPolicy, plan: Plan, number: int, row: Arguments) -> Row:
     """Return the row of ``register_many`` at this position. Raises what registering it alone raises, naming the row."""
     args: tuple[object, ...] = ()
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, object] = {}
     if isinstance(row, tuple):
         args = row
     elif isinstance(row, Mapping):

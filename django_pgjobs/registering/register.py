@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import ProgrammingError
@@ -47,7 +47,7 @@ def _parse(text: str) -> object:
 _OPEN: AbstractContextManager[None] = nullcontext()
 """The context of an insert that needs none."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 M = TypeVar("M", bound=Model)
 
 Checked = Callable[[NewBatch], None]
@@ -109,7 +109,7 @@ def _register_one(row: Row, registration: Registration | None) -> Model:
             waking.registered(connection, (new.wakes,), conf)
     else:
         waking.registered(connection, (new.wakes,), conf)
-        given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
+        given: dict[str, object] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
         if stored.expires_at is not None:
             given["expires_at"] = stored.expires_at
         job = _job(connection.alias, new, given)

@@ -16,7 +16,7 @@ def served_aliases() -> tuple[str, ...]:
 
     Raises ``ImproperlyConfigured``.
     """
-    given: Any = get_conf().databases
+    given = get_conf().databases
     if given is None or isinstance(given, tuple):
         return given or ()
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db import DatabaseError, OperationalError, models, transaction
 from django.db.models import Q
@@ -170,14 +169,14 @@ class _Batch:
         """Return the jobs that the action could write if no other session held their rows."""
         return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
 
-    def _rows(self, ids: Sequence[int]) -> Any:
+    def _rows(self, ids: Sequence[int]) -> models.QuerySet[models.Model]:
         rows = self.jobs.model._base_manager.using(self.using)
         return rows.filter(self.eligible, pk__in=ids)
 
     def _still_asked_for(self, ids: Sequence[int]) -> set[int]:
         if not ids:
             return set()
-        found: Any = self.jobs.using(self.using)
+        found = self.jobs.using(self.using)
         if found.query.combinator:
             found = self.jobs.model._base_manager.using(self.using).filter(pk__in=found.values("pk"))
         # Drop a slice but keep its filter: which rows are the first ten may differ by now.

@@ -177,7 +177,7 @@ def _fetch(wrapper: BaseDatabaseWrapper, name: str, params: Params) -> Rows:
         return rows_of(cursor) if cursor.pgresult.nfields else []
 
 
-def run_together(connection: psycopg.Connection[Any], statements: Sequence[tuple[str, Params]]) -> list[Rows]:
+def run_together(connection: psycopg.Connection[object], statements: Sequence[tuple[str, Params]]) -> list[Rows]:
     """Run statements as one transaction, sent as one message; return the rows of each."""
     cursor = psycopg.ClientCursor(connection)
     # Where the message ends the server ends the transaction: its sender is not needed any more.

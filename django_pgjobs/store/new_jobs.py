@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from django_pgjobs.states import Rule
 
@@ -41,7 +41,7 @@ class NewJob(NamedTuple):
     expires_at: datetime | None = None
     expires_seconds: float | None = None
     """Counted from the start that the registration asks for; only one of the two is set."""
-    options: dict[str, Any] | None = None
+    options: dict[str, object] | None = None
     flow: int = 0
     parent_id: int | None = None
     target_id: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
@@ -20,7 +19,7 @@ class OpenedSession:
     checks: bool = False
 
 
-def resetting(connection: psycopg.Connection[Any], opened: OpenedSession) -> bytes:
+def resetting(connection: psycopg.Connection[object], opened: OpenedSession) -> bytes:
     """Return the message that resets the session, its values bound as literals."""
     texts = [database.statement("reset_session")]
     if opened.role:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import NamedTuple, TypeVar, Unpack
 
 from django_pgjobs.definition.options import JOB_CHECKS, PolicyOptions, checked_job_options
 from django_pgjobs.definition.policy import JobPolicy
@@ -19,7 +19,7 @@ from django_pgjobs.definition.validation import check_known
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.values.setting_rules import InvalidOption
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 MARK = "_pgjobs_policy"
 """The attribute of a function that holds its ``Mark``; ``functools.wraps`` copies it."""

@@ -119,7 +119,7 @@ def send_event(
 
     if isinstance(event, str) and not key:
         return send_named(event, payload, by=by, database=database)
-    known: Event[Any] = Event(event) if isinstance(event, str) else event
+    known = Event(event) if isinstance(event, str) else event
     return known.send(*key, payload=payload, by=by, database=database)
 
 

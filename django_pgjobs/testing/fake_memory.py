@@ -169,7 +169,7 @@ class FakeMemory(DurableMemory):
     def _member(self, number: int, call: object) -> Settled[object]:
         if not isinstance(call, BoundJob):
             raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
-        func: Any = async_to_sync(call.definition.func) if call.definition.is_async else call.definition.func
+        func = async_to_sync(call.definition.func) if call.definition.is_async else call.definition.func
         given = (self.prepared.context,) if call.definition.takes_context else ()
         try:
             value = value_of(func(*given, *call.args, **call.kwargs))

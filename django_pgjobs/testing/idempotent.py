@@ -354,7 +354,7 @@ def crash_tests(
 
 
 def _test_of(name: str, job: JobDefinition[..., object], options: CrashOptions) -> Callable[[object], None]:
-    def test(self: Any) -> None:
+    def test(self: object) -> None:
         try:
             call = getattr(self, f"example_{name}", job.bind)()
         except TypeError as error:

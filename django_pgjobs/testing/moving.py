@@ -48,7 +48,7 @@ def backdate(rows: Model | QuerySet[Model], /, **moves: float | timedelta) -> in
 
 def _itself(row: Model) -> QuerySet[Model]:
     manager = type(row)._base_manager
-    found: QuerySet[Any] = manager.using(row._state.db).filter(pk=row.pk)
+    found = manager.using(row._state.db).filter(pk=row.pk)
     return found
 
 

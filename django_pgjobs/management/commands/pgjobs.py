@@ -40,7 +40,7 @@ GROUPS = (
 default ``perform``: a function of the command and its options."""
 
 
-def take_standard_options(subcommands: Any) -> None:
+def take_standard_options(subcommands: argparse._SubParsersAction[CommandParser]) -> None:
     """Accept Django's own options after a subcommand as well as before it; the later position wins."""
     for parser in set(subcommands.choices.values()):
         take = partial(parser.add_argument, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+
+import psycopg
 
 from django_pgjobs.logs import log
 from django_pgjobs.serialization.escapes import one_line
@@ -28,7 +29,7 @@ def cancel_queries(queries: list[object], done: Callable[[], object] = lambda: N
         done()
 
 
-def _cancel(queries: list[Any], done: Callable[[], object]) -> None:
+def _cancel(queries: list[psycopg.Connection[object]], done: Callable[[], object]) -> None:
     for connection in queries:
         try:
             connection.cancel_safe(timeout=CANCEL_SECONDS)

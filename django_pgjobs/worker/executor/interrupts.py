@@ -32,7 +32,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any
 
 from django_pgjobs.exceptions import (
     INTERRUPTS,
@@ -300,7 +299,7 @@ class Door:
     def call(self, body: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Call the job's own code with the door open."""
         control = self.control
-        value: Any = None
+        value: object = None
         raised: BaseException | None = None
         returned = False
         try:
@@ -387,7 +386,7 @@ def raise_ignored_again() -> None:
     """
     report = sys.unraisablehook
 
-    def hook(unraisable: Any) -> None:
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
         door: Door | None = getattr(_here, "door", None)
         if door is None or not door.ignored(unraisable.exc_type):
             report(unraisable)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -40,7 +39,7 @@ class Outbox:
         self.end = end
         self.orphaned = orphaned
         self.pid = os.getpid()
-        self.items: deque[list[Any]] = deque()
+        self.items: deque[list[object]] = deque()
         self.successes: deque[Success] = deque()
         self.droppable: set[int] = set()
         """Runs with a long result without which their jobs may succeed."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -248,7 +249,7 @@ def _expire_prepared(raw: Any) -> None:
         raw._prepared._to_flush.clear()
 
 
-def _receivers(wrapper: object) -> list[Any]:
+def _receivers(wrapper: object) -> list[Callable[..., object]]:
     """Return the project's receivers that set up new connections."""
     receivers, _ = connection_created._live_receivers(type(wrapper))
     return [receive for receive in receivers if not str(getattr(receive, "__module__", "")).startswith(RECEIVERS)]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from django_pgjobs.exceptions import Interrupt, SoftDeadlinePassed
 from django_pgjobs.execution.prepared import RunControl
@@ -92,10 +92,10 @@ class SoftlyAwaited:
 
     def __init__(self, awaitable: Awaitable[object], takes_soft: Callable[[], bool]) -> None:
         self.awaitable = awaitable
-        self.steps: Any = awaitable.__await__()
+        self.steps = awaitable.__await__()
         self.takes_soft = takes_soft
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Self:
         return self
 
     __iter__ = __await__

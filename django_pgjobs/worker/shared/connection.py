@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
@@ -24,6 +24,9 @@ from django_pgjobs import clock
 from django_pgjobs.store import keeping
 from django_pgjobs.store.database import PINS, Params, Rows, configure, configuring, rows_of, run_together, statement
 from django_pgjobs.store.own_connection import cut, own_wrapper, use_autocommit
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 WAYS = {
     "connect_timeout": 10,
@@ -115,7 +118,7 @@ class WorkerConnection:
         self.alone, self.patience = alone, patience
 
     @property
-    def wrapper(self) -> Any:
+    def wrapper(self) -> BaseDatabaseWrapper:
         """Django's wrapper of the connection."""
         return self._wrapper
 
@@ -274,7 +277,7 @@ class WorkerConnection:
             self.connection.close()
 
 
-def _connect(using: str, role: str) -> Any:
+def _connect(using: str, role: str) -> BaseDatabaseWrapper:
     """Return Django's wrapper of a new connection, in autocommit."""
     wrapper = own_wrapper(using, WAYS, {"application_name": role[:63]})
     wrapper.connect()

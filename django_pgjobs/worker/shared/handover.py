@@ -88,7 +88,7 @@ def _use_databases(handed: Mapping[str, Mapping[str, object]]) -> None:
 
 def _settings() -> dict[str, dict[str, object]]:
     # The very dicts that connections are made of; test runners write into them too.
-    found: dict[str, dict[str, Any]] = connections.settings
+    found: dict[str, dict[str, object]] = connections.settings
     return found
 
 

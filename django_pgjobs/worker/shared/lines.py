@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 
@@ -233,7 +232,7 @@ class SharedConnection(WorkerConnection):
     def orm(self) -> Iterator[str]:
         """Open a transaction in which Django's ORM of this thread works in the schema; yield the alias for it."""
         with self._turn() as db:
-            wrapper: Any = db.wrapper
+            wrapper = db.wrapper
             if not hasattr(wrapper, "set_schema"):
                 with db.orm() as using:
                     yield using

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
 
 _handled: set[int] = set()
 """Signals that have a handler of ours in this process."""
@@ -37,7 +36,7 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[tuple
     SIGCHLD gets its default back where it was inherited as ignored: every child would seem to end with status 0.
     """
     numbers = stop_signals()
-    before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     new = set(numbers) - _handled
