@@ -15,8 +15,9 @@ from django_pgjobs.serialization.escapes import visible
 class Minute(PostgresModel):
     """Number of attempts of one name that ended in one way in one minute, with their waits and durations.
 
-    A worker writes a row of its own, and writes it again with each heartbeat while the minute lasts. Some minutes later
-    the leader adds it to the row of the ``FLEET``, and after a day to the row of the hour, which begins at ``minute``.
+    A worker writes a row of its own, and writes it again with each heartbeat while the minute lasts; in one of many
+    schemas it has another at each visit. Some minutes later the leader adds it to the row of the ``FLEET``, and after a
+    day to the row of the hour, which begins at ``minute``.
     The bounds of the histograms are ``values.histogram.BOUNDS``; trailing zeros are left out. ``jobs`` may be more than
     a histogram counts: the duration of a lost attempt is not known.
     """

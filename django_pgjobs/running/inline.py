@@ -85,7 +85,7 @@ class InlineWorker:
             renew_seconds=worker.conf.renew_seconds,
             beat_seconds=beat_seconds,
         )
-        self.minutes = MinuteWriter(self.tallies, worker.author, beat_seconds)
+        self.minutes = MinuteWriter(self.tallies, worker.author.release, beat_seconds)
         self.duties: Sequence[Duty] = ()
         self.upkeep: Sequence[Duty] = ()
 

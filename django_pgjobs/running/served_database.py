@@ -87,7 +87,7 @@ class ServedDatabase:
             TimedDuty("unheld", UnheldJobs(table), worker.conf.lease_seconds),
             TimedDuty("crashes", crashes, CRASHES_SECONDS, last=True, urgent=lambda: crashes.urgent),
             TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS, needed=lambda db: check.says("limited_jobs")),
-            TimedDuty("minutes", MinuteWriter(tallies, worker.author, beat_seconds), beat_seconds, last=True),
+            TimedDuty("minutes", MinuteWriter(tallies, worker.author.release, beat_seconds), beat_seconds, last=True),
         ]
         maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, self.duties, check.is_clear, first.duties)
         self.kept_up = kept_up = upkeep(progress, lambda: worker.connect_alone("vacuum"), first.slow)

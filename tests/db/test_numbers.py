@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
+from django_pgjobs.ends import kinds
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer, NumbersKeeper
 from django_pgjobs.models import Job
@@ -19,8 +20,12 @@ from django_pgjobs.models.numbers import Depth, Minute, Total
 from django_pgjobs.models.workers import Statistic
 from django_pgjobs.states import FLEET, TREND
 from django_pgjobs.store import finalising, numbers
+from django_pgjobs.store.finalising import End
 from django_pgjobs.store.numbers import AttemptFigures, Bucket
 from django_pgjobs.testing import backdate
+from django_pgjobs.worker.shared.runs import HeldClaim
+from django_pgjobs.worker.shared.tallies import Tallies
+from django_pgjobs.worker.threads.minutes import MinuteWriter
 from tests.plugins.explaining import Explaining, pages
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -34,6 +39,7 @@ from tests.plugins.fix_db import (
     slow_duty,
     wait_until,
 )
+from tests.unit.worker_fakes import run_of
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -77,6 +83,16 @@ def test_a_minute_says_what_the_worker_says_now(raw: RawDatabase) -> None:
     [row] = Minute.objects.all()
     assert (row.worker, row.minute, row.release, row.jobs, row.run_histogram) == (WORKER, minute, "r1", 3, [0, 3])
     assert (row.run_seconds, row.wait_seconds, row.wait_histogram) == (0.5, 2.0, [1])
+
+
+def test_visits_of_one_schema_count_in_the_same_minute(raw: RawDatabase) -> None:
+    """Each begins anew, with the same worker's name and number."""
+    for ends in (2, 1, 3):
+        tallies = Tallies(lambda name: True)
+        tallies.stored(kinds.SUCCESS, [(run_of(claim=HeldClaim("c", 0.0, 1)), End(1, "c", 0.5), None)] * ends)
+        MinuteWriter(tallies, AUTHOR.release, 5.0)(raw)
+    assert sum(jobs for _, _, jobs in rows()) == 6
+    assert sum(total.jobs for total in numbers.read_totals(raw)) == 6
 
 
 def test_without_figures_the_answer_is_the_present_minute(raw: RawDatabase) -> None:

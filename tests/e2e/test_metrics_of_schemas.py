@@ -14,15 +14,18 @@ def test_counts_of_schemas_that_sleep_again_stay(start: ManySchemas, tenants: Te
     port = free_port()
     process = start(f"--metrics-port={port}")
     wait_until(lambda: answers(port), 10, "it answers")
-    for name in tenants.names:
-        tenants.put(name, "silent")
-    tenants.all_ended(1)
 
     def sleeps() -> bool:
         return not any(tenants.ask(name, "SELECT count(*) FROM pgjobs_heartbeat") != [(0,)] for name in tenants.names)
 
-    wait_until(sleeps, 30, "all sleep")
+    for jobs in (1, 2, 3):
+        for name in tenants.names:
+            tenants.put(name, "silent")
+        tenants.all_ended(jobs)
+        wait_until(sleeps, 30, "all sleep")
     page = scrape(port)
-    assert ends_of(page) == {("silent", "succeeded"): 3}
-    assert total(page, "pgjobs_jobs_claimed_total") == 3
+    assert ends_of(page) == {("silent", "succeeded"): 9}
+    assert total(page, "pgjobs_jobs_claimed_total") == 9
+    for name in tenants.names:
+        assert tenants.ask(name, "SELECT sum(jobs)::int FROM pgjobs_minute") == [(3,)], "several visits a minute"
     assert process.stop() == 0

@@ -21,7 +21,6 @@ from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.shared.tallies import MOST_NAMES, MOST_PAIRS, MOST_QUEUES, Tallies, TallyKey
 from django_pgjobs.worker.threads.minutes import MinuteWriter
-from tests.plugins.fix_db import AUTHOR
 from tests.unit.worker_fakes import DUE, run_of
 
 FAILURE = Failure("ValueError", "no")
@@ -178,7 +177,7 @@ def succeed(tallies: Tallies, times: int = 1) -> None:
 
 
 def test_a_minute_is_written_anew_until_the_next_begins(tallies: Tallies, server: Clockwork) -> None:
-    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    writer = MinuteWriter(tallies, "r1", 5.0)
     succeed(tallies, 2)
     writer(server)
     succeed(tallies)
@@ -190,7 +189,7 @@ def test_a_minute_is_written_anew_until_the_next_begins(tallies: Tallies, server
 
 
 def test_a_worker_that_ends_nothing_asks_nothing(tallies: Tallies, server: Clockwork) -> None:
-    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    writer = MinuteWriter(tallies, "r1", 5.0)
     writer(server)
     assert server.statements == 0
     succeed(tallies)
@@ -201,7 +200,7 @@ def test_a_worker_that_ends_nothing_asks_nothing(tallies: Tallies, server: Clock
 
 
 def test_a_repetition_after_a_lost_answer_counts_nothing_twice(tallies: Tallies, server: Clockwork) -> None:
-    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    writer = MinuteWriter(tallies, "r1", 5.0)
     succeed(tallies)
     writer(server)
     succeed(tallies)
@@ -217,7 +216,7 @@ def test_a_repetition_after_a_lost_answer_counts_nothing_twice(tallies: Tallies,
 def test_what_ends_after_a_quiet_hour_belongs_to_its_own_minute(
     tallies: Tallies, server: Clockwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = MinuteWriter(tallies, AUTHOR, 5.0)
+    writer = MinuteWriter(tallies, "r1", 5.0)
     succeed(tallies)
     writer(server)
     writer.asked_at -= 3600.0

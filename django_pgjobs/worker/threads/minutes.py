@@ -3,14 +3,18 @@
 It writes whole figures, not increments, and a minute stays open until the answer to a statement says that the next has
 begun. A statement whose answer was lost is thus repeated without counting anything twice. A worker that is killed loses
 what it has ended since its last turn.
+
+At each visit of one of many schemas a worker counts from zero, and its rows are those of that visit: else a second one
+in the same minute would replace what the first has written.
 """
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from django_pgjobs import clock
 from django_pgjobs.store import numbers
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.finalising import Author
 from django_pgjobs.store.numbers import AttemptFigures
 from django_pgjobs.values.histogram import trimmed
 from django_pgjobs.worker.shared.tallies import Tallies, Tally, TallyKey
@@ -22,9 +26,10 @@ GIVEN_UP_SECONDS = 300.0
 class MinuteWriter:
     """Writes the tallies of a worker by the minute. ``seconds``: how often it has its turn."""
 
-    def __init__(self, tallies: Tallies, author: Author, seconds: float) -> None:
+    def __init__(self, tallies: Tallies, release: str, seconds: float) -> None:
         self.tallies = tallies
-        self.author = author
+        self.release = release
+        self.whose = uuid4()
         self.stale_seconds = 2 * seconds
         self.minute: str | None = None
         self.asked_at = 0.0
@@ -56,9 +61,7 @@ class MinuteWriter:
 
     def _write(self, db: Database, figures: list[AttemptFigures]) -> str:
         asked_at, self.in_doubt = clock.monotonic(), bool(figures)
-        minute = numbers.write_minutes(
-            db, figures, worker=self.author.worker, release=self.author.release, minute=self.minute
-        )
+        minute = numbers.write_minutes(db, figures, worker=self.whose, release=self.release, minute=self.minute)
         self.asked_at, self.in_doubt = asked_at, False
         return minute
 
