@@ -27,15 +27,12 @@ from django_pgjobs.management import logs
 from django_pgjobs.models import Job, LogLine
 from django_pgjobs.store import finalising, pruning
 from django_pgjobs.store.asking import ask_each
-from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads import line_writer
-from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.line_writer import LineWriter
 from tests.plugins.fix_admin import LIST, client_with, html, user_with
 from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim, register, wait_until
 from tests.plugins.sabotage import sabotage
 from tests.plugins.shell import pgjobs
-from tests.unit.worker_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -208,27 +205,6 @@ def put(writer: LineWriter, claimed: Claimed, *rows: list[object]) -> None:
     writer.put(claimed.ids[0], str(claimed.claim_id), rows, first=False)
 
 
-def test_what_a_lock_holds_up_is_written_later_and_before_what_came_behind_it(
-    raw: RawDatabase, other: RawDatabase
-) -> None:
-    writer, locked, free = LineWriter(), held(raw), held(raw)
-    put(writer, locked, line(1))
-    put(writer, free, line(5))
-    other.query("SELECT FROM pgjobs_job WHERE id = %s FOR UPDATE", locked.ids)
-    taken = writer.take()
-    line_writer.write(raw, taken)
-    writer.put_back(taken, fresh=False)
-    assert (kept(), writer.fresh) == (["line 5"], False)
-    put(writer, locked, line(2))
-    assert writer.chars == sum(len(text) for *_, text in writer.queued)
-    [(_, _, _, text)] = taken = writer.take()
-    assert [row["number"] for row in json.loads(text)] == [1, 2], "one lock, one answer for both"
-    other.rollback()
-    line_writer.write(raw, taken)
-    assert taken == []
-    assert kept(locked.ids[0]) == ["line 1", "line 2"]
-
-
 class CommitsBefore:
     """A worker's connection; the transaction of ``other`` commits before statement ``name``."""
 
@@ -239,6 +215,9 @@ class CommitsBefore:
         if name == self.name:
             self.other.raw.commit()
         return self.raw.fetch(name, params)
+
+    def transaction(self) -> Any:
+        return self.raw.transaction()
 
 
 def test_lines_that_a_step_overtakes_are_written_all_the_same(raw: RawDatabase, other: RawDatabase) -> None:
@@ -262,21 +241,6 @@ def test_lines_that_the_end_of_an_atomic_job_overtakes_are_written_all_the_same(
     taken = writer.take()
     line_writer.write(CommitsBefore(raw, other, "read_fences"), taken)
     assert (taken, kept()) == ([], left)
-
-
-def test_lines_wait_for_a_table_that_is_locked(raw: RawDatabase, other: RawDatabase) -> None:
-    """Where many schemas share a connection no statement waits for long."""
-    writer, one, two = LineWriter(), held(raw), held(raw)
-    put(writer, one, line(1))
-    put(writer, two, line(2))
-    taken = writer.take()
-    raw.query("SET lock_timeout = '10ms'")
-    other.query("LOCK TABLE pgjobs_log_line")
-    line_writer.write(raw, taken)
-    assert len(taken) == 2
-    other.rollback()
-    line_writer.write(raw, taken)
-    assert (taken, kept()) == ([], ["line 1", "line 2"])
 
 
 def test_on_a_server_that_takes_no_writes_no_line_is_lost(raw: RawDatabase) -> None:
@@ -306,24 +270,6 @@ def test_what_no_single_job_is_to_blame_for_is_said_once(raw: RawDatabase, caplo
     assert taken == []
     [said] = [record.getMessage() for record in caplog.records if "cannot be stored" in record.msg]
     assert " jobs=3: " in said
-
-
-def test_lines_that_a_lock_held_up_are_tried_again_though_nothing_else_comes(
-    raw: RawDatabase, other: RawDatabase, background: Background
-) -> None:
-    claimed, heard = held(raw), Heard()
-    finaliser = Finaliser(lambda: WorkerConnection("default", "pgjobs test", statement_seconds=20), heard, AUTHOR)
-    other.query("SELECT FROM pgjobs_job WHERE id = %s FOR UPDATE", claimed.ids)
-    finaliser.log(claimed.ids[0], str(claimed.claim_id), [line(1)], first=True)
-    finaliser.start()
-    try:
-        wait_until(lambda: finaliser.lines.queued and not finaliser.lines.fresh, 20, "it has passed over the row")
-        other.rollback()
-        wait_until(lambda: kept() == ["line 1"], 20, "it tries again")
-        assert finaliser.connections == 1
-    finally:
-        finaliser.stop()
-        finaliser.join(20)
 
 
 @pytest.fixture

@@ -46,9 +46,6 @@ FLUSH_SECONDS = 0.003
 REST_SECONDS = 60.0
 """Time without anything to write after which it closes its connection."""
 
-LINES_SECONDS = 0.5
-"""Time after which lines that a locked row held up are tried again, if nothing else comes."""
-
 BACKENDS_SECONDS = 2.0
 """Time to wait for the end of a server process: code that cannot be interrupted may take long."""
 
@@ -179,15 +176,19 @@ class Finaliser(Loop):
                 self.wake.wait_for(lambda: self.has_any or not self.rests or self.stopping.is_set())
                 self.rests = False
             super().run()
-        if self.reachable and self.has_any:
+        if self.reachable and (self.has_any or self.lines.queued):
             with suppress(psycopg.Error, *TROUBLE), closing(self.connect()) as db:
                 self.serve(db)
+        self._drop_lines()
 
     def serve(self, db: WorkerConnection) -> None:
         """Flush until stopped, and everything queued before it stops, or until there was nothing for long."""
         self.writer.may_wait = db.identity.deadlock_seconds >= DEADLOCK_SECONDS
         while self._until_due():
             self._flush(db)
+        if self.stopping.is_set():
+            self._write_lines(db, last=True)
+            self._drop_lines()
 
     def _until_due(self) -> bool:
         with self.wake:
@@ -196,7 +197,7 @@ class Finaliser(Loop):
                 if self.rests or self.stopping.is_set():
                     return False
                 held_up = bool(self.lines.queued)
-                if not self.wake.wait(LINES_SECONDS if held_up else REST_SECONDS):
+                if not self.wake.wait(max(0.0, self.lines.until - clock.monotonic()) if held_up else REST_SECONDS):
                     if held_up:
                         break
                     self.rests = True
@@ -245,17 +246,21 @@ class Finaliser(Loop):
             self._terminate(db, self.backends[0])
             self.inbox.post(BackendsEnded(self.backends.pop(0)))
 
-    def _write_lines(self, db: WorkerConnection) -> None:
-        if not self.lines.queued:
+    def _write_lines(self, db: WorkerConnection, *, last: bool = False) -> None:
+        if not self.lines.queued or not (last or self.lines.may_try):
             return
         with self.wake:
-            taken, answered = self.lines.take(), False
+            taken, answered, pause = self.lines.take(), False, 0.0
         try:
-            write_lines(db, taken)
+            pause = write_lines(db, taken)
             answered = True
         finally:
             with self.wake:
-                self.lines.put_back(taken, fresh=not answered)
+                self.lines.put_back(taken, fresh=not answered, pause=pause)
+
+    def _drop_lines(self) -> None:
+        with self.wake:
+            self.lines.drop()
 
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
         until = clock.monotonic() + BACKENDS_SECONDS
