@@ -128,10 +128,13 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notificatio
         return
     hooks: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
-    # One hook per transaction and schema, even if it registers many jobs.
-    last = getattr(hooks[-1][1], "__self__", None) if hooks else None
-    if isinstance(last, _Waiting) and last.takes(schema, savepoints, registered, notices):
-        return
+    # One hook per transaction and schema, even if it registers many jobs; no look at those before a hook of others.
+    for hook in reversed(hooks):
+        earlier = getattr(hook[1], "__self__", None)
+        if not isinstance(earlier, _Waiting):
+            break
+        if earlier.takes(schema, savepoints, registered, notices):
+            return
     waiting = _Waiting(connection.alias, schema, savepoints, set(registered), set(notices))
     if connection.in_atomic_block:
         connection.on_commit(waiting.send, robust=True)
