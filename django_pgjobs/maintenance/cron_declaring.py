@@ -5,6 +5,10 @@ and at once when it is elected. The others only confirm that their code still de
 another deployment declares are left alone. An entry that no code has declared for some minutes is marked and does not
 fire. A worker evaluates its declarations once, at its start, as descriptions and keys come from project code.
 
+One of many schemas is led by workers of all deployments in turns. There a worker overwrites at its first visit. Later
+it confirms the entries that are as its code says. Others it writes if they are missing, or if no worker has confirmed
+them for a day: a deployment that was there later may have declared them.
+
 No code declares a schedule made at run time, so it is never *missing*. It is *broken* while no worker's code knows its
 job, or its arguments do not fit the job's signature, and mended by the next worker that starts with code which they
 fit.
@@ -106,9 +110,11 @@ class CronSync:
         try:
             if self.declared:
                 with on_duty(self.name):
+                    confirms = self.started and liveness.sleeps()
                     if due:
-                        self.left = deque(self._to_write(db, leads=term is not None))
-                    written = self._write_some(db, now)
+                        every = self.declared.values()
+                        self.left = deque(every if confirms else self._to_write(db, leads=term is not None))
+                    written = self._write_some(db, now, overwrite=not confirms)
                 took_turn(self.name, now, written)
         except BaseException:
             self.due = retry_at
@@ -125,24 +131,25 @@ class CronSync:
         missing_only = self.started and not leads
         return [each for name, each in self.declared.items() if not missing_only or name not in known]
 
-    def _write_some(self, db: Database, now: float) -> int:
+    def _write_some(self, db: Database, now: float, *, overwrite: bool) -> int:
         """Write entries until the turn is over; return how many were written."""
         written, before = 0, len(self.left)
         while self.left:
-            written += _declare(db, self.left.popleft())
+            written += _declare(db, self.left.popleft(), overwrite=overwrite)
             if clock.monotonic() >= now + REST_SECONDS:
                 break
         log.debug("cron entries synchronised entries=%d written=%d", before - len(self.left), written)
         return written
 
     def leave(self, db: Database) -> None:
-        """Leave the entries; in a schema that it leads at the next visit the worker declares all of them."""
+        """Leave the entries; in a schema that it leads at the next visit the worker confirms all of them."""
         self.term = None
 
 
-def _declare(db: Database, declared: DeclaredCron) -> bool:
+def _declare(db: Database, declared: DeclaredCron, *, overwrite: bool) -> bool:
+    stale = missing_seconds()
     try:
-        return firing.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
+        return firing.declare_cron(db, declared, overwrite=overwrite, fresh_seconds=FRESH_SECONDS, stale_seconds=stale)
     except UNFIT as error:
         log.error("cron entry cannot be declared, the others can cron=%s: %s", declared.name, refusal_of(error))
         return False

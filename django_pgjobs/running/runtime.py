@@ -82,8 +82,6 @@ def visits_of(
 
     def visit(schema: str, first: FirstTurns) -> Home:
         if schema not in progress:
-            for gone in progress.keys() - rota.named:
-                del progress[gone]
             crons = declared if schema == own_schema else everywhere
             progress[schema] = DutyProgress(Leader(worker.author, logging.DEBUG), crons)
         return open_home(worker.visiting(schema, lines), Inbox(), progress[schema], outage, first)
@@ -97,7 +95,9 @@ def visits_of(
     )
     names = SchemaNames(served_schemas, rota.are)
     rota.ask_names = names.wanted.set
-    return Visits(rota, names, dict.fromkeys(lines.values()), visit, inbox, list(identity.table_identity))
+    visits = Visits(rota, names, dict.fromkeys(lines.values()), visit, inbox, list(identity.table_identity))
+    visits.unnamed = lambda schema: progress.pop(schema, None)
+    return visits
 
 
 def _judged(db: WorkerConnection, environment: str) -> str:

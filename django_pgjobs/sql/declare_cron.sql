@@ -39,16 +39,20 @@ SET job_name = excluded.job_name,
         THEN e.broken
         ELSE ''
     END
-WHERE %(overwrite)s::boolean
-  AND e.origin = 'code'
+WHERE e.origin = 'code'
   AND (
       e.missing_since IS NOT NULL
-      OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
-      OR (
-          e.job_name, e.declared_expression, e.declared_zone, e.declared_payload, e.declared_options, e.misfire, e.overlap
-      ) <> (
-          excluded.job_name, excluded.declared_expression, excluded.declared_zone, excluded.declared_payload,
-          excluded.declared_options, excluded.misfire, excluded.overlap
-      )
+      OR CASE
+          WHEN (
+              e.job_name, e.declared_expression, e.declared_zone, e.declared_payload, e.declared_options, e.misfire,
+              e.overlap
+          ) = (
+              excluded.job_name, excluded.declared_expression, excluded.declared_zone, excluded.declared_payload,
+              excluded.declared_options, excluded.misfire, excluded.overlap
+          )
+          THEN e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
+          ELSE %(overwrite)s::boolean
+            OR e.declared_at < statement_timestamp() - make_interval(secs => %(stale)s::float8)
+      END
   )
 RETURNING name

@@ -29,13 +29,16 @@ class DeclaredCron(NamedTuple):
     overlap: str
 
 
-def declare_cron(db: Database, declared: DeclaredCron, *, overwrite: bool, fresh_seconds: float) -> bool:
+def declare_cron(
+    db: Database, declared: DeclaredCron, *, overwrite: bool, fresh_seconds: float, stale_seconds: float = 0.0
+) -> bool:
     """Write a declared entry to its row; return whether the row was created or changed.
 
-    Without ``overwrite``, only create a missing row. A row that agrees is written only if its last declaration is more
-    than ``fresh_seconds`` ago. May be repeated.
+    A row that agrees is written only if its last declaration is more than ``fresh_seconds`` ago. Without ``overwrite``,
+    one that other code has declared is written only if that was more than ``stale_seconds`` ago. May be repeated.
     """
-    return bool(db.fetch("declare_cron", {**declared._asdict(), "overwrite": overwrite, "fresh": fresh_seconds}))
+    params = {"overwrite": overwrite, "fresh": fresh_seconds, "stale": stale_seconds}
+    return bool(db.fetch("declare_cron", {**declared._asdict(), **params}))
 
 
 def refresh_crons(db: Database, names: Sequence[str], *, fresh_seconds: float) -> dict[str, bool]:

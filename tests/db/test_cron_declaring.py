@@ -122,6 +122,35 @@ def test_a_schema_that_was_made_anew_gets_its_entries_at_the_next_visit(raw: Raw
         leader.leave(raw)
 
 
+@override_settings(PGJOBS={"SCHEMAS": lambda: ["tenant"]})
+def test_a_later_visit_leaves_what_another_deployment_has_declared_since(raw: RawDatabase) -> None:
+    """W36 W38: it confirms what its own code says, restores what is not there, and takes over after a day."""
+    job(name="test.clean", cron=Cron("@daily"))(clean)
+    leader = Leader(AUTHOR)
+    sync = CronSync(declared_for("default"), leader)
+
+    def visit() -> CronEntry:
+        leader.tick(raw)
+        sync.tick(raw)
+        sync.leave(raw)
+        leader.leave(raw)
+        return entry("test.clean")
+
+    declare(raw, "test.clean", expression="@weekly")
+    assert visit().declared_expression == "@daily", "its start"
+    put(raw, "test.clean", declared_at=ago(raw, seconds=60))
+    assert visit().declared_at > ago(raw, seconds=20), "it still says so"
+    declare(raw, "test.clean", expression="@monthly")
+    put(raw, "test.clean", declared_at=ago(raw, hours=23))
+    found = visit()
+    assert found.declared_expression == "@monthly"
+    assert found.declared_at < ago(raw, hours=22), "it says something else"
+    put(raw, "test.clean", declared_at=ago(raw, hours=25))
+    assert visit().declared_expression == "@daily", "no other says so any more"
+    raw.query("DELETE FROM pgjobs_cron_entry")
+    assert visit().declared_expression == "@daily"
+
+
 def test_nothing_is_asked_where_nothing_is_declared(raw: RawDatabase, time: Callable[[float], None]) -> None:
     """W37."""
     leader = Leader(AUTHOR)

@@ -128,7 +128,7 @@ class AwakeSchema(Generic[V]):
 class Visits(Generic[V]):
     """The homes of a worker for many schemas, all of the database ``identity``.
 
-    ``visit`` makes one; ``added`` and ``removed`` tell the supervisor.
+    ``visit`` makes one; ``added`` and ``removed`` tell the supervisor, ``unnamed`` that a schema is named no more.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class Visits(Generic[V]):
         self.stopping = False
         self.added: Callable[[Home], object] = lambda home: None
         self.removed: Callable[[Home], object] = lambda home: None
+        self.unnamed: Callable[[str], object] = lambda schema: None
 
     def start(self) -> None:
         """Begin to look."""
@@ -189,12 +190,12 @@ class Visits(Generic[V]):
 
     def are(self, names: frozenset[str]) -> None:
         """Serve these schemas; those that are gone end what they run."""
-        self.named = names
-        for schema in [*self.waiting, *self.unled, *self.kept_up_at]:
-            if schema not in names:
-                self.kept_up_at.pop(schema, None)
-                self.waiting.pop(schema, None)
-                self.unled.pop(schema, None)
+        gone, self.named = self.named - names, names
+        for schema in gone:
+            self.unnamed(schema)
+            self.kept_up_at.pop(schema, None)
+            self.waiting.pop(schema, None)
+            self.unled.pop(schema, None)
         for schema in self.awake.keys() - names:
             self._halt(schema, clock.monotonic())
 
