@@ -28,8 +28,8 @@ from django_pgjobs.models import Job
 from django_pgjobs.models.imports import ImportNote
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.db.celery_ground import alone, cast_of
+from tests.db.importing_brokers_ground import LATER, Run, killings, reasons, redis_url, run_import
 from tests.db.importing_ground import mail, send
-from tests.db.importing_redis_ground import LATER, Run, killings, reasons, redis_url, run_import
 from tests.plugins.fix_db import Background, RawDatabase, claim
 from tests.plugins.shell import pgjobs
 

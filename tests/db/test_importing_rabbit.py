@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,10 @@ from django_pgjobs.models import Job
 from django_pgjobs.models.imports import ImportNote
 from django_pgjobs.testing import isolated_registry, run_jobs
 from tests.db.celery_ground import alone, cast_of
+from tests.db.importing_brokers_ground import LATER, Run, importer
 from tests.db.importing_ground import send
 from tests.plugins.fix_db import wait_until
+from tests.plugins.ports import free_port
 from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -39,16 +38,6 @@ PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 PRIORITIES, QUORUM = {"x-max-priority": 9}, {"x-queue-type": "quorum"}
 
-LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
-
-Answer = dict[str, Any]
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
 
 @pytest.fixture(scope="module")
 def rabbit_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -56,7 +45,7 @@ def rabbit_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not Path(PROGRAM).exists() or epmd is None:
         pytest.skip("RabbitMQ is not installed: apt-get install rabbitmq-server")
     home = tmp_path_factory.mktemp("rabbit")
-    ports = {name: _free_port() for name in ("RABBITMQ_NODE_PORT", "RABBITMQ_DIST_PORT", "ERL_EPMD_PORT")}
+    ports = {name: free_port() for name in ("RABBITMQ_NODE_PORT", "RABBITMQ_DIST_PORT", "ERL_EPMD_PORT")}
     told = {
         "HOME": home, "RABBITMQ_NODENAME": f"pgjobs{os.getpid()}@localhost", "RABBITMQ_MNESIA_BASE": home / "data",
         "RABBITMQ_LOG_BASE": home / "log", "RABBITMQ_ENABLED_PLUGINS_FILE": home / "plugins",
@@ -124,17 +113,8 @@ def replaced(producer: Celery) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def run_import(rabbit_url: str) -> Callable[..., Answer]:
-    def run(*words: str) -> Answer:
-        status, out, _ = pgjobs("import", *words, "--broker", rabbit_url, "--format", "json")
-        answer: Answer = json.loads(out)
-        assert status == bool(answer.get("left") or answer.get("kept"))
-        return answer
-
-    return run
-
-
-Run = Callable[..., Answer]
+def run_import(rabbit_url: str) -> Run:
+    return importer(rabbit_url)
 
 
 def ready(app: Celery) -> int:

