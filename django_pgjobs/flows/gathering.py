@@ -49,7 +49,7 @@ def gather(memory: DurableMemory, given: Sequence[object], name: str, *, settled
     calls = _checked(given, memory.using)
     memory.load()
     memo = memory.known(name, MemoKind.GATHER)
-    stored = decode_result(memo.result or "{}") if memo is not None else {}
+    stored: dict[str, Any] = decode_result(memo.result or "{}") if memo is not None else {}
     digest = _digest(calls)
     if memo is not None and stored["calls"] != digest:
         raise InvalidJob(

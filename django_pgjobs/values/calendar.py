@@ -45,7 +45,7 @@ class Calendar:
         # By its text: croniter takes ``*/1`` for no day at all in one field, and for all days in the other.
         self._days = None if read.expressions[_DAY] in NO_DAY else _all(fields[_DAY], range(1, 32))
         self._weekdays = None if read.expressions[_WEEKDAY] in NO_DAY else _all(fields[_WEEKDAY], range(7))
-        self._nth = read.nth_weekday_of_month
+        self._nth: dict[int, set[Any]] = read.nth_weekday_of_month
         self._nearest: set[int] = getattr(read, "nearest_weekday", None) or set()
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
